@@ -1,4 +1,4 @@
-"""Topics, settings, and a look inside a node. Results are the messages of `admin.proto`."""
+"""Topics, settings, and a node's state. Results are the messages of `admin.proto`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class Admin(CallingClient):
         *,
         validate_only: bool = False,
     ) -> admin_pb2.TopicResult:
-        """Partitions None: the broker's num.partitions. Errors: TopicAlreadyExists, InvalidName,
-        InvalidConfig, InvalidPartitions."""
+        """Creates a topic. `partitions` None: the broker's num.partitions.
+
+        Errors: TopicAlreadyExists, InvalidName, InvalidConfig, InvalidPartitions.
+        """
         call = admin_calls.create_topic(name, partitions, configs, validate_only=validate_only)
         result: admin_pb2.TopicResult = self._caller.run(call)
         return result
@@ -37,7 +39,7 @@ class Admin(CallingClient):
         self._caller.run(admin_calls.delete_topic(name), timeout_ms=self._timeout_ms)
 
     def list_topics(self) -> list[admin_pb2.TopicSummary]:
-        """All, by name."""
+        """All topics, by name."""
         topics: list[admin_pb2.TopicSummary] = []
         while True:
             last = topics[-1].name if topics else ""
@@ -55,7 +57,7 @@ class Admin(CallingClient):
         return description
 
     def create_partitions(self, topic: str, partitions: int) -> None:
-        """`partitions` is the new count; only upwards. Errors: InvalidPartitions."""
+        """Raises the number of partitions to `partitions`. Errors: InvalidPartitions."""
         self._caller.run(admin_calls.create_partitions(topic, partitions))
 
     def describe_configs(
@@ -66,7 +68,7 @@ class Admin(CallingClient):
         broker_default: bool = False,
         client: str | None = None,
     ) -> list[admin_pb2.ConfigEntry]:
-        """The settings of exactly one of these, with where each comes from."""
+        """The settings of exactly one resource, each with its source."""
         resource = admin_calls.resource(topic, broker, broker_default, client)
         call = admin_calls.describe_configs(resource)
         entries: list[admin_pb2.ConfigEntry] = self._caller.run(call)
@@ -82,13 +84,13 @@ class Admin(CallingClient):
         client: str | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Sets what is named, None: back to the default. Errors: InvalidConfig; nothing is set."""
+        """Sets settings; None as a value resets one. Errors: InvalidConfig, and none is set."""
         resource = admin_calls.resource(topic, broker, broker_default, client)
         call = admin_calls.alter_configs(resource, configs, validate_only=validate_only)
         self._caller.run(call)
 
     def status(self) -> admin_pb2.GetStatusResponse:
-        """What the node is and holds."""
+        """The node's configuration, contents and alarms."""
         status: admin_pb2.GetStatusResponse = self._caller.run(admin_calls.status())
         return status
 
@@ -108,7 +110,7 @@ class Admin(CallingClient):
         return description
 
     def backup(self) -> Iterator[bytes]:
-        """The node's metadata at one moment, piece by piece: the bytes of a backup file.
+        """The node's metadata at one moment: the bytes of a backup file, in pieces.
 
         Errors, also in between: Unavailable. Pieces that break off are no backup.
         """

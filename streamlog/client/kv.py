@@ -28,18 +28,18 @@ class KV(CallingClient):
         self._watch = kv_calls.watch_method(self._caller)
 
     def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
-        """None: no such key."""
+        """The key's value; None where the key does not exist."""
         value: Value | None = self._caller.run(kv_calls.get(Key(name, namespace)))
         return value
 
     def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
-        """What is stored now."""
+        """Stores `data` and returns the stored value."""
         return self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_ALWAYS)
 
     def put_if_absent(
         self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT
     ) -> Value:
-        """What is stored now: `data`, or what was there before."""
+        """Stores `data` unless the key exists; returns the value stored now."""
         return self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_IF_ABSENT)
 
     def compare_and_set(
@@ -50,7 +50,7 @@ class KV(CallingClient):
         *,
         namespace: str = NAMESPACE_DEFAULT,
     ) -> Value:
-        """Stores where the key has that revision (0: absent). Errors: ValueConflict."""
+        """Stores `data` if the key has that revision (0: absent). Errors: ValueConflict."""
         key = Key(name, namespace)
         return self._put(key, data, kv_pb2.PUT_MODE_COMPARE_AND_SET, expected_revision)
 
@@ -59,7 +59,7 @@ class KV(CallingClient):
         return stored
 
     def delete(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
-        """What was removed; None where there was nothing."""
+        """Removes the key; returns its value, None where it did not exist."""
         removed: Value | None = self._caller.run(kv_calls.delete(Key(name, namespace)))
         return removed
 
@@ -82,7 +82,7 @@ class KV(CallingClient):
         prefix: bytes = b"",
         from_revision: int | None = None,
     ) -> Iterator[KVChange]:
-        """Changes in revision order, without end, from from_revision (inclusive) or from now on.
+        """Changes in revision order, from `from_revision` (inclusive) or from now on, without end.
 
         The watch is in place when this returns. Errors: RevisionCompacted; Unavailable where it is
         not in place in time, or where it breaks off later.
@@ -99,7 +99,7 @@ class KV(CallingClient):
             time.sleep(wait_s)
 
     def _begun(self, request: Any, timeout_s: float) -> tuple[Any, Any]:
-        """A watch and its first answer, which says that it is in place.
+        """A watch and its first answer, which confirms that it is in place.
 
         A deadline of gRPC would end the whole watch, so that a timer bounds the first answer alone.
         """

@@ -1,4 +1,4 @@
-"""Who an idempotent producer is to the server: its id and epoch."""
+"""By what the server knows an idempotent producer: its id and epoch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class ProducerIdentity(NamedTuple):
-    """As InitProducerId gives it out: an id of 63 bits, and an epoch from 0 to 32,767."""
+    """As InitProducerId assigns it: an id of 63 bits, and an epoch from 0 to 32,767."""
 
     producer_id: int
     epoch: int
 
 
 NO_IDENTITY = ProducerIdentity(-1, -1)
-"""Of a producer that has not asked yet, or does not need one."""
+"""The identity of a producer that has not asked for one, or does not need one."""

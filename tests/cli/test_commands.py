@@ -1,4 +1,4 @@
-"""Each command's facts as a script sees them: stdout, stderr, exit code, JSON."""
+"""Each command as a script sees it: stdout, stderr, exit code, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say when a node hands out bytes that are no record batch."""
+"""Commands' errors when a node returns bytes that are no record batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`streamlog wal upload` of a damaged log: the rules of a start."""
+"""`streamlog wal upload` of a damaged log follows the rules of a node's start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a command ends, it says how far it came: signals, a node that is away, deletions."""
+"""A command that ends early reports its progress: signals, an unreachable node, deletions."""
 
 from __future__ import annotations
 

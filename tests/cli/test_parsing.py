@@ -1,4 +1,4 @@
-"""What users type is understood, or refused before anything is opened."""
+"""Arguments are understood, or refused before anything is opened."""
 
 from __future__ import annotations
 

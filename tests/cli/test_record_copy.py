@@ -1,4 +1,4 @@
-"""A read that stands still is reported: by the time limit, not by a person who loses patience."""
+"""A read that makes no progress is reported after the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log is not uploaded under the id of a node that runs elsewhere, nor looked for elsewhere."""
+"""`wal` refuses a folder without a log, and a log whose node runs elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a newcomer uses it: wrong first. Each refusal says what was meant."""
+"""A newcomer's mistakes on the command line: each error suggests what was meant."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
 
     # -- what tests look at
 
-    def create(self, topic: str, partitions: int = 1, **facts: Any) -> None:
-        self.topics[topic] = Topic([Partition() for _ in range(partitions)], **facts)
+    def create(self, topic: str, partitions: int = 1, **settings: Any) -> None:
+        self.topics[topic] = Topic([Partition() for _ in range(partitions)], **settings)
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
         with self.changed:

@@ -1,4 +1,4 @@
-"""The asyncio clients over real sockets: the same promises as the plain ones."""
+"""The asyncio clients over real sockets: the same promises as the blocking ones."""
 
 from __future__ import annotations
 

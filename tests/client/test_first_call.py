@@ -1,4 +1,4 @@
-"""Calls that stream their answers are tried again until they have begun, as unary calls are."""
+"""Streaming calls are retried until their first answer, as unary calls are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topics that come, go, come again under their name, and are more than one request names."""
+"""Topics that are created, deleted, and created again under their name; more of them than a
+request names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are not closed: the program ends, and says what it did not wait for."""
+"""Clients that are not closed: the program ends, and logs which records it did not wait for."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def test_lines_survive_a_kill(wal: str) -> None:
     logs = ("--logs", str(LOGS)) if LOGS.is_dir() else ("--seed", "3")
     done = _demo("--json", "--mib", "4", "--wal", wal, *logs)
     assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    (run,) = facts["runs"]
-    assert facts["good"] is True
+    report = json.loads(done.stdout)
+    (run,) = report["runs"]
+    assert report["good"] is True
     assert (run["wal"], run["duplicates"], run["lost"], run["difference"]) == (wal, 0, 0, "")
     assert run["size_bytes"] >= 4 << 20
     assert run["unacknowledged_records"] > 0
@@ -57,9 +57,9 @@ def test_a_folder_without_lines_is_an_error(tmp_path: Path) -> None:
 def test_on_an_s3_server() -> None:
     done = _demo("--json", "--mib", "1", "--store", "s3", "--wal", "object", "--seed", "5")
     assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    (run,) = facts["runs"]
-    assert facts["good"] is True
+    report = json.loads(done.stdout)
+    (run,) = report["runs"]
+    assert report["good"] is True
     assert (run["duplicates"], run["lost"], run["difference"]) == (0, 0, "")
     assert run["objects"] > 0
     assert "starting an S3 server" in done.stderr

@@ -23,8 +23,10 @@ class Admin(CallingClient):
         *,
         validate_only: bool = False,
     ) -> admin_pb2.TopicResult:
-        """Partitions None: the broker's num.partitions. Errors: TopicAlreadyExists, InvalidName,
-        InvalidConfig, InvalidPartitions."""
+        """Creates a topic. `partitions` None: the broker's num.partitions.
+
+        Errors: TopicAlreadyExists, InvalidName, InvalidConfig, InvalidPartitions.
+        """
         call = admin_calls.create_topic(name, partitions, configs, validate_only=validate_only)
         result: admin_pb2.TopicResult = await self._caller.run(call)
         return result
@@ -34,7 +36,7 @@ class Admin(CallingClient):
         await self._caller.run(admin_calls.delete_topic(name), timeout_ms=self._timeout_ms)
 
     async def list_topics(self) -> list[admin_pb2.TopicSummary]:
-        """All, by name."""
+        """All topics, by name."""
         topics: list[admin_pb2.TopicSummary] = []
         while True:
             page = await self._caller.run(
@@ -53,7 +55,7 @@ class Admin(CallingClient):
         return description
 
     async def create_partitions(self, topic: str, partitions: int) -> None:
-        """`partitions` is the new count; only upwards. Errors: InvalidPartitions."""
+        """Raises the number of partitions to `partitions`. Errors: InvalidPartitions."""
         await self._caller.run(admin_calls.create_partitions(topic, partitions))
 
     async def describe_configs(
@@ -64,7 +66,7 @@ class Admin(CallingClient):
         broker_default: bool = False,
         client: str | None = None,
     ) -> list[admin_pb2.ConfigEntry]:
-        """The settings of exactly one of these, with where each comes from."""
+        """The settings of exactly one resource, each with its source."""
         resource = admin_calls.resource(topic, broker, broker_default, client)
         call = admin_calls.describe_configs(resource)
         entries: list[admin_pb2.ConfigEntry] = await self._caller.run(call)
@@ -80,14 +82,14 @@ class Admin(CallingClient):
         client: str | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Sets what is named, None: back to the default. Errors: InvalidConfig; nothing is set."""
+        """Sets settings; None as a value resets one. Errors: InvalidConfig, and none is set."""
         resource = admin_calls.resource(topic, broker, broker_default, client)
         await self._caller.run(
             admin_calls.alter_configs(resource, configs, validate_only=validate_only)
         )
 
     async def status(self) -> admin_pb2.GetStatusResponse:
-        """What the node is and holds."""
+        """The node's configuration, contents and alarms."""
         status: admin_pb2.GetStatusResponse = await self._caller.run(admin_calls.status())
         return status
 

@@ -28,18 +28,18 @@ class KV(CallingClient):
         self._watch = kv_calls.watch_method(self._caller)
 
     async def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
-        """None: no such key."""
+        """The key's value; None where the key does not exist."""
         value: Value | None = await self._caller.run(kv_calls.get(Key(name, namespace)))
         return value
 
     async def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
-        """What is stored now."""
+        """Stores `data` and returns the stored value."""
         return await self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_ALWAYS)
 
     async def put_if_absent(
         self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT
     ) -> Value:
-        """What is stored now: `data`, or what was there before."""
+        """Stores `data` unless the key exists; returns the value stored now."""
         return await self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_IF_ABSENT)
 
     async def compare_and_set(
@@ -50,7 +50,7 @@ class KV(CallingClient):
         *,
         namespace: str = NAMESPACE_DEFAULT,
     ) -> Value:
-        """Stores where the key has that revision (0: absent). Errors: ValueConflict."""
+        """Stores `data` if the key has that revision (0: absent). Errors: ValueConflict."""
         key = Key(name, namespace)
         return await self._put(key, data, kv_pb2.PUT_MODE_COMPARE_AND_SET, expected_revision)
 
@@ -59,7 +59,7 @@ class KV(CallingClient):
         return stored
 
     async def delete(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
-        """What was removed; None where there was nothing."""
+        """Removes the key; returns its value, None where it did not exist."""
         removed: Value | None = await self._caller.run(kv_calls.delete(Key(name, namespace)))
         return removed
 
@@ -83,7 +83,7 @@ class KV(CallingClient):
         prefix: bytes = b"",
         from_revision: int | None = None,
     ) -> AsyncIterator[KVChange]:
-        """Changes in revision order, without end, from from_revision (inclusive) or from now on.
+        """Changes in revision order, from `from_revision` (inclusive) or from now on, without end.
 
         `async for change in await kv.watch()`: the watch is in place when `await` ends. Errors:
         RevisionCompacted; Unavailable where it is not in place in time, or where it breaks off
@@ -101,7 +101,7 @@ class KV(CallingClient):
             await asyncio.sleep(wait_s)
 
     async def _begun(self, request: Any, timeout_s: float) -> tuple[Any, Any, Any]:
-        """A watch, its answers, and the first of them, which says that it is in place."""
+        """A watch, its answers, and the first of them, which confirms that it is in place."""
         call = self._watch(request, metadata=self._caller.metadata)
         responses = aiter(call)
         is_begun = False

@@ -25,7 +25,7 @@ END_OF_CALL: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class _AppendCall:
-    """One open Append call. Answers are taken by a task, so that a cancelled wait loses none."""
+    """One open Append call. A task reads the answers, so that a cancelled wait loses none."""
 
     def __init__(self, method: Any, metadata: Any, background: Background) -> None:
         self._call = method(metadata=metadata)
@@ -118,7 +118,7 @@ class Streams(CallingClient):
         return opened
 
     async def close_stream(self, stream_id: int) -> None:
-        """The node gives the stream up, all appends durable. (`close` ends this client.)"""
+        """The node gives up the stream once all appends are durable. (`close` ends this client.)"""
         await self._caller.run(stream_calls.close_stream(stream_id))
 
     async def delete(self, stream_id: int, *, epoch: int | None = None) -> None:
@@ -205,7 +205,7 @@ class Streams(CallingClient):
         max_bytes_hint: int = 0,
         max_wait_ms: int = 0,
     ) -> StreamFetch:
-        """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
+        """Batches, the first of which contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
         call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
         fetched: StreamFetch = await self._caller.run(call)
         return fetched
@@ -213,7 +213,7 @@ class Streams(CallingClient):
     async def read(
         self, stream_id: int, start_offset: int, *, end_offset: int | None = None
     ) -> AsyncIterator[StreamBatch]:
-        """Batches up to end_offset (exclusive), or, without one, on and on as they come.
+        """Batches up to end_offset (exclusive), or without an end, waiting for new ones.
 
         A reader that stops holds up the server, not its memory. Errors as for `fetch`. A call that
         breaks off is repeated as long as nothing came of it.
@@ -238,7 +238,7 @@ class Streams(CallingClient):
             await asyncio.sleep(retry.wait_s(failure))
 
     async def trim(self, stream_id: int, new_start_offset: int) -> int:
-        """Drops what is below; returns the new start. Errors: OffsetOutOfRange."""
+        """Drops all offsets below; returns the new start. Errors: OffsetOutOfRange."""
         start: int = await self._caller.run(stream_calls.trim(stream_id, new_start_offset))
         return start
 
@@ -250,7 +250,7 @@ class Streams(CallingClient):
         expected_token: bytes | None = None,
         expected_next_offset: int | None = None,
     ) -> None:
-        """Shuts out appends that carry another token; b"" takes the token away. Durable on return.
+        """Refuses appends with another token from now on; b"" removes the token. Durable on return.
 
         `expected_token` is what the stream must have now, b"": none; None is not tested. Appends
         without a token are never tested. When the outcome is unknown, `describe` tells the token.

@@ -1,4 +1,4 @@
-"""Records on their way into batches: one open batch per partition, memory within one bound.
+"""Collects records into batches: one open batch per partition, memory within one bound.
 
 Pure: no clock, no lock, no I/O. An open batch is charged with its size limit, a closed one with
 its real size, until it is done.
@@ -45,7 +45,7 @@ class TopicMetadata:
 
 
 class PartitionQueue:
-    """One partition: the open batch, those ready to be sent, those sent."""
+    """The batches of one partition: open, ready to be sent, sent."""
 
     __slots__ = ("open", "partition", "ready", "sequencer", "size_limit_bytes", "topic")
 
@@ -182,7 +182,7 @@ class Accumulator:
     def record_limit(
         self, topic: TopicQueues, key: Buffer | None, value: Buffer | None, headers: Headers
     ) -> int:
-        """Bytes that a batch of this record alone takes at most. Errors: MessageTooLarge."""
+        """Upper bound on the bytes of a batch of this record alone. Errors: MessageTooLarge."""
         size = record_bytes_max(key, value, headers)
         limit = self._settings.buffer_memory_bytes
         if self._compression is Compression.NONE:
@@ -228,7 +228,7 @@ class Accumulator:
         self.charged_bytes += batch.charged_bytes
 
     def close_open(self, queue: PartitionQueue, *, is_full: bool) -> None:
-        """The open batch takes no more records; the next may be larger, or smaller again."""
+        """Closes the open batch; the next one may be larger, or smaller again."""
         batch = queue.open
         if batch is None or batch.builder is None:
             return
@@ -256,7 +256,7 @@ class Accumulator:
         return size if is_full else max(least, size // 2)
 
     def is_due(self, queue: PartitionQueue, now: float) -> bool:
-        """The open batch has waited long enough."""
+        """Whether the open batch has lingered long enough to be sent."""
         batch = queue.open
         return batch is not None and (
             self.is_short_of_room or now >= batch.opened_at + self._linger_s

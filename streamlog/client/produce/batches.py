@@ -110,7 +110,7 @@ class PendingBatch:
         self.attempt = 0
         self.in_flight = False
         self.may_be_stored = False
-        """An attempt ended without the server saying that it stored nothing."""
+        """An attempt ended, and the server did not say that it stored nothing."""
         self.last_error: StreamlogError | None = None
         self.unknown_topic_attempts = 0
         self.done = False
@@ -234,7 +234,7 @@ class Run(NamedTuple):
     places: Sequence[int] = ()
 
     def metadata(self, timestamp_ms: int) -> list[BatchMetadata]:
-        """Of the run once done; several where the batch was split. Errors: the first."""
+        """Where the records are, once done; several if the batch was split. Errors: the first."""
         stored: list[BatchMetadata] = []
         for batch, first, count in self.batch.pieces(self.first, self.record_count):
             stored.append(_batch_metadata(batch, first, count, timestamp_ms))
@@ -246,7 +246,7 @@ class Run(NamedTuple):
         return next((batch.error for batch, _, _ in pieces if batch.error), None)
 
     def outcomes(self, timestamp_ms: int) -> list[RunOutcome]:
-        """Once done."""
+        """The outcome of each batch that holds some of the records, once done."""
         outcomes: list[RunOutcome] = []
         begin = 0
         for batch, first, count in self.batch.pieces(self.first, self.record_count):

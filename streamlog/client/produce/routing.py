@@ -1,4 +1,4 @@
-"""Records of one call, sorted by partition."""
+"""Sorts the records of one call by partition."""
 
 from __future__ import annotations
 

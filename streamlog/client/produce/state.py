@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 SEQUENCES = SEQUENCE_MAX + 1
 FORGOTTEN_AFTER_S = 300.0
 """After such a silence the server may have forgotten the producer (log.producer_idle_ms_min is
-600,000): as under a new id, one batch goes first. It costs one round trip."""
+600,000): one batch goes first, as under a new id. That costs one round trip."""
 
 
 class PartitionState(Enum):
@@ -96,7 +96,7 @@ def retry_decision(
     if isinstance(error, OutOfOrderSequence):
         if not is_head:
             return RetryDecision.RETRY
-        # A server that is ahead has stored a later batch: this one would come behind it.
+        # The server has stored a later batch: stored now, this one would be out of order.
         is_behind = _is_ahead(error)
         return RetryDecision.FAIL if may_be_stored or is_behind else RetryDecision.RENUMBER
     if isinstance(error, InconsistentTopicId):
@@ -173,7 +173,7 @@ class PartitionSequencer:
 
     @property
     def has_room(self) -> bool:
-        """A further batch may be sequenced."""
+        """Whether a further batch may be sequenced."""
         return (
             self.state is PartitionState.RUNNING
             and not self.needs_epoch
@@ -181,7 +181,7 @@ class PartitionSequencer:
         )
 
     def to_resend(self) -> PendingBatch | None:
-        """The oldest batch to be sent again."""
+        """The oldest batch that must be sent again; None where there is none, or it must wait."""
         if self.state is not PartitionState.RUNNING or self.in_flight == len(self.unanswered):
             return None
         if self.in_flight and not self._is_known:
@@ -417,7 +417,7 @@ class PartitionSequencer:
 
 
 def _final(batch: PendingBatch, error: StreamlogError) -> StreamlogError:
-    """The error for the caller, honest about earlier attempts."""
+    """The caller's error: OutcomeUnknown where an earlier attempt may have stored the batch."""
     if batch.may_be_stored and error.has_no_side_effects:
         return OutcomeUnknown(
             f"{batch.topic}-{batch.partition}: an earlier attempt may have stored the batch; the "

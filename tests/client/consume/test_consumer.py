@@ -1,4 +1,4 @@
-"""The plain consumer over real sockets: assignment, seeking, iteration, faults, resets."""
+"""The blocking consumer over real sockets: assignment, seeking, iteration, faults, resets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that cannot be decoded: what is good before them is returned, and they are named."""
+"""Undecodable batches: the records before them are returned, and the error names the batch."""
 
 from __future__ import annotations
 

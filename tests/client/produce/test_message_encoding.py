@@ -1,4 +1,4 @@
-"""A message is written without the producer's lock: what changes meanwhile does not change it."""
+"""A message is encoded without the producer's lock: changes meanwhile do not change its bytes."""
 
 from __future__ import annotations
 

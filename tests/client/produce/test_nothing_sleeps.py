@@ -1,4 +1,4 @@
-"""What raises in or under a producer fails alone or is told to everybody; nothing hangs."""
+"""An exception inside a producer fails one call or all of them; no caller hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain producer over real sockets: results, batching, order, limits, timeouts."""
+"""The blocking producer over real sockets: results, batching, order, limits, timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""send_many takes all of a list or nothing, or says what it took."""
+"""send_many takes a whole list, or none of it, or its error says which records it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What topic, segment or message do not take: split in order, or refused alone and at once."""
+"""Batches too large for topic, segment or message: split in order, or refused alone and at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer knows of a topic is asked for again: failed and old answers change nothing."""
+"""A producer refreshes a topic's metadata: failed and old answers change nothing."""
 
 from __future__ import annotations
 
