@@ -245,6 +245,6 @@ def _known(path: str, where: str) -> Knob:
     return knob
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def _near(name: str, names: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f": did you mean {nearest[0]}?" if nearest else ""

@@ -159,12 +159,12 @@ def test_sigterm_answers_a_thousand_long_polls_and_data_is_there_afterwards(
             code = await asyncio.get_running_loop().run_in_executor(None, process.wait, 30)
             assert code == 0
             # A poll that the signal overtook is refused; none is left hanging.
-            answered = [one for one in answers if not isinstance(one, BaseException)]
+            answered = [answer for answer in answers if not isinstance(answer, BaseException)]
             assert len(answered) > 500
             assert all(
-                one.code() is grpc.StatusCode.UNAVAILABLE
-                for one in answers
-                if isinstance(one, grpc.aio.AioRpcError)
+                answer.code() is grpc.StatusCode.UNAVAILABLE
+                for answer in answers
+                if isinstance(answer, grpc.aio.AioRpcError)
             )
             return time.monotonic() - began
 
@@ -173,8 +173,8 @@ def test_sigterm_answers_a_thousand_long_polls_and_data_is_there_afterwards(
         assert seconds < 20, "the bound is 5 s; this leaves room for a slow machine"
     with node(tmp_path / "d") as (_, banner), grpc.insecure_channel(banner["grpc"]) as channel:
         answer = LogServiceStub(channel).Fetch(fetch_request(0))
-        found = answer.topics[0].partitions[0]
-        assert [record[3] for record in decode(found.record_batches)] == [b"kept"]
+        partition = answer.topics[0].partitions[0]
+        assert [record[3] for record in decode(partition.record_batches)] == [b"kept"]
 
 
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_killed_node_starts_again_with_what_was_acknowledged(tmp_path: Path) -
             process.wait(30)
         with node(data, wal=wal) as (_, banner), grpc.insecure_channel(banner["grpc"]) as channel:
             answer = LogServiceStub(channel).Fetch(fetch_request(0))
-            found = answer.topics[0].partitions[0]
-            assert [record[3] for record in decode(found.record_batches)] == [b"a", b"b"]
+            partition = answer.topics[0].partitions[0]
+            assert [record[3] for record in decode(partition.record_batches)] == [b"a", b"b"]
 
 
 def test_data_of_a_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:

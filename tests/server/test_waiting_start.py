@@ -70,9 +70,9 @@ class _Away:
     is_away = False
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        attribute = super().__getattribute__(name)
         if name not in CALLS or not self.is_away:
-            return found
+            return attribute
         error = StoreUnavailable if isinstance(self, MemoryObjectStore) else MetadataUnavailable
 
         async def call(*_: Any, **__: Any) -> Any:
@@ -181,27 +181,27 @@ class Clients:
             await asyncio.sleep(0.2)
 
     async def consume(self) -> None:
-        at = 0
+        offset = 0
         while not self.is_over or len(self.read) < max(self.acknowledged) + 1:
             try:
                 log = await (await self.machine.serving()).logs.log(TP)
                 # One batch of one record at a time.
-                fetched = await log.fetch(at, 1)
+                fetched = await log.fetch(offset, 1)
             except StreamlogError:
                 await asyncio.sleep(1)
                 continue
-            if fetched.next_offset == at:
+            if fetched.next_offset == offset:
                 await asyncio.sleep(0.2)
                 continue
             (record,) = decode(b"".join(map(bytes, fetched.parts)))
             assert record[3] is not None
-            self.read[at] = record[3]
-            at = fetched.next_offset
+            self.read[offset] = record[3]
+            offset = fetched.next_offset
 
 
-@pytest.mark.parametrize("what", ["store", "metadata"])
+@pytest.mark.parametrize("dead", ["store", "metadata"])
 @pytest.mark.parametrize("mode", ["disk", "object"])
-def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, what: str) -> None:
+def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, dead: str) -> None:
     async def scenario() -> None:
         machine = Machine(mode)
         clients = Clients(machine)
@@ -210,7 +210,7 @@ def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, wh
         producer = asyncio.create_task(clients.produce())
         reader = asyncio.create_task(clients.consume())
         await asyncio.sleep(10)
-        away: _Away = machine.store if what == "store" else machine.kv
+        away: _Away = machine.store if dead == "store" else machine.kv
         away.is_away = True
         went_at = machine.clock.monotonic()
         for alive_s in (20, 150, 200):
@@ -223,7 +223,7 @@ def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, wh
         await asyncio.sleep(OUTAGE_S - (machine.clock.monotonic() - went_at))
         assert machine.engine is None
         assert machine.starting is not None
-        name = "the object store s3://bucket/prefix" if what == "store" else "memory://"
+        name = "the object store s3://bucket/prefix" if dead == "store" else "memory://"
         assert name in machine.starting.reason
         assert "nobody listens there" in machine.starting.reason
         away.is_away = False
@@ -241,23 +241,23 @@ def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, wh
 def test_the_reason_of_a_start_leaves_out_failures_of_earlier_steps() -> None:
     async def scenario() -> None:
         starting = Starting(LoopClock())
-        told: list[str] = []
+        reasons: list[str] = []
 
         async def attempt() -> None:
             starting.begin_step("the object store s3://bucket")
-            if not told:
-                told.append("")
+            if not reasons:
+                reasons.append("")
                 raise StoreUnavailable("nobody listens there")
             starting.begin_step("the streams")
-            told.append(starting.reason)
+            reasons.append(starting.reason)
 
         opening = asyncio.ensure_future(open_patiently(attempt, starting))
         await asyncio.sleep(0.1)
         assert "the object store s3://bucket" in starting.reason
         assert "nobody listens there" in starting.reason
         await opening
-        assert "waits for the streams" in told[1]
-        assert "nobody listens there" not in told[1]
+        assert "waits for the streams" in reasons[1]
+        assert "nobody listens there" not in reasons[1]
 
     virtually(scenario)
 
@@ -426,10 +426,10 @@ def test_clients_go_on_by_themselves_when_the_store_comes_back(
             check_that_it_waits(node)
             server.start()
             assert sent.result(60).offset == 2
-            found: list[bytes | None] = []
-            while len(found) < 3:
-                found += [record.value for record in consumer.poll(10)]
-            assert found == [
+            values: list[bytes | None] = []
+            while len(values) < 3:
+                values += [record.value for record in consumer.poll(10)]
+            assert values == [
                 b"before",
                 b"in the log alone",
                 b"sent while node and store were away",
@@ -472,9 +472,9 @@ def test_no_wait_ends_with_the_error(tmp_path: Path) -> None:
     node = Waiting(tmp_path, store, "object")
     with node.run("--no-wait", "--set", "engine.store.request_deadline_ms=500") as process:
         assert process.wait(60) == 1
-    said = node.log.read_text().splitlines()[-1]
-    assert said.startswith("streamlog: StoreUnavailable: ")
-    assert "is it up" in said
+    last_line = node.log.read_text().splitlines()[-1]
+    assert last_line.startswith("streamlog: StoreUnavailable: ")
+    assert "is it up" in last_line
 
 
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])

@@ -23,17 +23,17 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
         '[node]\nlisten = "127.0.0.1:1"\nhttp_listen = "127.0.0.1:2"\nnode_id = 3\n'
         "[broker]\nnum.partitions = 4\n[engine.append]\nappend_bytes_max = 2_000_000\n",
     )
-    found = settings.load(
+    loaded = settings.load(
         file,
         {"STREAMLOG_LISTEN": "127.0.0.1:11", "STREAMLOG_NODE__HTTP_LISTEN": "127.0.0.1:12"},
         {"listen": "127.0.0.1:21", "wal": None},
     )
-    assert found.node.listen == "127.0.0.1:21"
-    assert found.node.http_listen == "127.0.0.1:12"
-    assert found.node.node_id == 3
-    assert found.broker.num_partitions == 4
-    assert found.engine.append.append_bytes_max == 2_000_000
-    shown = {one.path: one for one in found.show()}
+    assert loaded.node.listen == "127.0.0.1:21"
+    assert loaded.node.http_listen == "127.0.0.1:12"
+    assert loaded.node.node_id == 3
+    assert loaded.broker.num_partitions == 4
+    assert loaded.engine.append.append_bytes_max == 2_000_000
+    shown = {setting.path: setting for setting in loaded.show()}
     assert shown["node.listen"].source == "flag"
     assert shown["node.http_listen"].source == "environment STREAMLOG_NODE__HTTP_LISTEN"
     assert shown["broker.num.partitions"].source == f"file {file}"
@@ -42,8 +42,8 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("line", ["log.retention.hours = 2", '"log.retention.hours" = 2'])
 def test_kafka_names_may_be_quoted(tmp_path: Path, line: str) -> None:
-    found = settings.load(write(tmp_path / "s.toml", f"[broker]\n{line}\n"), {})
-    assert found.topic_defaults()["retention.ms"] == str(2 * 3_600_000)
+    loaded = settings.load(write(tmp_path / "s.toml", f"[broker]\n{line}\n"), {})
+    assert loaded.topic_defaults()["retention.ms"] == str(2 * 3_600_000)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_topic_defaults_win_over_the_broker(tmp_path: Path) -> None:
         tmp_path / "s.toml",
         "[broker]\nmessage.max.bytes = 5\n[topic-defaults]\nmax.message.bytes = 7\n",
     )
-    found = settings.load(file, {"STREAMLOG_TOPIC_DEFAULTS__RETENTION_MS": "9"})
-    assert found.topic_defaults()["max.message.bytes"] == "7"
-    assert found.topic_defaults()["retention.ms"] == "9"
+    loaded = settings.load(file, {"STREAMLOG_TOPIC_DEFAULTS__RETENTION_MS": "9"})
+    assert loaded.topic_defaults()["max.message.bytes"] == "7"
+    assert loaded.topic_defaults()["retention.ms"] == "9"
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_auto_create_is_on_in_dev_and_off_in_serve() -> None:
     plain = settings.load(None, {})
     assert plain.for_mode("dev").broker.auto_create_topics_enable is True
     assert plain.for_mode("serve").broker.auto_create_topics_enable is False
-    told = settings.load(None, {"STREAMLOG_BROKER__AUTO_CREATE_TOPICS_ENABLE": "off"})
-    assert told.for_mode("dev").broker.auto_create_topics_enable is False
+    loaded = settings.load(None, {"STREAMLOG_BROKER__AUTO_CREATE_TOPICS_ENABLE": "off"})
+    assert loaded.for_mode("dev").broker.auto_create_topics_enable is False
 
 
 def test_defaults_lie_inside_their_limits_and_variables_are_unique() -> None:

@@ -45,8 +45,8 @@ def test_requests_and_bytes_are_counted_per_client_up_to_a_bound() -> None:
                 assert node.metric("streamlog_client_requests_total", client_id=label) == requests
                 assert node.metric("streamlog_client_bytes_in_total", client_id=label) == sent
                 assert node.metric("streamlog_client_bytes_out_total", client_id=label) == took
-            lines = [one for metric in node.registry.collect() for one in metric.samples]
-            labels = {one.labels["client_id"] for one in lines if "client_id" in one.labels}
+            lines = [line for metric in node.registry.collect() for line in metric.samples]
+            labels = {line.labels["client_id"] for line in lines if "client_id" in line.labels}
             assert labels == {"(none)", "one", "two", "(other)"}
 
     asyncio.run(main())

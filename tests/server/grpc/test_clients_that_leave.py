@@ -55,8 +55,8 @@ class Relay:
     def cut(self) -> None:
         """A reset where bytes were not read, as after kill -9."""
         for writer in self._writers:
-            found = writer.get_extra_info("socket")
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
         self._writers.clear()
 
@@ -121,7 +121,7 @@ def test_only_the_failed_write_to_an_ended_call_is_quiet(
                 logging.getLogger(GRPC_LOGGER).exception("ExecuteBatchError raised in core")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert bool([one for one in caplog.records if one.levelno >= logging.ERROR]) == is_told
+    assert bool([record for record in caplog.records if record.levelno >= logging.ERROR]) == is_told
 
 
 class _Context:

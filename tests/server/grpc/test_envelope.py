@@ -55,10 +55,10 @@ def test_produce_is_read_as_the_generated_parser_reads_it(
     assert (fast is None) == has_negative
     assert fast is None or plain(fast) == expected
     message = log_pb2.ProduceStreamRequest(correlation_id=correlation_id, request=request)
-    found = parse_stream_request(message.SerializeToString())
-    if found is not None:
-        assert found[0] == correlation_id
-        assert plain(found[1]) == expected
+    parsed = parse_stream_request(message.SerializeToString())
+    if parsed is not None:
+        assert parsed[0] == correlation_id
+        assert plain(parsed[1]) == expected
 
 
 def test_batches_are_not_copied() -> None:

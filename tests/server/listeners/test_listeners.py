@@ -109,10 +109,10 @@ async def _two_on_one_folder(tmp_path: Path) -> None:
 def test_the_banner_promises_what_store_and_metadata_allow(
     wal: str, store: str, meta: str, promise: str, loss: str
 ) -> None:
-    said = durability(wal, store, meta)
-    assert promise in said
-    assert loss in said
-    assert "loses nothing" not in said
+    text = durability(wal, store, meta)
+    assert promise in text
+    assert loss in text
+    assert "loses nothing" not in text
 
 
 @pytest.mark.parametrize("address", ["log.example", "log.example:0", "0.0.0.0:9644"])

@@ -56,13 +56,13 @@ def test_room_is_not_given_to_a_call_that_was_cancelled_in_the_same_moment(later
         left = [asyncio.create_task(budget.take(10)) for _ in range(3)]
         kept = asyncio.create_task(budget.take(10))
         await asyncio.sleep(0)
-        for one in left:
-            one.cancel()
+        for task in left:
+            task.cancel()
         if later:
             await asyncio.wait(left)
         budget.release(10)
         await asyncio.wait([*left, kept])
-        assert all(one.cancelled() for one in left)
+        assert all(task.cancelled() for task in left)
         await kept
         assert budget.used == 10
         budget.release(10)

@@ -74,8 +74,8 @@ class Executor:
         self.call: Any = CompactionServiceStub(running.channel).ExecuteMerges()
         self.owner = owner
 
-    async def say(self, **said: Any) -> None:
-        await self.call.write(compaction_pb2.ExecuteMergesRequest(**said))
+    async def say(self, **message: Any) -> None:
+        await self.call.write(compaction_pb2.ExecuteMergesRequest(**message))
 
     async def begin(self) -> Executor:
         await self.say(executor=compaction_pb2.MergeExecutor(owner=self.owner))
@@ -160,7 +160,9 @@ async def check(engine: OpenEngine, history: History, streams: Any) -> None:
         offload=engine.offload,
         options=FsckOptions(deep=True),
     )
-    assert not [one for one in report.findings if one.severity.name == "ERROR"], report.findings
+    assert not [finding for finding in report.findings if finding.severity.name == "ERROR"], (
+        report.findings
+    )
 
 
 def test_another_process_merges_while_appends_go_on(tmp_path: Path) -> None:
@@ -199,14 +201,14 @@ def test_a_second_executor_is_refused(tmp_path: Path) -> None:
             await history.append(streams, 20)
             await engine.drain()
             first = await Executor(running, "the first").begin()
-            found = await first.job()
-            assert found is not None
+            job = await first.job()
+            assert job is not None
             second = Executor(running, "the second")
             await second.say(executor=compaction_pb2.MergeExecutor(owner="the second"))
             error = await second.error()
             assert type(error) is by_name()["Conflict"]
             assert "the first carries out" in str(error)
-            await first.done(found[0], await first.carried_out(found[1]))
+            await first.done(job[0], await first.carried_out(job[1]))
             await first.all_jobs()
             await check(engine, history, streams)
 
@@ -228,7 +230,7 @@ def test_a_node_goes_on_when_its_executor_is_lost(tmp_path: Path, zombie: bool) 
             found = await executor.job()
             assert found is not None
             job = found[1]
-            keys = [data_key(one) for one in job.object_ids]
+            keys = [data_key(object_id) for object_id in job.object_ids]
             if not zombie:
                 await executor.carried_out(job)
             executor.call.cancel()
@@ -270,8 +272,8 @@ def test_a_wrong_outcome_is_refused(tmp_path: Path) -> None:
                 if not changes.pop("is_stored", True):
                     await engine.store.delete([data_key(found[1].object_ids[0])])
                 first = dataclasses.replace(outcome.objects[0], **changes)
-                said = dataclasses.replace(outcome, objects=[first, *outcome.objects[1:]])
-                await executor.done(found[0], said)
+                lie = dataclasses.replace(outcome, objects=[first, *outcome.objects[1:]])
+                await executor.done(found[0], lie)
                 error = await executor.error()
                 assert type(error) is by_name()["Invalid"], error
                 await until(lambda: running.metric("streamlog_compaction_lent") == 0)

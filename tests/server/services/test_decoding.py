@@ -59,7 +59,7 @@ def test_records_that_expand_without_bound_are_refused_alone(codec: Compression)
             await produce(node, [b"before", bytes(64 * MIB)], codec, [1, 2])
             await produce(node, [b"after"], codec, [3])
             first = await fetched(node, 0)
-            assert [one.value for one in first.records] == [b"before"]
+            assert [record.value for record in first.records] == [b"before"]
             assert first.next_offset == 1
             error = from_proto((await fetched(node, 1)).error)
             assert isinstance(error, errors.InvalidRecord)
@@ -83,15 +83,15 @@ def test_a_batch_far_larger_than_an_answer_is_read_in_answers(codec: Compression
             chunks = [values] if codec in (0, 1, 4) else [values[:20], values[20:40], values[40:]]
             for chunk in chunks:
                 await produce(node, chunk, codec)
-            found: list[bytes] = []
-            while len(found) < len(values):
-                answer = await fetched(node, len(found))
+            read: list[bytes] = []
+            while len(read) < len(values):
+                answer = await fetched(node, len(read))
                 assert not answer.HasField("error"), answer.error.message
-                assert answer.records[0].offset == len(found)
-                assert answer.next_offset == len(found) + len(answer.records)
-                assert sum(len(one.value) for one in answer.records) <= MIB
-                found += [one.value for one in answer.records]
-            assert found == values
+                assert answer.records[0].offset == len(read)
+                assert answer.next_offset == len(read) + len(answer.records)
+                assert sum(len(record.value) for record in answer.records) <= MIB
+                read += [record.value for record in answer.records]
+            assert read == values
 
     asyncio.run(main())
 

@@ -32,12 +32,12 @@ def test_values_are_put_read_listed_and_deleted() -> None:
         async with running_node() as node:
             first = await put(node, b"a", b"1")
             await put(node, b"b", b"")
-            found = (
+            entries = (
                 await node.kv.GetKvs(kv_pb2.GetKvsRequest(keys=[key(b"a"), key(b"b"), key(b"c")]))
             ).entries
-            assert found[0].value.data == b"1"
-            assert found[1].HasField("value")
-            assert not found[2].HasField("value")
+            assert entries[0].value.data == b"1"
+            assert entries[1].HasField("value")
+            assert not entries[2].HasField("value")
             kept = await put(node, b"a", b"2", mode=kv_pb2.PUT_MODE_IF_ABSENT)
             assert kept.value.data == b"1"
             stale = await put(
@@ -103,9 +103,9 @@ async def create_topic(node: RunningNode, name: str, **fields: Any) -> admin_pb2
 
 async def describe(node: RunningNode, name: str, **fields: Any) -> admin_pb2.TopicDescription:
     request = admin_pb2.DescribeTopicsRequest(names=[name], **fields)
-    [found] = (await node.admin.DescribeTopics(request)).topics
-    assert isinstance(found, admin_pb2.TopicDescription)
-    return found
+    [topic] = (await node.admin.DescribeTopics(request)).topics
+    assert isinstance(topic, admin_pb2.TopicDescription)
+    return topic
 
 
 async def produce(node: RunningNode, topic: str, data: bytes) -> log_pb2.ProducePartitionResult:
@@ -126,16 +126,16 @@ def test_topics_are_created_described_and_deleted() -> None:
             again = await create_topic(node, "t")
             assert type(from_proto(again.error)) is errors.TopicAlreadyExists
             assert (await produce(node, "t", batch(b"a", b"b"))).base_offset == 0
-            found = await describe(node, "t")
-            assert dict(found.configs) == {"retention.ms": "1000"}
-            first = found.partitions[0]
+            topic = await describe(node, "t")
+            assert dict(topic.configs) == {"retention.ms": "1000"}
+            first = topic.partitions[0]
             assert (first.high_watermark, first.leader_node) == (2, 1)
             assert first.data_stream_id > 0
             await node.admin.CreatePartitions(
                 admin_pb2.CreatePartitionsRequest(topic="t", partitions=3)
             )
             listed = (await node.admin.ListTopics(admin_pb2.ListTopicsRequest())).topics
-            assert [(one.name, one.partitions) for one in listed] == [("t", 3)]
+            assert [(summary.name, summary.partitions) for summary in listed] == [("t", 3)]
             status = await node.admin.GetStatus(admin_pb2.GetStatusRequest())
             assert (status.topics, status.partitions, status.connections) == (1, 3, 1)
             gone = await node.admin.DeleteTopics(admin_pb2.DeleteTopicsRequest(names=["t", "x"]))
@@ -167,8 +167,8 @@ def test_topics_are_created_on_demand_in_dev_and_not_in_serve() -> None:
             assert not (await describe(node, "asked")).partitions
             assert (await describe(node, "asked", allow_auto_create=True)).partitions
         async with running_node("serve") as node:
-            found = await describe(node, "asked", allow_auto_create=True)
-            assert isinstance(from_proto(found.error), errors.UnknownTopicOrPartition)
+            topic = await describe(node, "asked", allow_auto_create=True)
+            assert isinstance(from_proto(topic.error), errors.UnknownTopicOrPartition)
 
     asyncio.run(main())
 
@@ -269,15 +269,15 @@ def test_objects_are_listed_and_described(tmp_path: Path) -> None:
             await produce(node, "t", batch(b"a" * 1000))
             listed = (await node.admin.ListObjects(admin_pb2.ListObjectsRequest())).objects
             assert listed
-            assert any(one.live for one in listed)
+            assert any(summary.live for summary in listed)
             data_stream = (await describe(node, "t")).partitions[0].data_stream_id
             streams = set()
-            for one in listed:
-                found = await node.admin.DescribeObject(
-                    admin_pb2.DescribeObjectRequest(key=one.key)
+            for summary in listed:
+                described = await node.admin.DescribeObject(
+                    admin_pb2.DescribeObjectRequest(key=summary.key)
                 )
-                assert found.cluster_id == node.banner.cluster_id
-                streams |= {block.stream_id for block in found.blocks}
+                assert described.cluster_id == node.banner.cluster_id
+                streams |= {block.stream_id for block in described.blocks}
             assert data_stream in streams
             for bad, error in (
                 ("data/../x", errors.InvalidName),

@@ -65,9 +65,9 @@ def test_batches_come_out_as_they_went_in() -> None:
             assert (answer.base_offset, answer.HasField("error")) == (0, False)
             answer = only(await node.log_stub.Produce(produce_request(batch(b"c"))))
             assert answer.base_offset == 2
-            found = only(await node.log_stub.Fetch(fetch_request(0)))
-            assert (found.high_watermark, found.next_offset) == (3, 3)
-            first = decode(found.record_batches[: len(batch(b"a", b"b"))])
+            partition = only(await node.log_stub.Fetch(fetch_request(0)))
+            assert (partition.high_watermark, partition.next_offset) == (3, 3)
+            first = decode(partition.record_batches[: len(batch(b"a", b"b"))])
             assert [record[3] for record in first] == [b"a", b"b"]
             assert node.metric("streamlog_topic_records_in_total", topic="t") == 3
 
@@ -99,9 +99,9 @@ def test_a_topic_created_again_is_another_topic() -> None:
 
 async def _topic_id(admin: Any) -> str:
     described = await admin.DescribeTopics(admin_pb2.DescribeTopicsRequest(names=["t"]))
-    found: str = described.topics[0].topic_id
-    assert found
-    return found
+    topic_id: str = described.topics[0].topic_id
+    assert topic_id
+    return topic_id
 
 
 def test_plain_records_need_no_codec() -> None:
@@ -287,9 +287,9 @@ def test_a_long_poll_wakes_when_records_come_and_honours_min_bytes() -> None:
             await eventually(lambda: log.waiters == 1)
             assert not poll.done()
             await node.log_stub.Produce(produce_request(data))
-            found = only(await poll)
-            assert found.next_offset == 2
-            assert len(found.record_batches) == 2 * len(data)
+            partition = only(await poll)
+            assert partition.next_offset == 2
+            assert len(partition.record_batches) == 2 * len(data)
             await eventually(lambda: log.waiters == 0)
 
     asyncio.run(main())
@@ -303,9 +303,9 @@ async def _fetch(node: Running, request: log_pb2.FetchRequest) -> log_pb2.FetchR
 def test_an_empty_answer_comes_at_max_wait() -> None:
     async def main() -> None:
         async with running() as node:
-            found = only(await node.log_stub.Fetch(fetch_request(0, max_wait_ms=30)))
-            assert not found.HasField("error")
-            assert (found.record_batches, found.next_offset) == (b"", 0)
+            partition = only(await node.log_stub.Fetch(fetch_request(0, max_wait_ms=30)))
+            assert not partition.HasField("error")
+            assert (partition.record_batches, partition.next_offset) == (b"", 0)
 
     asyncio.run(main())
 

@@ -56,7 +56,7 @@ def test_the_partitions_of_a_request_are_opened_concurrently() -> None:
                 RequestContext(), questions, Isolation.READ_UNCOMMITTED
             )
             took_s = clock.monotonic() - began
-            assert [getattr(one, "offset", one) for one in answers] == [0] * PARTITIONS
+            assert [getattr(answer, "offset", answer) for answer in answers] == [0] * PARTITIONS
             # One after another each would wait twice at least.
             assert took_s < PARTITIONS * LATENCY_S / 2
             assert engine.logs.open_log(TopicPartition("t0", 0)) is not None

@@ -25,14 +25,14 @@ class FarBehind(ListLog):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         deadline: float | None = None,
     ) -> LogFetch:
-        found = await super().fetch(
+        fetched = await super().fetch(
             offset, 1 if min_one_batch else 0, min_one_batch=min_one_batch, isolation=isolation
         )
-        return dataclasses.replace(found, is_paced=True)
+        return dataclasses.replace(fetched, is_paced=True)
 
 
 def fetch(*partitions: int, **fields: Any) -> log_pb2.FetchRequest:
-    parts = [log_pb2.FetchPartition(partition=one) for one in partitions]
+    parts = [log_pb2.FetchPartition(partition=partition) for partition in partitions]
     topic = log_pb2.FetchTopic(topic="t", partitions=parts)
     return log_pb2.FetchRequest(topics=[topic], **fields)
 

@@ -26,7 +26,7 @@ def delete_request(partition: int, timeout_ms: int = 30_000) -> log_pb2.DeleteRe
 
 
 def fetch_request(*partitions: int) -> log_pb2.FetchRequest:
-    parts = [log_pb2.FetchPartition(partition=one) for one in partitions]
+    parts = [log_pb2.FetchPartition(partition=partition) for partition in partitions]
     return log_pb2.FetchRequest(topics=[log_pb2.FetchTopic(topic="t", partitions=parts)])
 
 
@@ -53,10 +53,10 @@ async def pipelined(node: RunningNode, *requests: log_pb2.ProduceRequest) -> lis
     for request in requests:
         await stream.write(log_pb2.ProduceStreamRequest(request=request))
     await stream.done_writing()
-    found: list[Any] = []
+    errors_found: list[Any] = []
     async for answer in stream:
-        found += [error_of(one.response) for one in answer.answers]
-    return found
+        errors_found += [error_of(single.response) for single in answer.answers]
+    return errors_found
 
 
 def test_requests_end_at_their_timeout_while_a_partition_opens() -> None:
@@ -134,8 +134,8 @@ def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
                 assert "object store" in error.message
             may_open.set()
             assert error_of(await node.log.Produce(produce_request(0))) is None
-            found = await node.log.Fetch(fetch_request(0), timeout=30)
-            assert error_of(found) is None
+            fetched = await node.log.Fetch(fetch_request(0), timeout=30)
+            assert error_of(fetched) is None
             assert opens == 1, "an open is shared, and goes on without those who gave up"
 
     asyncio.run(main())

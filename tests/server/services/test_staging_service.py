@@ -38,10 +38,10 @@ def test_staging_and_commits_need_the_right_to_write_to_the_topics() -> None:
             limits = LimitsConfig(partitions_per_request_max=2)
             service = StagingService(engine.logs, authorize=rules, limits=limits)
             batches = {TopicPartition("t", 0): encoded([b"a"])}
-            found = await service.stage(CONTEXT, "w", "1", batches, 0)
+            stored = await service.stage(CONTEXT, "w", "1", batches, 0)
             topic = Resource(ResourceType.TOPIC, "t")
             assert rules.asked == [(Operation.WRITE, topic)]
-            entry = ManifestEntry(found.staged.object_id, list(batches))
+            entry = ManifestEntry(stored.staged.object_id, list(batches))
             rules.denied = {"t"}
             for call in (
                 service.stage(CONTEXT, "w", "2", batches, 0),

@@ -60,12 +60,12 @@ def test_appends_are_answered_in_order_and_can_be_read() -> None:
             assert [(a.base_offset, a.end_offset) for a in answers] == [
                 (2 * n, 2 * n + 2) for n in range(20)
             ]
-            found = await node.streams.FetchStream(
+            fetched = await node.streams.FetchStream(
                 pb.FetchStreamRequest(stream_id=stream, start_offset=11)
             )
-            assert [b.payload for b in found.batches] == [b"%d" % n for n in range(5, 20)]
-            assert found.batches[0].attributes == b"a"
-            assert found.confirm_offset == 40
+            assert [b.payload for b in fetched.batches] == [b"%d" % n for n in range(5, 20)]
+            assert fetched.batches[0].attributes == b"a"
+            assert fetched.confirm_offset == 40
             info = (
                 await node.streams.DescribeStream(pb.DescribeStreamRequest(stream_id=stream))
             ).stream
@@ -173,7 +173,13 @@ def test_extreme_field_values_fail_their_own_append_at_most() -> None:
                 pb.AppendRequest(stream_id=(1 << 64) - 1, payload=b"x"),
                 pb.AppendRequest(stream_id=stream, payload=b"last"),
             )
-            assert [one.HasField("error") for one in answers] == [False, False, True, True, False]
+            assert [answer.HasField("error") for answer in answers] == [
+                False,
+                False,
+                True,
+                True,
+                False,
+            ]
             assert answers[-1].base_offset == 2 * most
             for offset in (low, -1, 3 * most, -low - 1):
                 trim = pb.TrimStreamRequest(stream_id=stream, new_start_offset=offset)
@@ -312,7 +318,7 @@ def test_trim_close_open_delete() -> None:
             [answer] = await append(node, pb.AppendRequest(stream_id=stream, payload=b"d"))
             assert answer.base_offset == 3
             listed = await node.streams.ListStreams(pb.ListStreamsRequest())
-            assert stream in [one.stream_id for one in listed.streams]
+            assert stream in [info.stream_id for info in listed.streams]
             await node.streams.DeleteStream(pb.DeleteStreamRequest(stream_id=stream))
             error = await refusal(
                 node.streams.DescribeStream(pb.DescribeStreamRequest(stream_id=stream))
@@ -332,8 +338,8 @@ def test_a_cancelled_append_is_stored_once_or_not_at_all() -> None:
                 call.cancel()
             await eventually(lambda: node.metric("streamlog_requests_active") == 0)
             [last] = await append(node, pb.AppendRequest(stream_id=stream, payload=b"last"))
-            found = await node.streams.FetchStream(pb.FetchStreamRequest(stream_id=stream))
-            assert len(found.batches) == last.end_offset <= 11
+            fetched = await node.streams.FetchStream(pb.FetchStreamRequest(stream_id=stream))
+            assert len(fetched.batches) == last.end_offset <= 11
             assert node.metric("streamlog_in_flight_bytes") == 0
 
     asyncio.run(main())
@@ -381,12 +387,12 @@ def test_a_reader_of_a_lost_stream_gets_an_error_and_the_next_call_opens_it_agai
             await streams.open_stream(stream)
             async with asyncio.timeout(60):
                 assert isinstance(await ending, errors.StreamFenced)
-            found = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
-            assert [b.payload for b in found.batches] == [b"a"]
+            fetched = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
+            assert [b.payload for b in fetched.batches] == [b"a"]
             await streams.open_stream(stream)
             fetch = _fetch(node, pb.FetchStreamRequest(stream_id=stream))
             assert isinstance(await refusal(fetch), errors.StreamFenced)
-            found = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
-            assert found.confirm_offset == answer.end_offset == 1
+            fetched = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
+            assert fetched.confirm_offset == answer.end_offset == 1
 
     asyncio.run(main())

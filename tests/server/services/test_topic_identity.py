@@ -184,8 +184,8 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
             opened.set()
             assert isinstance(error_of(await asking), errors.UnknownTopicOrPartition)
             assert engine.logs.open_log(partition) is None
-            lines = [one for metric in engine.registry.collect() for one in metric.samples]
-            assert not [one for one in lines if one.labels.get("topic") == "t"]
+            lines = [line for metric in engine.registry.collect() for line in metric.samples]
+            assert not [line for line in lines if line.labels.get("topic") == "t"]
 
     asyncio.run(main())
 
@@ -204,8 +204,8 @@ def test_metric_lines_of_a_deleted_topic_do_not_come_back() -> None:
             await node.service.services.admin.delete_topic(None, "t")  # type: ignore[arg-type]
             log.let_go()
             assert error_of(await late) is None
-            lines = [one for metric in node.registry.collect() for one in metric.samples]
-            assert not [one for one in lines if one.labels.get("topic") == "t"]
+            lines = [line for metric in node.registry.collect() for line in metric.samples]
+            assert not [line for line in lines if line.labels.get("topic") == "t"]
 
     asyncio.run(main())
 
@@ -236,7 +236,9 @@ def test_delete_records_ends_at_its_timeout() -> None:
             assert node.node.engine is not None
             log = node.node.engine.logs.open_log(TopicPartition("t", 0))
             assert log is not None
-            parts = [log_pb2.DeleteRecordsPartition(partition=one, offset=1) for one in (0, 1)]
+            parts = [
+                log_pb2.DeleteRecordsPartition(partition=number, offset=1) for number in (0, 1)
+            ]
             topic = log_pb2.DeleteRecordsTopic(topic="t", partitions=parts)
             request = log_pb2.DeleteRecordsRequest(topics=[topic], timeout_ms=1)
             async with log._removing:  # type: ignore[attr-defined]

@@ -39,8 +39,8 @@ async def alter(node: RunningNode, name: str, value: str) -> errors.StreamlogErr
 
 
 async def entries(node: RunningNode) -> dict[str, Any]:
-    found = await node.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resource=TOPIC))
-    return {entry.name: entry for entry in found.entries}
+    response = await node.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resource=TOPIC))
+    return {entry.name: entry for entry in response.entries}
 
 
 async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError | None:
