@@ -290,7 +290,7 @@ async def strike_on_full_disk(lab: Lab, mode: WalMode) -> int:
 
 
 def check_no_task(lab: Lab) -> None:
-    left = lab.others()
+    left = lab.engine_tasks()
     assert not left, f"{lab.striker.struck}: tasks are left: {left}"
 
 

@@ -1,1 +1,1 @@
-"""What several tests share: real tools, real nodes."""
+"""Helpers for tests of several folders: real tools and nodes, fakes, views of inner parts."""

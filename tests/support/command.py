@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without what would set up a node or a client."""
+    """This process's environment, without the variables that configure a node or a client."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLOG_")}
     return {**kept, **more}
 
@@ -34,7 +34,7 @@ def run(
 
 
 def start_error(*arguments: str | int | Path, **how: Any) -> str:
-    """The one line in which a node says why it does not start; its exit code is 1."""
+    """The only line that a node prints when it refuses to start, with exit code 1."""
     node = (*arguments, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
     ended = run("dev", "--json", *node, **how)
     said = ended.stderr.decode()

@@ -1,12 +1,12 @@
-"""Runs a scenario again and again, each time striking another one of its awaits.
+"""Runs a scenario again and again; each run fails or cancels another one of its awaits.
 
 1. All tasks of the engine run under a trampoline that sees each of their suspensions. They are
    counted from `arm` on; the order is the same in each run: time, randomness and ports are virtual.
-2. At the n-th one the coroutine is thrown a RuntimeError in place of the wait (`fail`), or the
-   caller is cancelled at that moment, wherever it waits itself (`cancel`).
-3. Ports suspend before and after each call takes effect, so both is struck: what never happened,
-   and what happened and was not told.
-4. A run in which nothing was struck is the last one.
+2. At the n-th suspension the striker throws a RuntimeError into the coroutine in place of the wait
+   (`fail`), or cancels the scenario's call, wherever that waits (`cancel`).
+3. Ports suspend before and after each call takes effect, so that a strike hits calls that did
+   nothing as well as calls that took effect without an answer.
+4. The first run in which no await was left to strike is the last one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Kind = Literal["fail", "cancel"]
 VICTIM = "victim"
-BYSTANDERS = ("main", "other ")
-"""Tasks of the test: their own awaits are not struck."""
+OBSERVERS = ("main", "other ")
+"""Prefixes of the names of the test's own tasks, whose awaits are not struck."""
 UNFAILING = "TaskGroup.__aexit__"
-"""A wait of Python's own that raises what its tasks raise, and nothing else."""
+"""An await of the standard library that raises only what its tasks raise."""
 LIMIT_S = 3600.0
 
 
 class Injected(RuntimeError):
-    """What nobody expects."""
+    """An error that no caller expects."""
 
 
 class Striker:
-    """Counts suspensions while armed; strikes the n-th one (0: none)."""
+    """Counts suspensions while it is armed, and strikes number `at` (0: none)."""
 
     def __init__(self, kind: Kind, at: int) -> None:
         self._kind = kind
@@ -54,10 +54,10 @@ class Striker:
         self._is_armed = False
         self._victim: asyncio.Task[Any] | None = None
         self.struck = ""
-        """Where; empty: nothing was struck yet."""
+        """The await that was struck; empty before the strike."""
 
     def arm(self, call: Awaitable[object]) -> asyncio.Task[Any]:
-        """Begins to count, with the call that may be cancelled."""
+        """Starts `call`, which a strike may cancel, and begins to count."""
         self._is_armed = True
         self._victim = start(VICTIM, call)
         return self._victim
@@ -66,13 +66,13 @@ class Striker:
         self._is_armed = False
 
     def crossing(self, coroutine: Coroutine[Any, Any, Any]) -> Injected | None:
-        """A task is about to wait. The error to throw in place of that, if any."""
+        """Called before a task waits; returns the error to throw in place of the wait, if any."""
         if not self._is_armed:
             return None
         task = asyncio.current_task()
         assert task is not None
         name = task.get_name()
-        if name.startswith(BYSTANDERS):
+        if name.startswith(OBSERVERS):
             return None
         if self._kind == "fail":
             if _where(coroutine).endswith(UNFAILING):
@@ -92,7 +92,7 @@ class Striker:
 
 
 def start(name: str, call: Awaitable[object]) -> asyncio.Task[Any]:
-    """A task of that name."""
+    """Runs `call` as a task with that name."""
 
     async def run() -> object:
         return await call
@@ -173,7 +173,7 @@ STORE_CALLS = frozenset(["put", "put_if_match", "get", "get_pieces", "head", "li
 
 
 class Lab:
-    """What outlives an engine: store, metadata, disk; on a virtual loop of its own."""
+    """Store, metadata and disk, which outlive the engines of one run, on the run's virtual loop."""
 
     def __init__(self, loop: SimulationLoop, striker: Striker) -> None:
         self.loop = loop
@@ -197,24 +197,24 @@ class Lab:
         )
 
     def restart(self) -> None:
-        """The process before has ended; its handles are dead."""
+        """Ends the handles of the last process on the disk."""
         self._disk.restart()
 
     async def close(self) -> None:
-        """After the last engine."""
+        """Closes the stores, after the last engine."""
         await self._kv.close()
         await self._store.close()
 
-    def others(self) -> list[asyncio.Task[Any]]:
-        """Tasks that are not the test's."""
+    def engine_tasks(self) -> list[asyncio.Task[Any]]:
+        """Tasks that neither the test nor the KV store runs."""
         return [
             task
             for task in asyncio.all_tasks(self.loop)
-            if not task.get_name().startswith((*BYSTANDERS, "kvstore."))
+            if not task.get_name().startswith((*OBSERVERS, "kvstore."))
         ]
 
     async def answered(self, *tasks: asyncio.Task[Any], within_s: float = 300.0) -> None:
-        """Each has ended, one way or another, within virtual time."""
+        """Waits until each task has a result or an error; fails when one has neither in time."""
         _, waiting = await asyncio.wait(tasks, timeout=within_s)
         assert not waiting, (
             f"{self.striker.struck}: never answered: {[one.get_name() for one in waiting]}; "
@@ -223,7 +223,7 @@ class Lab:
 
 
 def once(kind: Kind, at: int, scenario: Callable[[Lab], Awaitable[None]]) -> Striker:
-    """One run; whatever is left over at its end is the test's fault and dropped."""
+    """One run. Tasks that are left at its end are cancelled."""
     striker = Striker(kind, at)
     loop = SimulationLoop(limit_s=LIMIT_S)
 
@@ -236,7 +236,7 @@ def once(kind: Kind, at: int, scenario: Callable[[Lab], Awaitable[None]]) -> Str
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(stepped(coroutine), loop=loop, context=context)
-        # Of a task that is cancelled before its first step.
+        # A task that is cancelled before its first step never closes its coroutine.
         task.add_done_callback(lambda _: coroutine.close())
         return task
 
@@ -262,7 +262,7 @@ def once(kind: Kind, at: int, scenario: Callable[[Lab], Awaitable[None]]) -> Str
 
 
 def every(kind: Kind, scenario: Callable[[Lab], Awaitable[None]], *, runs_max: int = 2000) -> int:
-    """Strikes each await in turn; how many there were."""
+    """Strikes each await in turn and returns how many there are."""
     gc.disable()
     logging.disable(logging.CRITICAL)
     try:
@@ -274,4 +274,4 @@ def every(kind: Kind, scenario: Callable[[Lab], Awaitable[None]], *, runs_max: i
     finally:
         logging.disable(logging.NOTSET)
         gc.enable()
-    raise AssertionError(f"still not through after {runs_max} awaits")
+    raise AssertionError(f"the scenario has more than {runs_max} awaits")

@@ -1,4 +1,4 @@
-"""A proxy before an HTTP server that misbehaves as it is told, one request at a time.
+"""A proxy before an HTTP server, with a planned fault for each request.
 
 It speaks HTTP/1.1 with Content-Length or chunked answers, on the test's own event loop.
 """
@@ -18,18 +18,18 @@ class Place(Enum):
     BEFORE = auto()
     """The server never hears of the request."""
     AFTER = auto()
-    """The server has carried it out; the answer is lost."""
+    """The server has carried out the request; the answer is lost."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The proxy answers by itself."""
+    """The proxy answers in place of the server."""
 
     status: int
     code: str = "InternalError"
     body: str | None = None
     headers: str = ""
-    """Further ones, each with its end of line."""
+    """Further header lines, each with its end of line."""
 
     def encoded(self) -> bytes:
         text = self.body or f"<Error><Code>{self.code}</Code><Message>injected</Message></Error>"
@@ -44,7 +44,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Hold:
-    """The request, or its answer, goes on when `until` is set; the client may be gone then."""
+    """The request or its answer waits until `until` is set; the client may have left by then."""
 
     place: Place
     until: asyncio.Event
@@ -62,7 +62,7 @@ Fault = Answer | Reset | Hold | Cut
 class Request:
     method: str
     path: str
-    """With its query."""
+    """The path with its query."""
     headers: dict[str, str]
     size_bytes: int
 
@@ -78,7 +78,7 @@ Plan = Callable[[Request], Fault | None]
 
 @dataclass
 class FaultProxy:
-    """`plan` says what happens to a request; `requests` are all that came."""
+    """`plan` chooses the fault of a request; `requests` lists every request in order."""
 
     target_port: int
     plan: Plan = lambda request: None
@@ -93,12 +93,12 @@ class FaultProxy:
         return f"http://127.0.0.1:{self.port}"
 
     async def arrive(self) -> None:
-        """Listens, on the port that it had before."""
+        """Listens again on the same port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def leave(self) -> None:
-        """Refuses connections, and ends those that there are."""
+        """Ends all connections and refuses new ones."""
         assert self._server is not None
         self._server.close()
         for client in self._clients:
@@ -187,7 +187,7 @@ def _parsed(head: bytes) -> tuple[str, str, dict[str, str]]:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    """All chunks as they came, the empty one with them."""
+    """The raw bytes of all chunks, including the empty last one."""
     found = b""
     while True:
         line = await reader.readuntil(b"\r\n")
@@ -208,7 +208,7 @@ async def fault_proxy(target_port: int) -> AsyncIterator[FaultProxy]:
 
 
 class Script:
-    """Faults for the requests that `matches`, in order; None lets one through, the end all."""
+    """One fault after another for the requests that `matches` accepts; None means no fault."""
 
     def __init__(self, matches: Callable[[Request], bool], *faults: Fault | None) -> None:
         self._matches = matches
@@ -223,7 +223,7 @@ class Script:
 
 
 class Always:
-    """One fault for all requests that `matches`."""
+    """The same fault for every request that `matches` accepts."""
 
     def __init__(self, matches: Callable[[Request], bool], fault: Fault) -> None:
         self._matches = matches

@@ -18,7 +18,7 @@ RWF_DSYNC = os.RWF_DSYNC
 
 
 class KernelCalls:
-    """`lines`: the calls since `take`. Paths outside the root are absolute."""
+    """`lines` holds the calls since the last `take`; paths outside the root are absolute."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)

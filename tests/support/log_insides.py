@@ -20,7 +20,7 @@ def topics_of(logs: LogManager) -> Topics:
 
 
 def cached_topic(logs: LogManager, name: str) -> CachedTopic:
-    """Of a topic that is there."""
+    """The cache's entry for a topic that exists."""
     topic = logs._topics.get(name)
     assert topic is not None
     return topic
@@ -31,7 +31,7 @@ def admin_of(logs: LogManager) -> TopicAdmin:
 
 
 def factory_of(logs: LogManager) -> LogFactory:
-    """The one that opens shared logs."""
+    """The factory that opens shared logs."""
     return logs._logs._factories.of(LogKind.SHARED)
 
 

@@ -39,7 +39,7 @@ class Filled:
     streams: range
     objects: range
     end_offset: int
-    """Of the first stream; others may end one range earlier."""
+    """The end of the first stream; the other streams may end one range earlier."""
 
 
 async def fill_metadata(

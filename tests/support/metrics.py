@@ -1,4 +1,4 @@
-"""What a metric shows, without a registry to look it up in."""
+"""Reads a metric's value without a registry."""
 
 from __future__ import annotations
 

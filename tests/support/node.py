@@ -39,7 +39,7 @@ class NodeProcess:
         return self.data.parent / f"{self.data.name}.log"
 
     def start(self) -> NodeProcess:
-        """Returns when the node has said where it listens."""
+        """Returns when the node has printed its address."""
         self._log = self.log_path.open("a")
         self.process = subprocess.Popen(
             [
@@ -68,7 +68,7 @@ class NodeProcess:
         return self.process.pid
 
     def metric(self, name: str) -> float:
-        """The sum over its labels of a sample on the metrics page."""
+        """A sample of the metrics page, summed over its labels."""
         with urllib.request.urlopen(f"http://{self.banner['http']}/metrics", timeout=10) as page:
             text = page.read().decode()
         samples = [
@@ -81,11 +81,11 @@ class NodeProcess:
         return sum(samples)
 
     def kill(self) -> None:
-        """SIGKILL: no chance to do anything."""
+        """Sends SIGKILL: the node cleans up nothing."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM and returns the exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, sent: signal.Signals) -> int:

@@ -47,7 +47,7 @@ class RunningNode:
 
 @asynccontextmanager
 async def running_node(mode: str = "dev", **overrides: Any) -> AsyncIterator[RunningNode]:
-    """In memory, unless `data` or `store` say otherwise."""
+    """Keeps everything in memory unless `data` or `store` is set."""
     places = {} if {"data", "store"} & set(overrides) else {"store": "memory://"}
     if places:
         places["meta"] = "memory://"

@@ -1,4 +1,4 @@
-"""A log in a list and topics in a dict: enough below the service layer to test the listeners."""
+"""Logs as lists and topics in a dict, for tests of listeners that need no engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONTEXT = ProduceContext()
 
 
 class ListLog(AbstractLog):
-    """`hold()` keeps appends from becoming durable until `let_go()`."""
+    """Keeps its batches in a list; between `hold` and `let_go` no append becomes durable."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition

@@ -54,7 +54,7 @@ def with_limits(**limits: int) -> Settings:
 
 
 def listener_resources(registry: CollectorRegistry) -> ListenerResources:
-    """For a listener's part alone, with the default limits."""
+    """What a single listener needs beside its services, with the default limits."""
     limits, metrics = LimitsConfig(), ServerMetrics(registry)
     return ListenerResources(
         limits=limits,
@@ -122,7 +122,7 @@ async def running(
 
 
 def new_channel(service: NodeServer) -> grpc.aio.Channel:
-    """A connection of its own."""
+    """A channel that shares no connection."""
     return grpc.aio.insecure_channel(
         service.grpc_address,
         options=[
@@ -138,14 +138,14 @@ def batch(*values: bytes) -> bytes:
 
 
 class Answers:
-    """The answers of a ProduceStream call one by one, however they are put into messages."""
+    """Reads the answers of a ProduceStream call one by one, whatever messages carry them."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
         self._ahead: deque[Any] = deque()
 
     async def read(self) -> Any:
-        """A ProduceStreamAnswer, or grpc.aio.EOF."""
+        """The next ProduceStreamAnswer, or grpc.aio.EOF."""
         while not self._ahead:
             message = await self._call.read()
             if message is grpc.aio.EOF:  # type: ignore[attr-defined]

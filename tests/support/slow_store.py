@@ -1,4 +1,4 @@
-"""A store with the moods of a remote one: latency, bandwidth, hanging requests, errors, outages.
+"""Gives a store the faults of a remote one: latency, bandwidth, hanging requests, errors, outages.
 
 Over another store. All waits are on the event loop's clock, so that tests run it in virtual time
 and benchmarks in real time; all choices come from one seed.
@@ -37,28 +37,28 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Moods:
-    """What requests meet. Shares are of all requests of that kind, 0 to 1."""
+    """The latency and faults of requests. A share is of all requests of that kind, 0 to 1."""
 
     put: Latency = Latency()
     get: Latency = Latency()
     other: Latency = Latency()
     link_bytes_per_s: float = math.inf
-    """Of all transfers in one direction together."""
+    """The bandwidth of all transfers in one direction together."""
     request_bytes_per_s: float = math.inf
-    """Of one request."""
+    """The bandwidth of one request."""
     hanging_put_share: float = 0.0
     hanging_get_share: float = 0.0
     hanging_s: float = 60.0
-    """A hanging request takes effect, and is answered, this much later."""
+    """How much later a hanging request takes effect and is answered."""
     refused_share: float = 0.0
-    """Answered with StoreUnavailable; nothing took place."""
+    """The share of requests that fail with StoreUnavailable and have no effect."""
     lost_answer_share: float = 0.0
-    """Took place, and the caller is told otherwise: OutcomeUnknown, of reads StoreUnavailable."""
+    """The share that takes effect and fails: OutcomeUnknown, for reads StoreUnavailable."""
 
 
 @dataclass
 class Traffic:
-    """What was asked, and the seconds that each answered PUT and GET took."""
+    """Counts of requests and bytes, and the seconds that each answered PUT and GET took."""
 
     puts: int = 0
     gets: int = 0
@@ -74,7 +74,7 @@ class Traffic:
 
 
 class _Link:
-    """Transfers one after another."""
+    """A link on which transfers take their turns."""
 
     def __init__(self) -> None:
         self._free_at = 0.0
@@ -85,7 +85,7 @@ class _Link:
 
 
 class SlowStore:
-    """`moods` may be set at any time; requests under way keep what they drew."""
+    """`moods` may change at any time; requests under way keep their latency and faults."""
 
     def __init__(
         self, store: ObjectStore, moods: Moods | None = None, *, random: Random | None = None
@@ -102,7 +102,7 @@ class SlowStore:
         return self._store.url
 
     def go_away(self, *, answers_after_s: float = 0.0) -> None:
-        """From now on every request fails, after so many seconds, without any effect."""
+        """Makes every later request fail without effect, after `answers_after_s` seconds."""
         self._answers_after_s = answers_after_s
 
     def come_back(self) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.support.tools`: builds what the tests use and Python has not, once.
+"""`python -m tests.support.tools` builds, once, the tools that tests use and pip does not install.
 
 Without it the first test that needs a program waits for its build, beyond its time-out on a busy
 machine.
@@ -13,7 +13,7 @@ from tests.support.grpcurl import grpcurl
 
 
 def main() -> None:
-    """Errors: Unavailable, with the words of what failed to build."""
+    """Errors: Unavailable, with the output of the build that failed."""
     for program in (server_program(os.environ.get("TEST_S3_SERVER") or "versitygw"), grpcurl()):
         print(f"tests use {program}", flush=True)
 
