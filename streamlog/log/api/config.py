@@ -1,4 +1,4 @@
-"""Settings of the log layer; the comment behind a field is Kafka's name for it where it has one."""
+"""Settings of the log layer. A comment behind a field is Kafka's name for it."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ class LogConfig:
     )
     retention_check_interval_ms: int = setting(  # log.retention.check.interval.ms
         300_000,
-        "How often segments are checked for retention. Shorter: data goes sooner, more CPU.",
+        "How often segments are checked for retention. Shorter: data is deleted sooner, more CPU.",
         minimum=1,
         dynamic=True,
     )
     producer_id_expiration_ms: int = setting(  # producer.id.expiration.ms
         DAY_MS,
-        "A producer silent for this long is forgotten: its retries are no longer recognised. "
+        "A producer that is silent for this long is forgotten: its retries are not recognised. "
         "Longer: more memory, see producer_ids_max.",
         minimum=1,
     )
     producer_ids_max: int = setting(
         100_000,
-        "Idempotent producers that a partition remembers. At the bound those silent for longest "
-        "are forgotten, as after producer.id.expiration.ms. More: more memory, about 300 bytes for "
-        "one with one batch and 1 KiB with 32, twice that until the next checkpoint where it "
-        "appended meanwhile; and larger checkpoints, 44 to 788 bytes for each, which are read when "
-        "the partition is opened, and written when a segment rolls, at most one at a time: with "
-        "very many producers keep segment.bytes well above a checkpoint (4 to 79 MB at 100,000).",
+        "Idempotent producers that a partition remembers. At the bound the producers that are "
+        "silent for longest are forgotten, as after producer.id.expiration.ms. More: more memory, "
+        "about 300 bytes for a producer with one batch and 1 KiB with 32, and twice that between "
+        "an append and the next checkpoint. Checkpoints grow, too, by 44 to 788 bytes a producer; "
+        "they are read when the partition is opened, and written when a segment rolls, at most one "
+        "at a time. With very many producers keep segment.bytes well above the size of a "
+        "checkpoint (4 to 79 MB at 100,000).",
         minimum=1,
     )
     producer_idle_ms_min: int = setting(
         600_000,
-        "A producer that appended within this time is not forgotten to make room for another: its "
-        "retries would be stored twice. While there is no other, new producers are refused "
-        "(QuotaExceeded). Longer than the delivery timeout of clients.",
+        "A producer that appended within this time is not forgotten to make room for another, "
+        "because its retries would be stored twice. If all producers are that recent, new ones "
+        "are refused (QuotaExceeded). Keep it longer than the delivery timeout of clients.",
         minimum=0,
     )
     producer_batches_remembered: int = setting(
@@ -65,17 +66,18 @@ class LogConfig:
     record_check: str = setting(
         "native",
         "Whether the structure of uncompressed records is checked before they are stored, so that "
-        "no batch is acknowledged that nobody can read: with the compiled codec (0.4 µs a batch "
-        "and 7 ns a record: of the engine's CPU for 1 MiB in one batch 3 % with records of 1 KiB, "
-        "16 % with 100 B), with the plain one too (some µs a record, on the event loop), or never.",
+        "every acknowledged batch can be read. native: if the codec is compiled (0.4 µs a batch "
+        "and 7 ns a record, which is 3 % of the engine's CPU for a batch of 1 MiB with records of "
+        "1 KiB, and 16 % with records of 100 B). always: with the plain codec, too (some µs a "
+        "record, on the event loop).",
         choices=("native", "always", "never"),
     )
     decoded_bytes_max: int = setting(
         32 << 20,
-        "Bytes of one record, decompressed, that the node decodes itself: for fetches of plain "
-        "records and look-ups by time. A batch is decompressed in pieces of 1 MiB, but what is one "
-        "LZ4 frame or one raw snappy block at once, and then has this bound, too. Memory: as much "
-        "for each such request under way.",
+        "Largest record, decompressed, that the node decodes itself, for fetches of plain records "
+        "and look-ups by time. A batch is decompressed in pieces of 1 MiB, except an LZ4 frame or "
+        "a raw snappy block, which is decompressed at once and has this bound, too. Memory: as "
+        "much for each such request under way.",
         minimum=1 << 20,
         maximum=128 << 20,
     )
@@ -96,16 +98,16 @@ class LogConfig:
     )
     message_bytes_max: int = setting(
         INT32_MAX,
-        "Largest record batch that can be carried, whatever a topic's max.message.bytes says.",
+        "Largest record batch that the node takes, even if a topic's max.message.bytes is larger.",
         minimum=1024,
     )
     topic_defaults: TopicConfig = setting(  # noqa: RUF009
-        DEFAULTS, "What a topic's settings are where the topic does not say."
+        DEFAULTS, "Settings of topics that do not set their own."
     )
 
     @property
     def checks_records(self) -> bool:
-        """Whether `record_check` holds in this process."""
+        """Whether records are checked in this process."""
         return self.record_check == "always" or (
             self.record_check == "native" and codec.IN_USE == "native"
         )

@@ -119,7 +119,7 @@ REFUSED = {
 @cache
 def names() -> Mapping[str, str]:
     """Kafka's name → field name, by name; those for tests included."""
-    return {one.name.replace("_", "."): one.name for one in fields(TopicConfig)}
+    return {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
 
 
 @cache
@@ -130,7 +130,7 @@ def public_names() -> Sequence[str]:
 
 @cache
 def _metadata(field_name: str) -> Mapping[str, Any]:
-    return next(one.metadata for one in fields(TopicConfig) if one.name == field_name)
+    return next(field.metadata for field in fields(TopicConfig) if field.name == field_name)
 
 
 def documentation(name: str) -> str:
@@ -164,7 +164,7 @@ def parse(
     `is_stored`: they were accepted once, so names of another version are passed over, and values
     beyond today's bounds stay. Errors: InvalidConfig.
     """
-    values = {one.name: getattr(defaults, one.name) for one in fields(TopicConfig)}
+    values = {field.name: getattr(defaults, field.name) for field in fields(TopicConfig)}
     for name, text in configs.items():
         if is_stored and name not in names():
             continue
@@ -221,7 +221,7 @@ def alter(
         changed[name] = ",".join(_list_of(name, changed, defaults) + _split(text, name))
     for name, text in subtract.items():
         gone = _split(text, name)
-        left = [one for one in _list_of(name, changed, defaults) if one not in gone]
+        left = [value for value in _list_of(name, changed, defaults) if value not in gone]
         changed[name] = ",".join(left)
     for name in (*append, *subtract):
         unique = dict.fromkeys(_split(changed[name], name))
@@ -238,7 +238,7 @@ def _split(text: str, name: str) -> list[str]:
     _known(name)
     if name not in LISTS:
         raise InvalidConfig(f"{name} holds one value; set it instead of appending or subtracting")
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [value.strip() for value in text.split(",") if value.strip()]
 
 
 def _known(name: str) -> str:
