@@ -32,13 +32,13 @@ class MetadataConfig:
     )
     lease_ttl_ms: int = setting(
         10_000,
-        "A node is taken for dead when it has not been heard of for this long. Smaller: faster "
+        "A node counts as dead when it has not renewed its lease for this long. Smaller: faster "
         "takeover, more false alarms; safety does not depend on it.",
         minimum=100,
     )
     checkpoint_interval_ms: int = setting(
         30_000,
-        "At the latest so long after the last checkpoint new records are checkpointed. Smaller: "
+        "New records are checkpointed this long after the last checkpoint, or sooner. Smaller: "
         "faster start, more requests to the store (two or three PUTs each).",
         minimum=10,
     )
@@ -74,24 +74,24 @@ class MetadataConfig:
     retry_backoff_max_ms: int = setting(2_000, "Longest wait between retries.", minimum=1)
     operation_timeout_ms: int = setting(
         30_000,
-        "How long opening, moving and id allocation retry before they fail as unavailable. Commits "
-        "retry without end.",
+        "How long opens, transfers of streams and id allocation are retried before they fail as "
+        "unavailable. Commits are retried without end.",
         minimum=1,
     )
     orphan_resweep_ms: int = setting(
         24 * 3600 * 1000,
-        "Orphans of a sealed tenure are swept again so long after its seal, for uploads that land "
-        "late; then it is forgotten.",
+        "How long after its seal the orphans of a tenure are swept once more, for PUTs that arrive "
+        "late; then the tenure is retired.",
         minimum=0,
     )
     file_sweep_interval_ms: int = setting(
-        3600 * 1000, "How often checkpoint files that nothing names are looked for.", minimum=1000
+        3600 * 1000, "How often unused checkpoint files are looked for.", minimum=1000
     )
     lineage_check_interval_ms: int = setting(
         10_000,
         "How often a node looks whether a recover or restore has made newer metadata for its "
-        "bucket. So long it may go on acknowledging what the newer metadata never sees. Smaller: "
-        "it stops sooner, for one GET each time.",
+        "bucket. Until then it may acknowledge appends that the newer metadata never sees. "
+        "Smaller: it stops sooner, for one GET each time.",
         minimum=100,
     )
     rack: str = setting(

@@ -32,7 +32,7 @@ class MetadataMetrics:
         )
         self.stripped = Counter(
             "streamlog_metadata_stripped_entries_total",
-            "Commit entries that lost rows because their streams had moved away",
+            "Commit entries that lost rows because another node had taken their streams",
             registry=registry,
         )
         self.resends = Counter(
@@ -52,7 +52,9 @@ class MetadataMetrics:
             registry=registry,
         )
         self.revision = Gauge(
-            "streamlog_metadata_revision", "Revision up to which is folded", registry=registry
+            "streamlog_metadata_revision",
+            "Revision up to which this node has folded the metadata",
+            registry=registry,
         )
         self.checkpoint_seconds = Histogram(
             "streamlog_metadata_checkpoint_seconds",
@@ -95,7 +97,7 @@ class MetadataMetrics:
         )
         self.compaction_counter = Gauge(
             "streamlog_metadata_compactions",
-            "Compactions that the cluster ever committed, as folded",
+            "Compactions, attaches and unstages that the cluster committed, as folded",
             registry=registry,
         )
         self.patches = Gauge(

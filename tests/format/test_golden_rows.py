@@ -1,6 +1,6 @@
-"""Golden files of the formats that no other test pins: what is written now, and what is read back.
+"""Golden files of the formats that no other test pins: writing them, and reading them back.
 
-A golden file is never changed: a release has written such bytes. Another version gets another file.
+A golden file never changes: a release has written these bytes. A new version gets a new file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_object_keys() -> None:
     assert [keys.object_id(line) for line in lines[1:-1]] == list(ids)
 
 
-def test_the_end_of_a_delta() -> None:
+def test_the_trailer_of_a_delta() -> None:
     named = checkpoint.decode(golden("metadata_checkpoint_v1.bin"))
     assert named.delta is not None
     assert encode_trailer(named, CLUSTER) == golden("checkpoint_appendix_v2.bin")
@@ -58,7 +58,7 @@ async def _read_back(end: bytes, named: checkpoint.Checkpoint) -> checkpoint.Che
     return await read_trailer(store, info, CLUSTER)
 
 
-def test_a_users_value_and_the_next_producer_id() -> None:
+def test_golden_values_of_users_and_producer_ids() -> None:
     asyncio.run(_small_values())
 
 
@@ -86,7 +86,7 @@ def test_the_cluster_id_in_the_metadata_store() -> None:
     assert cluster_id_of(golden("metadata_cluster_id_v1.bin")) == CLUSTER
 
 
-def test_what_rocksdb_holds() -> None:
+def test_golden_values_of_rocksdb() -> None:
     user = KeyValue(b"key", b"value\x00", 3, 7, 9)
     rows = {
         rocks_format.STATE_KEY: rocks_format.encode_state(rocks_format.State(7, 10, 12)),
@@ -104,7 +104,7 @@ def test_what_rocksdb_holds() -> None:
 
 
 def test_a_backup() -> None:
-    """The frames' bytes are zstd's to choose: the golden file is read, what is written is too."""
+    """zstd may choose other bytes: the test reads the golden file, and one that it wrote."""
     head = backup_file.BackupHead(CLUSTER, 17, 1_767_225_600_000)
     kvs = [KeyValue(b"a", b"one", 1, 2), KeyValue(b"b\x00", b"", 3, 3)]
     written = (

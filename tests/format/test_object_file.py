@@ -45,7 +45,7 @@ def region_of(data: bytes, row: ObjectRow) -> bytes:
 
 
 def read_all(data: bytes) -> dict[int, list[tuple[int, int, int, bytes, bytes]]]:
-    """Everything in a file, found from its own end as `recover` and `fsck` do."""
+    """Reads a file from its own end, as `recover` and `fsck` do."""
     decode_header(data[:HEADER_BYTES], object_key=KEY)
     footer = decode_footer(data, size_bytes=len(data), object_key=KEY)
     region = region_of(data, footer.row)
@@ -102,7 +102,9 @@ def entry_lists(draw: st.DrawFn) -> list[StreamEntry]:
 
 @settings(max_examples=150, deadline=None)
 @given(entry_lists(), st.sampled_from(["none", "zstd"]), st.integers(1, 500))
-def test_what_goes_in_comes_out(entries: list[StreamEntry], compression: str, target: int) -> None:
+def test_a_round_trip_keeps_every_field(
+    entries: list[StreamEntry], compression: str, target: int
+) -> None:
     built = build_object(IDENTITY, entries, compression=compression, block_target_bytes=target)
     data = file_of(built)
     assert read_all(data) == by_stream(entries)
@@ -392,7 +394,7 @@ def test_an_attached_object_is_read_at_its_place() -> None:
         assert (scanned.header.base_offset, scanned.header.leader_epoch) == (base, 9)
         assert batch.base_offset == base
         assert bytes(scanned.view)[17:] == payload[17:]
-    # Without a leader epoch payloads are not looked into.
+    # Without a leader epoch the payloads are not read.
     (opaque,) = decode_block(blocks[1], index.block(1), object_key=KEY)
     assert bytes(opaque.parts[0]) == payload
     found = decode_attributes(region, 3, 102, 1 << 50, placements=places)
@@ -403,7 +405,7 @@ def test_an_attached_object_is_read_at_its_place() -> None:
     ] == [(3, [(100, 2, b"facts"), (102, 2, b"facts")]), (7, [(1 << 40, 2, b"facts")])]
 
 
-def test_attributes_that_do_not_lie_one_behind_the_other_are_corrupt() -> None:
+def test_attributes_runs_that_overlap_are_corrupt() -> None:
     entries = [entry(stream, 0, b"x", attributes=b"facts") for stream in (1, 2)]
     built = build_object(IDENTITY, entries)
     region = bytearray(region_of(file_of(built), built.row))
@@ -422,7 +424,7 @@ def _resealed(region: bytearray) -> int:
     return crc32c(region)
 
 
-def test_placements_are_columns_and_equal_what_they_were_made_of() -> None:
+def test_placements_equal_the_tuples_they_were_made_of() -> None:
     rows = (Placement(3, 100, 4, 9), Placement(7, 1 << 40, 4), Placement(1 << 60, 0, 1, 0))
     placements = Placements.of(reversed(rows))
     assert Placements.of(placements) is placements

@@ -57,7 +57,7 @@ def test_golden_file_is_read(name: str) -> None:
 
 
 def test_plain_golden_bytes_are_written() -> None:
-    """Not asked of zstd, whose output may change with its release."""
+    """Without zstd, whose output may change with its release."""
     assert build("none") == (GOLDEN / "object_v1_plain.bin").read_bytes()
 
 

@@ -21,7 +21,7 @@ def planned(blocks: list[Block], get_bytes: int, gap_bytes_max: int) -> list[tup
     return [(get.start, get.end) for get in plan_gets(blocks, get_bytes, gap_bytes_max)]
 
 
-def test_no_block_needs_no_get() -> None:
+def test_an_empty_range_of_blocks_needs_no_get() -> None:
     assert list(plan_gets([], 100)) == []
 
 
@@ -72,7 +72,7 @@ def test_each_block_is_read_once_in_order_and_whole(
         assert before.length >= get_bytes or after.start - before.end > gap_bytes_max
 
 
-def test_a_small_object_is_read_whole() -> None:
+def test_a_small_object_is_read_as_a_whole() -> None:
     row = ObjectRow(1, 1000, 700, 100, 0)
     assert index_range(row) == (700, 800)
     assert index_range(row, small_object_bytes=799) == (700, 800)

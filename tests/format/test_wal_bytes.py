@@ -95,7 +95,7 @@ def test_golden_bytes_are_read() -> None:
         max_size=8,
     )
 )
-def test_what_goes_in_comes_out(entries: list[StreamEntry]) -> None:
+def test_a_round_trip_keeps_every_field(entries: list[StreamEntry]) -> None:
     found = decode(frame(entries))
     assert found is not None
     assert [as_tuple(e) for e in found] == [as_tuple(e) for e in entries]

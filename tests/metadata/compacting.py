@@ -1,5 +1,5 @@
-"""Random appends, trims, destructions, moves, compactions, checkpoints and restarts of two nodes,
-with a plain list of ranges beside them; one seed, one history.
+"""Random appends, trims, destructions, transfers, compactions, checkpoints and restarts of two
+nodes, compared with a plain list of ranges; one seed gives one history.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Ranges = list[tuple[int, int, int]]
 class Planned:
     replacement: Replacement
     after: int
-    """Compactions that the model knew when it was planned."""
+    """Number of compactions that the model had seen when this one was planned."""
 
 
 @dataclass
 class Truth:
-    """`ranges[s]`: start, end, object id of what was committed and not replaced."""
+    """`ranges[s]`: start, end, object id of ranges that were committed and not replaced."""
 
     ranges: dict[int, Ranges] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def _place(row: RangeRow) -> tuple[int, int]:
 
 
 class GatedStore:
-    """PUTs wait while `gate` is there; then they fail if `fails`."""
+    """A store whose PUTs wait while `gate` exists, and then fail if `fails`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class History:
         for node in self.nodes:
             await node.close(drained=True)
 
-    # what happens
+    # actions
 
     def node(self) -> MetadataSession:
         return self.rng.choice(self.nodes)
@@ -166,7 +166,9 @@ class History:
 
     async def holder(self, stream_id: int) -> tuple[MetadataSession, int]:
         for node in self.nodes:
-            await node.catch_up()  # else it may not know yet that the other one took the stream
+            await (
+                node.catch_up()
+            )  # otherwise it may not have seen yet that the other node took the stream
             row = node.stream(stream_id)
             if row is not None and row.holder == node.tenure:
                 return node, row.epoch
@@ -225,7 +227,7 @@ class History:
         await self.node().checkpoint()
 
     async def slow_checkpoint(self) -> None:
-        """The fold goes on while the files are stored; now and then that fails."""
+        """Checkpoints while the fold goes on; storing the files sometimes fails."""
         node, gate = self.node(), asyncio.Event()
         self.store.gate, self.store.fails = gate, self.rng.random() < 0.5
         self.store.waits.clear()
@@ -260,7 +262,7 @@ class History:
     # compactions
 
     async def plan(self) -> None:
-        """Some outputs for random live objects: whole ranges, runs of them, some left out."""
+        """Plans outputs for random live objects: whole ranges or runs of them, some left out."""
         rng, index = self.rng, self.rng.randrange(2)
         node, compactor = self.nodes[index], self.compactors[index]
         if self.planned[index] is not None:
@@ -270,7 +272,7 @@ class History:
         if not known:
             return
         inputs = set(rng.sample(sorted(known), min(len(known), rng.choice([1, 2, 3, 8]))))
-        await node.catch_up()  # what is looked at is of now, as is the truth
+        await node.catch_up()  # plan and model look at the same moment
         outputs = rng.choice([1, 1, 2, 3])
         rows: list[list[RangeRow]] = [[] for _ in range(outputs)]
         for stream_id in sorted(self.truth.ranges):
@@ -292,7 +294,7 @@ class History:
             )
 
     async def live_of(self, node: MetadataSession) -> set[int]:
-        """As live_objects says, in pages; it may name too many, never too few."""
+        """All live objects, by pages; there may be too many, never too few."""
         await node.catch_up()
         found: list[int] = []
         after, counts = 0, self.truth.counts()
@@ -310,7 +312,7 @@ class History:
         return set(found)
 
     def some_runs(self, stream_id: int, inputs: set[int]) -> list[list[RangeRow]]:
-        """Runs of ranges of inputs that meet; each as rows that may be cut by epochs."""
+        """Runs of adjacent ranges of inputs, as rows that may be split at epochs."""
         rng = self.rng
         found: list[list[RangeRow]] = []
         for start, end, object_id in self.truth.live(stream_id):
@@ -356,7 +358,7 @@ class History:
         assert not is_overtaken
         self.truth.replace(replacement)
 
-    # what must hold
+    # checks
 
     async def check_one(self) -> None:
         stream_id = self.a_stream()
@@ -395,7 +397,7 @@ class History:
         for node in self.nodes:
             await node.catch_up()
             await self.check_node(node)
-            await create(node)  # something new, so that it checkpoints
+            await create(node)  # a change, so that there is something to checkpoint
             await node.checkpoint()
             await self.check_node(node)
             counts = truth.counts()
@@ -422,7 +424,7 @@ class History:
 
 
 def _check_files(node: MetadataSession, live: int) -> None:
-    """With nothing in memory: the files hold what lives, and what is known as dead in the base."""
+    """The files hold the live ranges, and those that are known as dead in the base."""
     state = follower_of(node).state
     delta, base = state.levels.delta, state.levels.base
     held = sum(one.tail.range_count for one in (delta, base) if one is not None)

@@ -51,7 +51,7 @@ class Shared:
 
 
 class FaultyKV:
-    """What one tenure sees: calls are delayed, fail, lose answers, land late or twice."""
+    """The KV store as one tenure reaches it: calls are late, fail, lose answers, arrive twice."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -136,7 +136,7 @@ class FaultyKV:
 
 
 class _FaultyWatch:
-    """Late now and then, and it breaks."""
+    """A watch that is sometimes late, and that breaks."""
 
     def __init__(self, shared: Shared, start: bytes, end: bytes, from_revision: int) -> None:
         self._shared = shared

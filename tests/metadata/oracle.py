@@ -1,6 +1,6 @@
-"""The fold once more, as simple as can be: it replays the history and states the invariants.
+"""A second, simple fold: it replays the history and checks the invariants.
 
-Nothing is shared with the code under test but the decoders of keys and records.
+It shares only the decoders of keys and records with the code under test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamlog.metadata.keys.space import number_in, tenure_in
 
 
 class Violation(AssertionError):
-    """An invariant of PROTOCOL 3 does not hold."""
+    """An invariant of docs/protocol.md, 3, does not hold."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Stream:
     end: int = 0
     token: bytes = b""
     ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """start, end, object id, epoch, as committed; nothing is cut off."""
+    """start, end, object id, epoch, as committed; trims do not cut them."""
     objects: list[int] = field(default_factory=list)
-    """Where each offset lies, from 0."""
+    """The object of each offset, from 0."""
 
 
 class Oracle:
@@ -46,12 +46,12 @@ class Oracle:
         self.destroyed: dict[int, Stream] = {}
         self.compactions = 0
         self.pending: dict[tuple[str, Tenure, int], int] = {}
-        """Records and moves in the KV store → their revision."""
+        """Records and transfer records in the KV store → their revision."""
         self.covered: checkpoint.Checkpoint | None = None
         self.revision = 0
 
     def apply(self, revision: int, writes: list[Operation]) -> None:
-        """One transaction. Errors: Violation."""
+        """Applies one transaction. Errors: Violation."""
         self.revision = revision
         deletes = [w for w in writes if isinstance(w, Delete)]
         for write in sorted((w for w in writes if isinstance(w, Put)), key=lambda w: w.key):

@@ -1,7 +1,7 @@
 """Tenures of three nodes race over a few streams, in virtual time, under faults; one seed, one run.
 
-An actor is what an engine is: it believes in its own offsets, has several commits under way, loses
-streams and notices late, crashes and comes back. At the end the network is calm and everything is
+An actor behaves like an engine: it trusts its own offsets, has several commits in flight, loses
+streams and notices late, crashes and comes back. At the end the faults stop, and everything is
 compared with the oracle.
 """
 
@@ -114,7 +114,7 @@ class Race:
 
 
 class Actor:
-    """One node: a tenure at a time, and what its engine believes."""
+    """One node: one tenure at a time, and the state that its engine believes."""
 
     def __init__(self, race: Race, node_id: int) -> None:
         self.race = race
@@ -166,7 +166,7 @@ class Actor:
                 await self.crash()
             await asyncio.sleep(self.race.rng.random() * 0.02)
 
-    # what an engine does
+    # the actions of an engine
 
     async def append(self) -> None:
         metadata, rng = self.metadata, self.race.rng
@@ -277,7 +277,7 @@ class Actor:
         self.metadata = self.compactor = None
 
     async def compact(self) -> None:
-        """Replaces what it sees of a few objects by one or two outputs, some time later."""
+        """Plans to replace a few objects by one or two outputs; commits that some time later."""
         metadata, rng = self.metadata, self.race.rng
         assert metadata is not None
         if self.compactor is None or rng.random() < 0.05:

@@ -1,4 +1,4 @@
-"""A KV store whose transactions go as the test says, and that counts what they hold."""
+"""A KV store whose transactions follow the test's script, and that counts their operations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ commits, moves, checkpoints = writes("c"), writes("m"), writes("k")
 
 
 class ScriptedKV:
-    """`plan` tells the next transactions that `matches` what happens to them:
+    """`plan` holds the fates of the next transactions that `matches` selects:
 
-    "lost" applied, the answer lost; "dropped" never arrives, and nobody knows; "away" refused by
-    the network; "hold" waits for `released`; "late" nobody knows, it is applied by `land`;
-    "refused" answered as if a compare did not hold; "bug" an error that no repetition mends.
+    "lost" applied, with the answer lost; "dropped" never applied, with an unknown outcome; "away"
+    refused by the network; "hold" waits for `released`; "late" applied by `land`, with an unknown
+    outcome; "refused" answered as if a compare failed; "bug" an error that is not transient.
     """
 
     def __init__(self, kv: KVStore) -> None:
@@ -75,6 +75,6 @@ class ScriptedKV:
         return result
 
     async def land(self) -> list[bool]:
-        """The late copies arrive; whether each was applied."""
+        """Applies the late copies; whether each one succeeded."""
         late, self._late = self._late, []
         return [(await self._kv.txn(*one)).succeeded for one in late]

@@ -114,7 +114,7 @@ async def append(metadata: MetadataSession, stream_id: int, count: int) -> int:
 
 
 async def ranges_of(metadata: MetadataSession, stream_id: int) -> list[tuple[int, int, int]]:
-    """Every live range: start, end, object id."""
+    """Every live range of the stream: start, end, object id."""
     row = metadata.stream(stream_id)
     assert row is not None
     found, at = [], row.start

@@ -1,12 +1,12 @@
-"""Opening and closing: two live nodes pass streams on; one of them may be sealed.
+"""Opening and closing: two live nodes take streams from each other; one of them may be sealed.
 
 1. Without force a stream is opened only when it is CLOSED, or its holder SEALED; with force (a
    balancer's) also from a live holder.
 2. Open at the epoch that the same tenure holds returns it without a transaction; a reopen under a
    new epoch is a move that bumps the tenure's own gen, so that another opener is refused.
-3. What to move is judged by a fold that may be old; the move compares the holder's gen of then.
-4. ALL passes closed streams on, still closed. A list opens what it names.
-5. A close rides in a commit record behind everything appended under its epoch.
+3. A move is planned by a fold that may be old; it compares the gen that the holder had then.
+4. ALL moves closed streams too, and they stay closed. A list opens the streams that it names.
+5. A close is an entry of a commit record, after everything appended under its epoch.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ClosingModel:
             return ("close applied", tenure, stream), after.with_node(tenure, seq=seq, closing=None)
         if not fence[0]:
             return ("close refused", tenure), state.with_node(tenure, closing=None)
-        # The gen moved: fold, strip by epoch, send the rest again.
+        # The gen has changed: fold, strip by epoch, send the rest again.
         now = state.streams[stream]
         is_mine = now[1] == tenure and (
             now[0] == epoch or self.mutant == "close sent again whatever the epoch is"
@@ -176,7 +176,7 @@ class ClosingModel:
         return ("close again", tenure), after._replace(net=sent(state.net, again))
 
     def _folded(self, state: State, tenure: int) -> State:
-        """The gen as it is, and with it every move up to it: what was lost is given up."""
+        """Reads the gen and folds every move up to it: lost streams are given up."""
         own = state.nodes[tenure].own
         if self.mutant != "gen is taken without the moves up to it":
             own = tuple(

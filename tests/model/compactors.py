@@ -3,9 +3,9 @@
 1. A compactor reads `x`, then folds, then chooses inputs that are live; its output covers some of
    their ranges (an input may keep others) and is stored before the commit.
 2. The commit compares fence, head and `x` as read, and bumps `x`.
-3. Refused with the head at its record: an earlier copy was applied. Refused as `x` moved: fold; if
-   no input lost a range to another compaction, offer the same output again under the new `x`, else
-   give it up. A trim that emptied an input is no reason.
+3. Refused with the head at its record: an earlier copy was applied. Refused because `x` has
+   changed: fold; if no input lost a range to another compaction, offer the same output again under
+   the new `x`, else give it up. A trim that emptied an input is no reason to give up.
 4. The fold takes the output's rows clipped to the stream's start.
 5. A dead object is deleted at any time, an orphan once its tenure is sealed and folded after.
 
@@ -26,7 +26,7 @@ Row = tuple[int, int, int]
 
 
 class Job(NamedTuple):
-    """`covered`: the rows of inputs that the output stands for, as they were when planned."""
+    """`covered`: the rows of inputs that the output replaces, as they were when it was planned."""
 
     inputs: frozenset[int]
     covered: tuple[Row, ...]
@@ -160,7 +160,7 @@ class CompactorsModel:
             yield ("sends again", number), state._replace(net=net).spend("resend")
 
     def _plans(self, state: State, number: int) -> Steps:
-        """Any two or more rows that meet."""
+        """Any two or more adjacent rows."""
         one = state.compactors[number]
         assert one.x is not None
         rows = state.rows
@@ -234,7 +234,7 @@ class CompactorsModel:
         return state.with_compactor(number, job=None, is_sent=False, seq=seq_now)
 
     def _is_untouched(self, state: State, job: Job) -> bool:
-        """Every covered row, clipped to the start of now, is still its input's."""
+        """Whether every covered row, clipped to the current start, still belongs to its input."""
         return all(row in state.rows for row in _clipped(job.covered, state.start))
 
     def _collects(self, state: State) -> Steps:

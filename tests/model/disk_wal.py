@@ -4,10 +4,10 @@
    commit. A crash loses what was not synced, or finds it written all the same.
 2. A's next tenure seals the one before, takes over ALL of it if the WAL in hand names it (or the
    operator accepts loss), and replays.
-3. B takes the stream of a sealed tenure of A only if that is drained, or with the operator's word.
-   What was acknowledged and not committed is then lost for good: it never comes back.
-4. A tenure that meets entries of a stream that it did not get in its WAL opens that stream only
-   when their release is durable: else the next replay takes them for its own.
+3. B takes the stream of a sealed tenure of A only if that is drained, or if an operator accepts
+   loss. Records that were acknowledged and not committed are then lost for good.
+4. A tenure whose WAL has entries of a stream that it did not get opens that stream only when their
+   release is durable: otherwise the next replay would take them for its own.
 5. Entries are replayed only for a stream that came from a tenure which the WAL names.
 
 Tenures 0 to 2 are node A's, one after another; 3 is B's.
@@ -175,7 +175,7 @@ class DiskWalModel:
             yield ("replays", tenure), self._replayed(state, tenure)
 
     def _replayed(self, state: State, tenure: int) -> State:
-        """As engine/replay/recovery.py: committed ones are left out, the newest epoch wins."""
+        """As engine/replay/recovery.py: committed entries are left out, the newest epoch wins."""
         node, disk = state.nodes[tenure], state.disk
         if node.own is None:
             released = disk.released | frozenset(disk.entries)
@@ -200,7 +200,7 @@ class DiskWalModel:
         after = state.with_node(
             tenure, is_replayed=True, own=(epoch, start + len(queue)), queue=queue
         )
-        # What is in the WAL whole counts as acknowledged from here on: it is shown to readers.
+        # A whole entry in the WAL counts as acknowledged from here on: readers see it.
         for entry in queue:
             after = _ack_from_wal(after, tenure, entry)
         return after
@@ -220,7 +220,7 @@ class DiskWalModel:
             yield ("sends again", tenure), state._replace(net=net).spend("resend")
 
     def _moves(self, state: State, tenure: int) -> Steps:
-        """Asks for the stream: of an earlier tenure by ALL, of the other node by its name."""
+        """Asks for the stream: from an earlier tenure by ALL, from the other node by a list."""
         epoch, holder, is_open = state.stream
         if holder == tenure or not state.budget.move or state.nodes[tenure].own:
             return
@@ -232,7 +232,7 @@ class DiskWalModel:
         if not is_own_node and not (state.nodes[tenure].is_replayed or tenure == B):
             return
         if is_open and fence.is_live:
-            return  # of a live holder only closed ones
+            return  # from a live holder only closed streams
         holds_wal = holder != B and is_open and not fence.is_drained
         in_hand = is_own_node and holder in state.disk.names
         if self.mutant == "take-over does not look at drained":
@@ -272,7 +272,7 @@ class DiskWalModel:
             return
         if tenure == B:
             if node.own and not node.queue and state.stream[1] == B:
-                # The holder's own commit record; nothing of it is under way.
+                # The holder's own commit record; none of its requests is in flight.
                 after = state.with_node(B, own=None)._replace(stream=(state.stream[0], B, False))
                 yield ("closes the stream", B), after.spend("close")
         else:
@@ -371,7 +371,7 @@ class DiskWalModel:
             is_ready = tenure == B or node.is_replayed
             skips = holder not in state.disk.names and tenure != B and not is_ready
             if skips and self.mutant != "replays for a tenure that the WAL does not name":
-                # Its own data came after what lies here, or was given up: nothing to replay.
+                # Its own data came after these entries, or was given up: nothing to replay.
                 released = frozenset(state.disk.entries)
                 after = after._replace(disk=state.disk._replace(released=released))
                 is_ready = True
@@ -413,7 +413,7 @@ def _ack(state: State, entry: Entry) -> State:
 def _ack_from_wal(state: State, tenure: int, entry: Entry) -> State:
     after = _ack(state, entry)
     if state.stream[1] != tenure:
-        # Whoever accepted the loss meant this too: the tenure has not heard of it yet.
+        # The accepted loss covers this record too: the tenure has not seen its seal yet.
         after = after._replace(given_up=after.given_up | {(entry[1], entry[2])})
     return after
 

@@ -16,7 +16,7 @@ Label = tuple[Any, ...]
 
 
 class Model(Protocol):
-    """States are tuples all through; equal ones are the same state."""
+    """States are nested tuples; equal tuples are the same state."""
 
     @property
     def initial(self) -> Hashable: ...
@@ -33,7 +33,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`is_exhausted`: every reachable state was looked at, or a violation ended the search."""
+    """`is_exhausted`: every reachable state was visited, or a violation ended the search."""
 
     violation: str | None
     states: int

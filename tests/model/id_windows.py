@@ -4,10 +4,10 @@
 2. An id is open from its PUT until it is committed, or given up and swept by its own tenure once
    every PUT of it was answered. The floor is the lowest open id; it counts once a record has it.
 3. A PUT may land at any later time, and a second time.
-4. Whoever saw the seal of T and then folded deletes, without a LIST, every id of T in
-   [floor, floor + W) that is not committed; again when T is gone and no PUT of it under way: that
-   this is so a day after the seal is the one thing that time is trusted with.
-   After that T's blocks are dropped: what still lies there lies there for ever.
+4. A sweeper that saw the seal of T and then folded deletes, without a LIST, every id of T in
+   [floor, floor + W) that is not committed. It does so again when T is gone and no PUT of it is in
+   flight; that this holds a day after the seal is the one thing for which time is trusted.
+   After that T's blocks are dropped, and an object that still exists there stays for ever.
 
 Ids are positions in the tenure's own row of blocks of two; W is 2.
 """
@@ -27,7 +27,7 @@ WINDOW = 2
 class Tenure(NamedTuple):
     """`blocks`: numbers in the order taken; `counter`: as read for the next block, or None.
 
-    `open`: ids taken and neither committed nor swept; `given_up`: those of them without a future.
+    `open`: ids taken and neither committed nor swept; `given_up`: those never to be committed.
     `stored`: open ids whose PUT was answered. `floor`: of the last record that was answered.
     """
 

@@ -1,12 +1,12 @@
 """Lineages: metadata is rebuilt from the bucket while a node still runs on the old metadata.
 
-1. A rebuild lists the bucket, takes the newest checkpoint file and the objects that it does not
-   know, looks that nothing came, and raises the lineage if it is still the one that it began with.
-2. It waits until the old node has looked (the grace), lists again: something new, or something gone
-   that it needs, ends it. Then it stores its checkpoint file and becomes usable.
-3. The old node compares the lineage before each request that deletes. A dead object is deleted
-   after a checkpoint file that says so was stored; checkpoint files are listed, then compared.
-4. A request that deletes lands arbitrarily late. That of an orphan lands within the grace: the one
+1. A rebuild lists the bucket, takes the newest checkpoint file and the objects that this does not
+   know, checks that nothing new came, and raises the lineage if it has not changed since.
+2. It waits until the old node has checked the lineage (the grace), and lists again. A new file, or
+   a missing one that it needs, ends it. Then it stores its checkpoint file and becomes usable.
+3. The old node compares the lineage before each request that deletes. A dead object is deleted only
+   after a checkpoint file was stored that has it dead; checkpoint files are listed, then compared.
+4. A request that deletes arrives arbitrarily late, but that of an orphan within the grace: the one
    place where the protocol trusts time.
 5. A rebuild may crash at any step, and is tried again; two run at a time.
 """
@@ -30,7 +30,7 @@ CONTENTS = {
 
 
 class File(NamedTuple):
-    """A checkpoint file. `rank`: its revision; those of rebuilds are above all that came before."""
+    """A checkpoint file. `rank`: its revision; a rebuild's is above all earlier ones."""
 
     rank: int
     live: frozenset[int]
@@ -53,7 +53,7 @@ class Old(NamedTuple):
 
 
 class Rebuild(NamedTuple):
-    """`step`: what it does next. `began_with`: the lineage that it saw."""
+    """`step`: its next step. `began_with`: the lineage that it saw."""
 
     step: str = "list"
     tries: int = 1
@@ -78,7 +78,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`tries` of each rebuild; `stores`: what the old node makes of OUTPUT and NEW."""
+    """`tries` of each rebuild; `stores`: the old node's steps with OUTPUT and NEW."""
 
     tries: tuple[int, ...]
     stores: tuple[int, ...]

@@ -107,6 +107,6 @@ SAFE = (
     ("staging", "unstage takes what was attached"),
     ("rebuild", "a sweep compares before it lists"),
 )
-"""Not found: the move fences the old tenure, whose seal serves the orphan sweep alone (I6). As an
-attach raises `x`, an unstage that was judged before it is refused. Within
-the grace the old node has looked, and sends no sweep any more that it compared for before."""
+"""Faults that are not found: the move fences the old tenure, whose seal serves the orphan sweep
+(I6). As an attach raises `x`, an unstage that was planned before it is refused. Within the grace
+the old node has checked the lineage, and sends no more sweeps that it compared for before."""

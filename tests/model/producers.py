@@ -1,12 +1,12 @@
 """Producer state: one idempotent producer, one partition, two nodes that pass it on.
 
-1. An append is sequenced if its number follows the last one; the remembered ones are duplicates,
-   answered with their offset once that is confirmed; all else is refused.
+1. An append is sequenced if its number follows the last one. Remembered numbers are duplicates,
+   which are answered with their offset once that is confirmed. All others are refused.
 2. State is provisional from sequencing to commit. A node that learns that it lost the partition
    drops all of it. A client's time-out takes nothing back.
-3. State has no home but the log: a snapshot in the meta stream, of all that was sequenced when it
-   was taken, written once that is confirmed; and the data behind it, replayed at opening.
-4. The client has at most two batches unanswered and sends them to anybody, also twice.
+3. State is stored in the log alone: a snapshot in the meta stream, of all that was sequenced when
+   it was taken, written once that is confirmed; and the data after it, replayed at opening.
+4. The client has at most two unanswered batches and sends them to any node, also twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is explored: each scenario small, for every run of the tests, and in full."""
+"""The scenarios, each with a small budget for every run of the tests and a full one."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@
    epoch. An epoch that the fold has attached, or an earlier one, is answered without a record.
 3. Attach is one record of the tenure that holds every stream of it: the fold appends all rows, or,
    if the tenure lost one of the streams, nothing. It compares the tenure's fence and head, and
-   compares and raises `x`: else two holders, of other streams each, could attach one epoch.
-4. Unstage (what expired) may come from any tenure: it compares and raises `x`, so an attach that
-   was judged before it is refused, looked at anew, and told that the object is gone. The fold
-   passes over an unstage of what is attached already.
-5. No sweep takes what is staged; what was unstaged is dead, and deleted.
-6. A writer that was silent for long is forgotten, under its last epoch: of one that has attached
-   another meanwhile the fold forgets nothing. Nobody asks for epochs that were silent so long.
+   compares and raises `x`: otherwise two holders, of different streams, could attach one epoch.
+4. Unstage (of expired objects) may come from any tenure: it compares and raises `x`. So an attach
+   that was planned before it is refused, planned again, and fails because the object is gone. The
+   fold skips an unstage of an attached object.
+5. No sweep deletes a staged object; an unstaged object is dead, and is deleted.
+6. A writer that was silent for long is forgotten, under its last epoch; if it has attached another
+   epoch meanwhile, the fold keeps it. No driver asks for epochs that were silent so long.
 
 Tenures 0 and 1 may hold the streams, 2 is the tasks', 3 the collector's. Streams 0 and 1; every
 staged object has one row of one record for each, or (`is_split`) object n for stream n mod 2.
@@ -32,7 +32,7 @@ TASKS, COLLECTOR = 2, 3
 
 
 class Holder(NamedTuple):
-    """A request under way: (epoch, objects), with `x` as read when it was judged."""
+    """A request in flight: (epoch, objects), with `x` as read when it was planned."""
 
     gen: int = 0
     seq: int = 0
@@ -57,7 +57,7 @@ class Budget(NamedTuple):
 class State(NamedTuple):
     """`streams`: (holder, values). `staged`, `attached` objects; `epoch`: the last one attached.
 
-    `confirmed`: epochs that a driver was told are in. `wanted`: what drivers asked for. `done`:
+    `confirmed`: epochs whose attach a driver saw. `wanted`: what drivers asked for. `done`:
     each list that was attached, with its epoch. `view`: what the collector has folded. `silent`:
     epochs up to it are asked for no more.
     """
@@ -288,7 +288,7 @@ class StagingModel:
         )
 
     def _needed(self, objects: tuple[int, ...]) -> set[int]:
-        """Streams that the objects have rows of."""
+        """Streams of the objects' rows."""
         return {o % 2 for o in objects} if self.is_split else {0, 1}
 
     def _held(self, state: State, tenure: int) -> set[int]:
@@ -329,7 +329,7 @@ class StagingModel:
         return ("unstaged", obj, not is_void), after
 
     def _is_silent(self, state: State) -> bool:
-        """After so long nothing of the writer is under way, and it knows of its last commit."""
+        """By then the writer has no request in flight, and knows how its last commit ended."""
         under_way = any(message[0] in ("ASK", "ATTACH") for message in state.net)
         is_idle = all(node.request is None for node in state.holders)
         return not under_way and is_idle and state.epoch in state.confirmed

@@ -27,5 +27,5 @@ def test_a_seeded_fault_is_found(name: str, mutant: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mutant"), mutants.SAFE)
-def test_what_the_protocol_does_not_need(name: str, mutant: str) -> None:
+def test_the_protocol_holds_without_this_rule(name: str, mutant: str) -> None:
     assert explore(scenarios.BY_NAME[name].model(mutant)).violation is None

@@ -5,7 +5,7 @@ The owner of its id tells what an object is that the fold does not know (PROTOCO
     owner                            what the object is
     none: it is staged               waits for its commit, or expires
     past the counter of blocks       the metadata is older than the bucket: never deleted
-    given up and deleted once (`o`)  a late PUT: the collector deletes it once more
+    given up and deleted once        a late PUT: the collector deletes it once more
     a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: deleted
     floor                            after the node's next start
     a SEALED tenure, in its window   an orphan that the collector will delete
@@ -55,7 +55,7 @@ async def check_bucket(
     found = Unneeded()
     for known in keys.fences.values():
         found.windows += 0 if known.is_live else known.window
-    found.windows += sum(map(len, keys.late.values()))
+    found.windows += sum(map(len, keys.late_deletes.values()))
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
     report.counts["dead_objects"] = len(view.state.dead)
@@ -138,7 +138,7 @@ class _OwnerRules:
         self._blocks: dict[Tenure, list[int]] = {}
         for block, owner in sorted(keys.object_blocks.items()):
             self._blocks.setdefault(owner, []).append(block)
-        self._late = frozenset(chain.from_iterable(keys.late.values()))
+        self._late_deletes = frozenset(chain.from_iterable(keys.late_deletes.values()))
 
     def finding(self, object_id: int) -> Finding:
         block = object_id >> id_block.OBJECTS.block_bits
@@ -151,7 +151,7 @@ class _OwnerRules:
                 "store, or of another store",
                 "do not start a node on it; rebuild the metadata with streamlog recover",
             )
-        if object_id in self._late:
+        if object_id in self._late_deletes:
             return _due(object_id, "was given up and deleted, and a late PUT stored it again")
         owner = self._keys.object_blocks.get(block)
         known = self._keys.fences.get(owner) if owner is not None else None

@@ -44,7 +44,7 @@ class Keys:
     object_counter: int = 0
     stream_counter: int = 0
     compactions: int = 0
-    late: dict[Tenure, tuple[int, ...]] = field(default_factory=dict)
+    late_deletes: dict[Tenure, tuple[int, ...]] = field(default_factory=dict)
     """Objects that tenures gave up and deleted once; a late PUT may have stored one again."""
 
 
@@ -85,7 +85,7 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
         elif letter == b"p":
             reader.read(kv, pin.decode)
         elif letter == b"o":
-            reader.into(keys.late, kv, lambda k: tenure_in(k, prefix), late_deletes.decode)
+            reader.into(keys.late_deletes, kv, lambda k: tenure_in(k, prefix), late_deletes.decode)
         elif letter == b"l":
             reader.read(kv, lambda _, key=kv.key: tenure_in(key, prefix))  # type: ignore[misc]
         elif letter not in (b"c", b"m", b"u"):

@@ -1,4 +1,4 @@
-"""Bytes of keys, records and checkpoint files: pinned, round trips, damage is found."""
+"""Bytes of keys, records and checkpoint files: golden bytes, round trips, damage."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ SEALED = [
     "object_block",
     "tail",
 ]
-"""Those whose every byte is under a CRC."""
+"""Formats in which a CRC covers every byte."""
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -245,7 +245,7 @@ def test_golden_bytes(name: str) -> None:
     value, encode, decode = VALUES[name]
     golden = (GOLDEN / f"metadata_{name}_v1.bin").read_bytes()
     assert decode(golden) == value
-    # What zstd makes of the same input may change with its version; what it means may not.
+    # The bytes of zstd may change with its version; the content may not.
     if name != "move_list":
         assert encode(value) == golden
 
@@ -416,7 +416,7 @@ def test_damaged_records_are_corrupt(record: CommitRecord, data: st.DataObject) 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
-def test_garbage_under_a_right_crc_is_refused_as_such(data: bytes) -> None:
+def test_garbage_under_a_right_crc_is_corrupt(data: bytes) -> None:
     header = commit_record.HEADER.pack(1, 1, 0, 0, len(data), 0, 0)
     try:
         commit_record.decode(seal(header + data))
@@ -478,7 +478,7 @@ def test_damaged_compactions_are_corrupt(record: CompactionRecord, data: st.Data
 
 @settings(max_examples=200, deadline=None)
 @given(compactions, st.data())
-def test_a_damaged_body_under_a_right_crc_is_refused_as_such(
+def test_a_damaged_body_under_a_right_crc_is_corrupt(
     record: CompactionRecord, data: st.DataObject
 ) -> None:
     value = bytearray(compaction_record.encode(record)[:-4])
@@ -493,7 +493,7 @@ def test_a_damaged_body_under_a_right_crc_is_refused_as_such(
     assert any_record.decode(damaged) == found
 
 
-def test_a_body_that_would_not_end_is_not_unpacked() -> None:
+def test_a_body_larger_than_its_bound_is_not_decompressed() -> None:
     packed = zstandard.compress(bytes(1 << 30), 1)
     for size in (1 << 20, 1 << 30, (1 << 32) - 1):
         header = compaction_record.HEADER.pack(1, 2, record_body.ZSTD, 0, size, 0, 1)
@@ -537,14 +537,14 @@ def test_keys_sort_by_number_and_name_their_tenure() -> None:
         assert tenure_in(made.key(PREFIX, T), PREFIX) == T
     assert tenure_in(transfer.key(PREFIX, T, 5), PREFIX) == T
     assert number_in(transfer.key(PREFIX, T, 5)) == 5
-    # One watch range holds records, fences, heads, the checkpoint, leases and moves.
+    # One watch range holds records, fences, heads, the checkpoint pointer, leases and transfers.
     watched = (PREFIX + b"c/", PREFIX + b"m0")
     for key in (*keys, fence.key(PREFIX, T), checkpoint.key(PREFIX), transfer.key(PREFIX, T, 1)):
         assert watched[0] <= key < watched[1]
     assert not watched[0] <= node.key(PREFIX, 1) < watched[1]
 
 
-def test_checkpoint_file_names_say_who_wrote_them() -> None:
+def test_checkpoint_file_names_hold_their_writer() -> None:
     assert checkpoint.tenure_of_name(CHECKPOINT.files[0].name) == T
     for name in ("checkpoint/7/1", "checkpoint/a.b/1", "objects/7.9/1", "checkpoint/7.9.1/1"):
         assert checkpoint.tenure_of_name(name) is None

@@ -1,4 +1,4 @@
-"""Checkpoints: what they keep, what they free, who wins, what damage does."""
+"""Checkpoints: their content, the memory they free, races between nodes, and damage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def trim(metadata: MetadataSession, stream_id: int, start: int) -> None:
     await metadata.commit(CommitEntry(trims=[TrimEntry(stream_id, row.epoch, start)]))
 
 
-def test_a_checkpoint_replaces_records_and_moves() -> None:
+def test_a_checkpoint_replaces_records_and_transfer_records() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure() as metadata:
@@ -79,7 +79,7 @@ def test_a_checkpoint_replaces_records_and_moves() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_survive_merges_and_restarts(seed: int) -> None:
-    """Against a plain list of every append: ranges, trims, deaths, over many checkpoints."""
+    """Compares with a plain list of every append, over trims, dead objects and many checkpoints."""
 
     async def main() -> None:
         rng, world = random.Random(seed), World()
@@ -185,7 +185,7 @@ def test_an_object_lives_as_long_as_one_range_does() -> None:
     asyncio.run(main())
 
 
-def test_checkpoints_come_by_themselves() -> None:
+def test_checkpoints_are_written_without_a_call() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(checkpoint_records=5) as metadata:
@@ -200,7 +200,7 @@ def test_checkpoints_come_by_themselves() -> None:
     asyncio.run(main())
 
 
-def test_racing_checkpoints_leave_one_whole_state() -> None:
+def test_racing_checkpoints_leave_one_consistent_state() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b, world.tenure(3) as c:
@@ -214,7 +214,7 @@ def test_racing_checkpoints_leave_one_whole_state() -> None:
             for stream, ranges in expected.items():
                 assert len(ranges) == 8
                 assert await ranges_of(observer, stream) == ranges
-            # Followers gave up what the newest checkpoint holds, and read it from there.
+            # Followers freed what the newest checkpoint holds, and read it from the files.
             for metadata in streams:
                 for stream, ranges in expected.items():
                     assert await ranges_of(metadata, stream) == ranges
@@ -339,7 +339,7 @@ def test_covered_records_that_were_left_behind_are_deleted_later() -> None:
     asyncio.run(main())
 
 
-def test_files_that_nothing_names_are_swept() -> None:
+def test_files_that_no_pointer_names_are_swept() -> None:
     async def main() -> None:
         world = World()
         first = await world.open()
@@ -434,7 +434,7 @@ def test_a_damaged_checkpoint_file_is_corrupt_and_named(part: str) -> None:
     asyncio.run(main())
 
 
-def test_a_lookup_goes_on_where_a_new_checkpoint_took_the_file() -> None:
+def test_a_look_up_survives_a_checkpoint_that_deletes_its_file() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
@@ -447,7 +447,7 @@ def test_a_lookup_goes_on_where_a_new_checkpoint_took_the_file() -> None:
                 await a.checkpoint()
                 looking = asyncio.ensure_future(ranges_of(b, stream))
                 await asyncio.sleep(0.01)
-            # What it had folded when it was asked, or more.
+            # At least what it had folded at the call.
             found = [r[:2] for r in await looking]
             assert found in ([(0, 3)], [(0, 3), (3, 6)])
 
@@ -537,7 +537,7 @@ def test_a_base_merge_reads_and_parses_only_what_changed() -> None:
     asyncio.run(main())
 
 
-def test_memory_is_given_up_with_the_fences_seen() -> None:
+def test_a_fence_that_another_tenure_sealed_is_seen_without_a_checkpoint() -> None:
     """A store without a checkpoint opens; a fence that another tenure sealed is known."""
 
     async def main() -> None:
@@ -554,9 +554,9 @@ def test_memory_is_given_up_with_the_fences_seen() -> None:
     asyncio.run(main())
 
 
-def test_a_checkpoint_whose_caller_gives_up_is_finished() -> None:
+def test_a_checkpoint_whose_caller_is_cancelled_is_finished() -> None:
     class SlowKV(MemoryKVStore):
-        """Answers late once the checkpoint is named."""
+        """Answers late, after the checkpoint pointer is put."""
 
         is_named: asyncio.Event | None = None
         may_answer = asyncio.Event()
@@ -634,8 +634,8 @@ async def checkpoint_held_up(world: World, kv: ScriptedKV, metadata: MetadataSes
     return task
 
 
-def test_streams_that_are_opened_all_the_time_hold_up_no_checkpoint() -> None:
-    """Each open moves the own fence's gen; a checkpoint needs it LIVE, no more."""
+def test_constant_opening_of_streams_holds_up_no_checkpoint() -> None:
+    """Each open raises the own fence's gen; a checkpoint only needs the fence to be LIVE."""
 
     async def main() -> None:
         kv = ScriptedKV(MemoryKVStore(World().clock))

@@ -1,4 +1,4 @@
-"""Files of the checkpoint in use are gone: a look-up ends, or an alarm says what it waits for."""
+"""Files of the checkpoint in use are gone: a look-up fails, or an alarm says why it waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_S = 60
 
 
 class PartlyAwayStore:
-    """Reads what is in `readable`; None: all."""
+    """A store that reads the files in `readable` alone; None: all files."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class PartlyAwayStore:
 
 
 class TickingClock:
-    """A second passes at each look."""
+    """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -55,8 +55,8 @@ async def checkpoint_files(world: World) -> list[str]:
     return [info.key for info in (await world.store.list(CHECKPOINT_PREFIX)).objects]
 
 
-def test_metadata_that_were_emptied_under_a_node_are_told() -> None:
-    """A look-up waited without end for a newer checkpoint, which no node writes any more."""
+def test_metadata_that_was_emptied_under_a_node_is_reported() -> None:
+    """Once, such a look-up waited without end for a newer checkpoint that no node wrote."""
 
     async def main() -> None:
         world = World()

@@ -1,4 +1,4 @@
-"""Merging into checkpoint files: as a dict would, and untouched blocks stay as they are."""
+"""Merging into checkpoint files gives the same as a dict, and copies untouched blocks."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_overlaid_ranges_replace_old_ones(seed: int) -> None:
         assert blocks.ranges == sum(map(len, expected.values()))
 
 
-def test_a_replaced_run_touches_the_blocks_that_it_covers_alone() -> None:
+def test_a_replaced_run_touches_only_the_blocks_that_it_covers() -> None:
     old = many(2, 30_000)
     assert len(old.index) > 40
     added = groups_from(0, [ObjectRange(5000, 9000, 7), ObjectRange(20_000, 20_001, 8)])
@@ -157,7 +157,7 @@ def test_a_replaced_run_touches_the_blocks_that_it_covers_alone() -> None:
     assert merger.parsed_blocks <= 6
 
 
-def test_older_groups_lie_under_newer_ones() -> None:
+def test_newer_groups_hide_older_ones() -> None:
     older = groups_from(1, [ObjectRange(0, 5, 1), ObjectRange(5, 9, 2), ObjectRange(20, 30, 3)])
     newer = groups_from(1, [ObjectRange(5, 9, 4), ObjectRange(12, 14, 5)])
     found = [one for group in overlay_groups(older, newer) for one in ranges_in(group)]

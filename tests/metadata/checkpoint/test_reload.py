@@ -1,4 +1,4 @@
-"""A tenure whose watch fell behind loads the metadata anew: what it lost meanwhile is told."""
+"""A tenure whose watch fell behind loads the metadata again and reports the streams it lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.metadata.world import World, append, create
 
 
 class GatedWatches:
-    """A KV store whose watches bring nothing while `open` is not set, and break then."""
+    """A KV store whose watches bring nothing until `open` is set, and then break."""
 
     def __init__(self, kv: KVStore) -> None:
         self._kv = kv
@@ -33,7 +33,7 @@ class GatedWatches:
             yield found
 
 
-def test_streams_destroyed_elsewhere_before_a_reload_are_told_as_lost() -> None:
+def test_streams_destroyed_elsewhere_before_a_reload_are_reported_lost() -> None:
     async def main() -> None:
         world = World()
         gated = GatedWatches(world.kv)
@@ -51,7 +51,7 @@ def test_streams_destroyed_elsewhere_before_a_reload_are_told_as_lost() -> None:
             await b.checkpoint()
             await append(b, taken, 1)
             await b.checkpoint()
-            # No revision that a watch of before could go on from is left.
+            # Compacts all revisions from which the old watch could continue.
             await world.kv.compact(await world.kv.revision())
             gated.open.set()
             await asyncio.wait_for(a.catch_up(), 30)

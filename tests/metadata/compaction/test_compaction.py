@@ -1,4 +1,4 @@
-"""A compactor's tenure: what it commits, when it is refused, what becomes of its ids."""
+"""A compactor's tenure: its commits, its refusals, and its ids."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_overtaken_compaction_of_other_inputs_is_committed_all_the_same() -> 
     async def main() -> None:
         async with site() as s, s.world.tenure(2) as other:
             rival = await other.open_compaction_tenure(ids_max=4)
-            # Its first copy is under way when the rival commits; it must not land afterwards.
+            # Its first copy is in flight when the rival commits; it must not be applied afterwards.
             s.kv.plan = ["late", "hold"]
             own = asyncio.create_task(s.commit([0, 1], (s.stream, 0, 10)))
             await s.kv.held.wait()
@@ -152,7 +152,7 @@ def test_a_compaction_whose_input_was_replaced_is_refused_and_its_outputs_are_sw
             own = await s.output((s.stream, 0, 10))
             theirs = await s.output((s.stream, 5, 15), tenure=rival)
             await rival.commit(Replacement(point, s.objects[1:3], [theirs]))
-            # Whether the fold shows it already or the refusal has to.
+            # The fold shows it already, or only the refusal does.
             with pytest.raises(Conflict):
                 await s.compactor.commit(Replacement(point, s.objects[:2], [own]))
             expected = [(0, 5, s.objects[0]), (5, 15, theirs.row.object_id)]
@@ -167,7 +167,7 @@ def test_a_compaction_whose_input_was_replaced_is_refused_and_its_outputs_are_sw
     asyncio.run(main())
 
 
-def test_own_compactions_in_between_are_like_any_others() -> None:
+def test_a_plan_older_than_own_compactions_of_other_inputs_is_committed() -> None:
     async def main() -> None:
         async with site() as s:
             point = await s.metadata.compaction_point()
@@ -217,7 +217,7 @@ def test_trims_and_destructions_in_between_conflict_with_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_what_does_not_replace_whole_ranges_of_inputs_is_refused(
+def test_a_replacement_of_partial_ranges_is_refused(
     inputs: list[int], rows: list[tuple[int, int]], is_checkpointed: bool
 ) -> None:
     async def main() -> None:
@@ -253,7 +253,7 @@ def test_outputs_are_the_tenures_own_ids() -> None:
     asyncio.run(main())
 
 
-def test_too_large_for_a_record_is_refused() -> None:
+def test_an_entry_too_large_for_a_record_is_refused() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(object_streams_max=10) as metadata:
@@ -293,7 +293,7 @@ def test_the_window_opens_when_ids_are_committed_or_swept() -> None:
             give_up_ids(s.compactor, ids[1:])
             (orphans,) = await s.metadata.orphan_candidates()
             assert orphans.object_ids == tuple(ids[1:])
-            # Swept, the floor may rise; a record says so before new ids are taken.
+            # After the sweep a record raises the floor before new ids are taken.
             await s.metadata.orphans_deleted(orphans)
             taken = await more
             assert taken == [ids[2] + 1, ids[2] + 2]
@@ -302,7 +302,7 @@ def test_the_window_opens_when_ids_are_committed_or_swept() -> None:
     asyncio.run(main())
 
 
-def test_what_a_closed_compactor_left_is_swept_as_of_any_sealed_tenure() -> None:
+def test_a_closed_compactors_window_is_swept() -> None:
     async def main() -> None:
         async with site(ids_max=3) as s:
             tenure = s.compactor.tenure
@@ -312,7 +312,7 @@ def test_what_a_closed_compactor_left_is_swept_as_of_any_sealed_tenure() -> None
             assert released.object_ids == (ids[0],)
             await s.compactor.close()
             await s.metadata.catch_up()
-            # The few that were released are not the window that a crash leaves.
+            # The few ids that were given up are not the whole window that a crash leaves.
             await s.metadata.orphans_deleted(released)
             (orphans,) = await s.metadata.orphan_candidates()
             assert (orphans.tenure, set(orphans.object_ids)) == (tenure, set(ids))
@@ -351,7 +351,7 @@ def test_a_new_compactor_seals_the_one_before() -> None:
     asyncio.run(main())
 
 
-def test_a_compactor_that_is_waiting_for_ids_hears_of_its_seal() -> None:
+def test_a_seal_ends_a_compactors_wait_for_ids() -> None:
     async def main() -> None:
         async with site(ids_max=1) as s:
             await take_ids(s.compactor, 1)
@@ -414,7 +414,7 @@ def test_closing_the_node_seals_its_compactor() -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_commit_is_carried_out() -> None:
+def test_a_cancelled_commit_still_runs_to_its_end() -> None:
     async def main() -> None:
         async with site() as s:
             s.kv.plan = ["hold"]

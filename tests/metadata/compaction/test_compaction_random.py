@@ -1,4 +1,4 @@
-"""Compaction against a plain list of ranges, over checkpoints, merges, moves and restarts."""
+"""Compaction against a plain list of ranges, over checkpoints, merges, transfers and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Object ids and garbage: windows, orphans of the living and the dead, pins, retired tenures."""
+"""Object ids and garbage: windows, orphans of live and of sealed tenures, pins, retired tenures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PREFIX = prefix_of("test")
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["take", "commit", "release", "sweep", "crash"]), max_size=60))
-def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
+def test_uncommitted_objects_lie_in_the_window(steps: list[str]) -> None:
     window = 4
     ids = ObjectIds(3, window)
     taken: list[int] = []
-    retired: set[int] = set()
+    ended: set[int] = set()
     durable = 0
     for step in steps:
         if step == "take" and ids.has_room:
@@ -40,13 +40,13 @@ def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
             one = min(ids.uncommitted) if len(taken) % 2 else max(ids.uncommitted)
             durable = ids.floor([one])
             ids.committed([one], durable)
-            retired.add(one)
+            ended.add(one)
         elif step == "release" and ids.uncommitted:
             ids.give_up([max(ids.uncommitted)])
         elif step == "sweep":
-            retired.update(ids.orphans)
+            ended.update(ids.orphans)
             ids.swept(ids.orphans)
-        left = set(taken) - retired
+        left = set(taken) - ended
         assert left <= set(window_ids([3], durable, window))
     assert taken == list(range(3 << BITS, (3 << BITS) + len(taken)))
 
@@ -82,7 +82,7 @@ def test_ids_go_on_in_the_next_block() -> None:
 
 
 def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
-    """Who sweeps the tenure counts its ids through all blocks that name it."""
+    """A sweep counts the tenure's ids through all blocks that it owns."""
 
     async def main() -> None:
         kv = ScriptedKV(MemoryKVStore(SystemClock()))
@@ -99,7 +99,7 @@ def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
             taking = asyncio.create_task(take_id(first))
             while kv.plan:  # noqa: ASYNC110 - any state may be waited for
                 await asyncio.sleep(0)
-            # As a caller whose deadline passes.
+            # Like a caller whose deadline passes.
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
         taken = [await take_id(first) for _ in range(2)]
@@ -157,7 +157,7 @@ def test_a_dead_tenures_uncommitted_window_is_orphaned() -> None:
             assert len(orphans.object_ids) == 8 - len(done)
             await second.orphans_deleted(orphans)
             assert await second.orphan_candidates() == []
-        # Another process does it again: deleting is harmless, forgetting is not.
+        # Another process deletes it again: deleting is harmless, forgetting is not.
         async with world.tenure() as third:
             found = {o.tenure: o for o in await third.orphan_candidates()}
             assert found[first.tenure].object_ids == orphans.object_ids
@@ -165,7 +165,7 @@ def test_a_dead_tenures_uncommitted_window_is_orphaned() -> None:
     asyncio.run(main())
 
 
-def test_a_dead_object_is_nobodys_orphan() -> None:
+def test_a_dead_object_is_no_orphan() -> None:
     async def main() -> None:
         world = World()
         first = await world.open(put_window=8)
@@ -186,7 +186,7 @@ def test_a_dead_object_is_nobodys_orphan() -> None:
     asyncio.run(main())
 
 
-def test_a_living_tenures_window_is_left_alone() -> None:
+def test_the_window_of_a_live_tenure_is_not_swept() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
@@ -198,7 +198,7 @@ def test_a_living_tenures_window_is_left_alone() -> None:
     asyncio.run(main())
 
 
-def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
+def test_objects_that_a_live_tenure_gave_up_are_deleted_twice() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1, orphan_resweep_ms=0) as metadata:
@@ -207,7 +207,7 @@ def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
             (orphans,) = await metadata.orphan_candidates()
             assert orphans.object_ids == (given_up,)
             await metadata.orphans_deleted(orphans)
-            # Its PUT lands only now: below the floor, where no other sweep looks.
+            # Its PUT arrives only now, below the floor, where no other sweep looks.
             (again,) = await metadata.orphan_candidates()
             assert again == orphans
             await metadata.orphans_deleted(again)
@@ -216,7 +216,7 @@ def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
     asyncio.run(main())
 
 
-def test_the_second_deletion_has_time() -> None:
+def test_the_late_delete_waits_for_its_time() -> None:
     async def main() -> None:
         async with World().tenure(1) as metadata:
             give_up_id(metadata, await take_id(metadata))
@@ -227,7 +227,7 @@ def test_the_second_deletion_has_time() -> None:
     asyncio.run(main())
 
 
-def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
+def test_late_deletes_of_a_sealed_tenure_are_done() -> None:
     async def main() -> None:
         world = World()
         first = await world.open(put_window=2)
@@ -240,7 +240,7 @@ def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
             await append(first, stream, 1)
         assert fold_of(first).mark(first.tenure).floor > given_up
         await first.kill()
-        # Its PUT lands only now.
+        # Its PUT arrives only now.
         second = await world.open(orphan_resweep_ms=0)
         (orphans,) = await second.orphan_candidates()
         assert given_up in orphans.object_ids
@@ -257,7 +257,7 @@ def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
     asyncio.run(main())
 
 
-def test_an_ended_tenure_writes_nothing_more_of_what_it_gave_up() -> None:
+def test_an_ended_tenure_writes_no_more_late_deletes() -> None:
     async def main() -> None:
         world = World()
         first = await world.open()

@@ -1,4 +1,4 @@
-"""The look for orphans, and what happens meanwhile."""
+"""Looking for orphans while other nodes retire tenures and commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKS = id_block.block_prefix(prefix_of("test"), id_block.OBJECTS)
 
 
 class HeldBlocks:
-    """Reads of the id blocks end when they are let go."""
+    """A KV store whose reads of the id blocks wait until the test releases them."""
 
     def __init__(self, kv: KVStore) -> None:
         self._kv = kv
@@ -63,7 +63,7 @@ def test_the_sweep_skips_a_tenure_that_another_node_retires_meanwhile() -> None:
     asyncio.run(main())
 
 
-def test_an_object_that_dies_during_the_look_is_no_orphan() -> None:
+def test_an_object_found_dead_during_the_sweep_is_no_orphan() -> None:
     async def main() -> None:
         world = World(config=replace(CONFIG, put_window=4))
         first = await world.open()

@@ -1,4 +1,4 @@
-"""What a compaction may replace, as far as it is looked up before the commit."""
+"""The look-ups that check a replacement before its commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.metadata.fold.harness import A, Harness
 
 
 def test_a_hole_in_the_metadata_ends_the_check() -> None:
-    """Nothing lives at offset 5: the look-up's answer would be the same for ever."""
+    """There is no live range at offset 5: the look-up would give the same answer for ever."""
     harness = Harness()
     harness.create(A, 3)
     harness.append(A, 10, (3, 1, 0, 10))

@@ -1,4 +1,4 @@
-"""The fold: what records and moves make of streams, and what it refuses."""
+"""The fold: how records and transfers change streams, and which of them it refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_rows_start_where_their_stream_ends(one: Harness) -> None:
     assert one.ranges(4) == [(0, 2, 10)]
 
 
-def test_rows_that_meet_in_one_object_are_one_range(one: Harness) -> None:
+def test_adjacent_rows_in_one_object_are_one_range(one: Harness) -> None:
     found = ((3, 1, 0, 5), (3, 1, 5, 9), (4, 1, 0, 1))
     one.append(A, 10, *found)
     assert one.ranges(3) == [(0, 9, 10)]
@@ -62,7 +62,7 @@ def test_an_entry_uses_what_the_same_record_created() -> None:
     assert one.fold.newest.cuts == {7: 0}
 
 
-def test_created_and_destroyed_in_one_record_leaves_its_object_to_be_counted() -> None:
+def test_a_stream_created_and_destroyed_in_one_record_leaves_a_dead_object() -> None:
     one = Harness()
     found = ((7, 1, 0, 3),)
     one.record(
@@ -95,7 +95,7 @@ def test_a_backward_trim_does_nothing(one: Harness) -> None:
     assert one.fold.starts[3] == 4
 
 
-def test_a_list_opens_what_it_moves(one: Harness) -> None:
+def test_a_transfer_list_opens_its_streams(one: Harness) -> None:
     one.record(A, RecordEntry(closes=(StreamAt(3, 1),)))
     one.move(A, B, (3, 5))
     row = one.fold.row(3)
@@ -104,7 +104,7 @@ def test_a_list_opens_what_it_moves(one: Harness) -> None:
     assert one.fold.held == {A: {4}, B: {3}}
 
 
-def test_all_raises_each_epoch_by_one_and_closed_streams_stay_closed(one: Harness) -> None:
+def test_a_transfer_of_all_raises_each_epoch_and_keeps_streams_closed(one: Harness) -> None:
     one.record(A, RecordEntry(closes=(StreamAt(3, 1),)))
     one.move(A, B)
     found = [one.fold.row(3), one.fold.row(4)]
@@ -114,7 +114,7 @@ def test_all_raises_each_epoch_by_one_and_closed_streams_stay_closed(one: Harnes
     ]
 
 
-def test_a_move_is_void_for_streams_the_holder_no_longer_has(one: Harness) -> None:
+def test_a_transfer_skips_streams_the_holder_no_longer_has(one: Harness) -> None:
     one.move(A, B, (3, 2))
     one.move(A, B, (3, 3), (4, 2))
     row = one.fold.row(3)
@@ -122,7 +122,7 @@ def test_a_move_is_void_for_streams_the_holder_no_longer_has(one: Harness) -> No
     assert row.epoch == 2
 
 
-def test_records_and_moves_fold_once(one: Harness) -> None:
+def test_records_and_transfers_fold_once(one: Harness) -> None:
     one.append(A, 10, (3, 1, 0, 5))
     record = CommitRecord(0, 0, (RecordEntry(trims=(Trim(3, 1, 5),)),))
     run(one.fold.apply_record(A, 2, record, 9))
@@ -146,7 +146,7 @@ def test_records_and_moves_fold_once(one: Harness) -> None:
         RecordEntry(closes=(StreamAt(3, 1),), destroys=(StreamAt(3, 2),)),
     ],
 )
-def test_what_does_not_fit_changes_nothing(one: Harness, entry: RecordEntry) -> None:
+def test_an_entry_that_does_not_fit_changes_nothing(one: Harness, entry: RecordEntry) -> None:
     one.append(A, 10, (3, 1, 0, 5))
     before = (one.fold.row(3), one.fold.mark(A), list(one.fold.ids))
     with pytest.raises(Corrupt, match=r"record 3 of tenure 1\.1"):
@@ -170,7 +170,7 @@ def test_only_the_holder_commits(one: Harness) -> None:
         one.append(B, 10, (3, 1, 0, 5))
 
 
-def test_gaps_in_records_and_moves_are_found(one: Harness) -> None:
+def test_gaps_in_records_and_transfers_are_found(one: Harness) -> None:
     with pytest.raises(Corrupt, match="one is lost"):
         run(one.fold.apply_record(A, 3, CommitRecord(0, 0, ()), 9))
     with pytest.raises(Corrupt, match="one is lost"):
@@ -182,7 +182,7 @@ def test_an_epoch_never_goes_back(one: Harness) -> None:
         one.move(A, B, (3, 1))
 
 
-def test_find_gives_what_overlaps(one: Harness) -> None:
+def test_find_returns_overlapping_ranges(one: Harness) -> None:
     for i in range(10):
         one.append(A, 10 + i, (3, 1, 3 * i, 3 * i + 3))
     ranges = one.fold.newest.ranges[3]

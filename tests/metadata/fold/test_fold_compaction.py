@@ -1,4 +1,4 @@
-"""What compaction records make of the fold, and what it refuses."""
+"""Compaction records in the fold: how they change ranges, and which of them it refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one() -> Compacting:
     return harness
 
 
-def test_outputs_answer_for_their_offsets(one: Compacting) -> None:
+def test_outputs_replace_live_ranges_at_their_offsets(one: Compacting) -> None:
     one.compact([10, 11, 12], output(50, (3, 0, 10), (4, 5, 15)), output(51, (3, 10, 15)))
     assert one.live(3) == [(0, 10, 50), (10, 15, 51), (15, 20, 13)]
     assert one.live(4) == [(0, 5, 10), (5, 15, 50), (15, 20, 13)]
@@ -73,7 +73,7 @@ def test_outputs_are_compacted_again_by_another_tenure(one: Compacting) -> None:
     assert one.fold.newest.patch_count == 1
 
 
-def test_rows_that_meet_are_one_range(one: Compacting) -> None:
+def test_adjacent_rows_are_one_range(one: Compacting) -> None:
     one.compact([10, 11, 12], output(50, (3, 0, 3), (3, 3, 10), (3, 10, 15), (4, 0, 5)))
     assert one.live(3) == [(0, 15, 50), (15, 20, 13)]
     assert one.fold.newest.objects[50].ranges == 2
@@ -90,7 +90,7 @@ def test_a_long_output_is_cut_as_a_checkpoint_needs_it() -> None:
     assert one.fold.newest.objects[50].ranges == 2
 
 
-def test_rows_are_clipped_to_what_the_stream_has_left(one: Compacting) -> None:
+def test_rows_are_clipped_to_the_stream_start(one: Compacting) -> None:
     """Planned before the trims and the destruction, committed after them."""
     one.record(A, RecordEntry(trims=(Trim(3, 1, 12),), destroys=(StreamAt(4, 1),)))
     one.compact([10, 11, 12], output(50, (3, 2, 10), (4, 0, 15)), output(51, (3, 10, 15)))
@@ -122,7 +122,7 @@ def test_a_compaction_folds_once(one: Compacting) -> None:
         ([10], [output(50, (3, 0, 5)), output(50, (4, 0, 5))], "second time"),
     ],
 )
-def test_what_does_not_fit_changes_nothing(
+def test_an_entry_that_does_not_fit_changes_nothing(
     one: Compacting, inputs: list[int], outputs: list[Output], why: str
 ) -> None:
     before = (one.live(3), one.live(4), one.fold.mark(C), sorted(one.fold.newest.objects))

@@ -1,4 +1,4 @@
-"""Ranges over ranges: as a list of offsets would have it."""
+"""Overlaid ranges, compared with a list of offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamlog.metadata.interface import ObjectRow
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[list[ObjectRange], list[ObjectRange]]:
-    """Ranges that meet, and ranges over some whole ones of them."""
+    """Adjacent ranges, and newer ranges over some of them."""
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     lower, at = [], draw(st.integers(0, 3))
     for number, size in enumerate(sizes):
@@ -39,7 +39,7 @@ def by_offset(*found: Sequence[ObjectRange]) -> dict[int, int]:
 
 @settings(max_examples=200, deadline=None)
 @given(layers(), st.integers(0, 40), st.integers(1, 40), st.integers(1, 9))
-def test_the_newer_wins_at_its_offsets(
+def test_newer_ranges_win_at_their_offsets(
     both: tuple[list[ObjectRange], list[ObjectRange]], start: int, size: int, limit: int
 ) -> None:
     lower, upper = both
@@ -63,7 +63,7 @@ def test_the_newer_wins_at_its_offsets(
     assert all(low < high and room > 0 for low, high, room in gaps)
 
 
-def test_of_a_range_whose_end_is_free_the_rest_is_kept() -> None:
+def test_a_range_with_a_visible_end_keeps_the_visible_part() -> None:
     kept, hidden = uncovered([ObjectRange(0, 10, 1)], [ObjectRange(0, 4, 2)])
     assert (kept, hidden) == ([ObjectRange(4, 10, 1)], [])
     kept, hidden = uncovered([ObjectRange(0, 10, 1)], [ObjectRange(5, 10, 2)])
@@ -126,7 +126,7 @@ def test_many_patches_of_one_stream_are_found_by_bisection() -> None:
     ]
 
 
-def test_the_history_knows_who_was_replaced_since() -> None:
+def test_the_history_knows_which_inputs_were_replaced() -> None:
     history = CompactionHistory()
     for number in range(1500):
         history.add(array("Q", [10 * number, 10 * number + 1]))

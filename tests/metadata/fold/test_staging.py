@@ -1,4 +1,4 @@
-"""Staged objects in the metadata: known and in no stream, attached whole or not at all, dropped."""
+"""Staged objects in the metadata: staged, attached as a whole or not at all, dropped."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def a_slow_and_a_quick_one() -> AsyncIterator[
 async def attaching(
     metadata: MetadataSession, kv: ScriptedKV, object_id: int, stream_id: int
 ) -> AsyncIterator[asyncio.Task[Committed]]:
-    """What is done meanwhile comes before the attach, which was judged by what was before."""
+    """Another change comes before the attach, which was planned without it."""
     kv.plan = ["hold"]
     entry = attach_entry(metadata, 1, [object_id], [stream_id])
     waiting = asyncio.create_task(metadata.commit(entry))
@@ -112,7 +112,7 @@ async def attaching(
 
 
 @in_loop
-async def test_attached_objects_follow_what_is_in_their_streams() -> None:
+async def test_attached_objects_follow_the_data_of_their_streams() -> None:
     world = World()
     async with world.tenure() as metadata:
         a, b = await create(metadata, 2)
@@ -136,7 +136,7 @@ async def test_attached_objects_follow_what_is_in_their_streams() -> None:
             assert live.object == row
             assert row in [one.row for one in await metadata.live_objects()]
             await metadata.checkpoint()
-    # What the checkpoint holds is the same for whoever opens it.
+    # Every tenure loads the same from the checkpoint.
     async with world.tenure() as metadata:
         assert await ranges_of(metadata, a) == expected
         assert await metadata.object(first) == row
@@ -144,7 +144,7 @@ async def test_attached_objects_follow_what_is_in_their_streams() -> None:
 
 
 @in_loop
-async def test_a_known_epoch_and_what_came_before_it_change_nothing() -> None:
+async def test_an_epoch_at_or_below_the_last_attached_one_changes_nothing() -> None:
     world = World()
     async with world.tenure() as metadata:
         (a,) = await create(metadata)
@@ -155,7 +155,7 @@ async def test_a_known_epoch_and_what_came_before_it_change_nothing() -> None:
             await attach(metadata, epoch, [again], [a])
         assert metadata.revision == revision + 1
         assert (end(metadata, a), set(metadata.staging.staged)) == (1, {again})
-        # Two at once are one.
+        # Two equal attaches at once count as one.
         entry = attach_entry(metadata, 4, [again], [a])
         await asyncio.gather(metadata.commit(entry), metadata.commit(entry))
         assert end(metadata, a) == 2
@@ -191,7 +191,7 @@ async def test_a_commit_that_does_not_fit_is_refused_whole() -> None:
 
 
 @in_loop
-async def test_who_lost_one_of_the_streams_attaches_none() -> None:
+async def test_a_tenure_that_lost_one_of_the_streams_attaches_nothing() -> None:
     world = World()
     async with world.tenure(1) as first, world.tenure(2) as second:
         a, b = await create(first, 2)
@@ -207,7 +207,7 @@ async def test_who_lost_one_of_the_streams_attaches_none() -> None:
 
 
 @in_loop
-async def test_what_is_dropped_is_dead_and_what_is_attached_is_not_dropped() -> None:
+async def test_unstaged_objects_are_dead_and_attached_ones_stay() -> None:
     world = World()
     async with world.tenure() as metadata:
         (a,) = await create(metadata)
@@ -218,12 +218,12 @@ async def test_what_is_dropped_is_dead_and_what_is_attached_is_not_dropped() -> 
         assert [dead.object_id for dead in metadata.dead_objects()] == [dropped]
         assert await metadata.object(dropped) is None
         assert await ranges_of(metadata, a) == [(0, 1, kept)]
-        await unstage(metadata, kept)  # Nothing is left to do: no record.
+        await unstage(metadata, kept)  # Nothing is left to commit: no record.
         assert (await metadata.compaction_point()).counter == 2
 
 
 @in_loop
-async def test_an_epoch_is_attached_once_whoever_is_asked() -> None:
+async def test_an_epoch_is_attached_once_by_any_node() -> None:
     """A driver that was started again may name other partitions, which another node leads."""
     async with a_slow_and_a_quick_one() as (first, second, kv):
         (a,), (b,) = await create(first), await create(second)
@@ -238,8 +238,8 @@ async def test_an_epoch_is_attached_once_whoever_is_asked() -> None:
 
 
 @in_loop
-async def test_an_attach_that_an_unstage_overtook_is_judged_anew() -> None:
-    """Both were judged by the same fold: the later one must not win."""
+async def test_an_attach_that_an_unstage_overtook_is_planned_again() -> None:
+    """Both were planned by the same fold: the later one must not win."""
     async with a_slow_and_a_quick_one() as (first, second, kv):
         (a,) = await create(first)
         one = await stage(first, (a, 1))
@@ -280,7 +280,7 @@ async def test_a_sealed_tenures_staged_objects_are_no_orphans() -> None:
 
 
 @in_loop
-async def test_placements_go_with_the_object() -> None:
+async def test_placements_are_dropped_with_their_object() -> None:
     world = World()
     async with world.tenure() as metadata:
         (a,) = await create(metadata)
@@ -295,7 +295,7 @@ async def test_placements_go_with_the_object() -> None:
 
 
 @in_loop
-async def test_a_writer_is_forgotten_only_as_it_was_seen() -> None:
+async def test_a_writer_is_forgotten_only_under_the_epoch_that_was_seen() -> None:
     world = World()
     async with world.tenure() as metadata:
         await attach(metadata, 1, [], [])
@@ -307,8 +307,8 @@ async def test_a_writer_is_forgotten_only_as_it_was_seen() -> None:
 
 
 @in_loop
-async def test_an_object_that_dies_during_a_look_up_is_placed_all_the_same() -> None:
-    """Else its own offsets, from 0, would be taken for those of the stream."""
+async def test_an_object_that_dies_during_a_look_up_keeps_its_placements() -> None:
+    """Otherwise its own offsets, from 0, would pass for those of the stream."""
     world = World()
     async with world.tenure() as metadata:
         (a,) = await create(metadata)

@@ -1,4 +1,4 @@
-"""Opening, moving and taking over streams."""
+"""Opening, transferring and taking over streams."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_epochs() -> None:
     asyncio.run(main())
 
 
-def test_an_open_and_a_commit_under_way_do_not_mix() -> None:
-    """A reopen by the holder itself moves its own gen: rows of the old epoch are stripped."""
+def test_a_commit_in_flight_comes_before_a_reopen_or_is_stripped() -> None:
+    """A reopen by the holder raises its own gen: rows of the old epoch are stripped."""
 
     async def main() -> None:
         async with World().tenure() as metadata:
@@ -188,7 +188,7 @@ def test_a_crashed_tenure_is_sealed_by_its_successor() -> None:
     asyncio.run(main())
 
 
-def test_a_living_tenure_is_not_taken_over() -> None:
+def test_a_live_tenure_is_not_taken_over() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
@@ -206,8 +206,8 @@ def test_a_living_tenure_is_not_taken_over() -> None:
     asyncio.run(main())
 
 
-def test_a_stream_is_not_taken_from_the_tenure_that_takes_it() -> None:
-    """A take that was slow finds that its own tenure opened the stream meanwhile.
+def test_a_tenure_does_not_take_a_stream_from_itself() -> None:
+    """A slow take finds that its own tenure has opened the stream meanwhile.
 
     A new epoch would cut off what the engine acknowledged out of its WAL since.
     """
@@ -228,7 +228,7 @@ def test_a_stream_is_not_taken_from_the_tenure_that_takes_it() -> None:
 
 
 @pytest.mark.parametrize("plan", [["lost"], ["dropped"], ["late"], ["away", "lost"]])
-def test_a_move_with_an_unknown_outcome_happens_once(plan: list[str]) -> None:
+def test_a_transfer_with_an_unknown_outcome_happens_once(plan: list[str]) -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)
@@ -247,7 +247,7 @@ def test_a_move_with_an_unknown_outcome_happens_once(plan: list[str]) -> None:
     asyncio.run(main())
 
 
-def test_a_move_that_was_checkpointed_before_its_answer_is_known() -> None:
+def test_a_transfer_that_was_checkpointed_before_its_answer_is_recognised() -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)

@@ -1,4 +1,4 @@
-"""Commits: what is sent, what is resent, what comes back."""
+"""Commits: requests, resent requests, and answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_ten_thousand_streams_take_7_to_29_kb() -> None:
     assert 24_000 < wide < 29_000
 
 
-def test_everything_a_holder_can_change() -> None:
+def test_a_holder_changes_each_field_of_a_stream() -> None:
     async def main() -> None:
         async with World().tenure() as metadata:
             a, b = await create(metadata, 2, topic="t")
@@ -126,7 +126,7 @@ def test_queued_entries_share_a_record_in_the_order_of_calls() -> None:
     asyncio.run(main())
 
 
-def test_records_stay_within_their_bounds_and_entries_whole() -> None:
+def test_records_stay_within_their_bounds_and_split_no_entry() -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)
@@ -164,7 +164,7 @@ def test_records_stay_within_their_bounds_and_entries_whole() -> None:
         ["late", "late", "lost"],
     ],
 )
-def test_unknown_outcomes_end_with_the_same_bytes_applied_once(plan: list[str]) -> None:
+def test_a_record_with_unknown_outcomes_is_applied_once(plan: list[str]) -> None:
     async def main() -> None:
         _, kv, metadata = await scripted()
         (stream,) = await create(metadata)
@@ -182,8 +182,8 @@ def test_unknown_outcomes_end_with_the_same_bytes_applied_once(plan: list[str]) 
     asyncio.run(main())
 
 
-def test_a_late_first_copy_is_taken_for_what_it_is() -> None:
-    """Head = seq - 1 proves nothing: the copy under way lands while the same bytes are resent."""
+def test_a_late_first_copy_of_a_record_is_recognised() -> None:
+    """Head = seq - 1 proves nothing: the first copy is applied while the bytes are sent again."""
 
     async def main() -> None:
         _, kv, metadata = await scripted()
@@ -244,7 +244,7 @@ def test_a_sealed_tenure_commits_nothing() -> None:
     asyncio.run(main())
 
 
-def test_a_seal_is_told_to_whoever_waits() -> None:
+def test_a_seal_ends_waits_for_ids_and_for_the_end() -> None:
     async def main() -> None:
         world = World()
         old = await world.open(put_window=1)
@@ -283,7 +283,7 @@ def test_a_record_applied_before_the_seal_is_acknowledged_after_it() -> None:
     asyncio.run(main())
 
 
-def test_rows_of_a_stream_that_went_and_came_back_are_stripped() -> None:
+def test_rows_of_a_stream_that_was_lost_and_regained_are_stripped() -> None:
     """A→B→A: the holder is the same again, the epoch is not."""
 
     async def main() -> None:
@@ -310,7 +310,7 @@ def test_rows_of_a_stream_that_went_and_came_back_are_stripped() -> None:
         assert lost == [(stream, 2)]
         assert await ranges_of(a, stream) == []
         assert await ranges_of(a, other) == [(0, 2, new.row.object_id)]
-        # What kept no row is an orphan of this tenure.
+        # An object that kept no row is an orphan of this tenure.
         (orphans,) = [o for o in await a.orphan_candidates() if o.tenure == a.tenure]
         assert orphans.object_ids == (only.row.object_id,)
         await a.close(drained=True)
@@ -360,7 +360,7 @@ def test_the_window_of_object_ids_opens_as_ids_are_committed_or_swept() -> None:
         assert orphans.object_ids == (ids[0], ids[1])
         await metadata.orphans_deleted(orphans)
         assert await waiting == ids[-1] + 1
-        # The window moved by a record of its own: nothing else was to be committed.
+        # A record without entries moved the window: there was nothing to commit.
         (record,) = records(kv)
         assert record.entries == ()
         assert record.floor == ids[2]
@@ -370,7 +370,7 @@ def test_the_window_of_object_ids_opens_as_ids_are_committed_or_swept() -> None:
     asyncio.run(main())
 
 
-def test_closing_commits_what_is_queued_then_refuses() -> None:
+def test_closing_commits_queued_entries_then_refuses() -> None:
     async def main() -> None:
         world = World()
         metadata = await world.open()
@@ -388,7 +388,7 @@ def test_closing_commits_what_is_queued_then_refuses() -> None:
     asyncio.run(main())
 
 
-def test_closing_without_a_metadata_store_ends() -> None:
+def test_closing_ends_without_a_metadata_store() -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)
@@ -425,7 +425,7 @@ def test_large_records_go_through_threads() -> None:
     asyncio.run(main())
 
 
-def test_an_answer_that_nobody_waits_for_holds_up_nobody_else() -> None:
+def test_a_cancelled_caller_holds_up_no_other_caller() -> None:
     async def main() -> None:
         world, kv, metadata = await scripted()
         a, b = await create(metadata, 2)
@@ -449,7 +449,7 @@ def test_an_answer_that_nobody_waits_for_holds_up_nobody_else() -> None:
     asyncio.run(main())
 
 
-def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> None:
+def test_a_seal_ends_the_tenure_although_the_caller_in_flight_was_cancelled() -> None:
     async def main() -> None:
         world, kv, metadata = await scripted()
         (stream,) = await create(metadata)
@@ -464,7 +464,7 @@ def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> N
         assert isinstance(await metadata.wait_failed(), TenureFenced)
         with pytest.raises(TenureFenced):
             await append(metadata, stream, 1)
-        # Nothing is written any more, so that nothing is waited for either.
+        # No record is written any more, so `drained` does not wait for one.
         committer_of(metadata).ask_for_floor()
         await asyncio.wait_for(committer_of(metadata).drained(), 60)
         await metadata.close(drained=True)
@@ -473,7 +473,7 @@ def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> N
 
 
 class Counting(InlineOffload):
-    """Knows what was handed over."""
+    """A committer that records the entries it was given."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -484,7 +484,7 @@ class Counting(InlineOffload):
 
 
 @pytest.mark.parametrize("count", [10, 4000])
-def test_large_records_of_others_are_decoded_off_the_loop(count: int) -> None:
+def test_large_records_of_other_nodes_are_decoded_off_the_loop(count: int) -> None:
     async def main() -> None:
         world, offload = World(), Counting()
         async with world.tenure(1) as metadata:
@@ -523,6 +523,6 @@ def test_a_range_of_more_offsets_than_a_row_can_count_is_committed_in_parts() ->
     asyncio.run(main())
 
 
-def test_commits_are_what_the_script_catches() -> None:
+def test_the_script_applies_to_commits_alone() -> None:
     assert commits(((), [Put(b"/sl/test/c/x", b"")]))
     assert not commits(((), [Put(b"/sl/test/m/x", b"")]))

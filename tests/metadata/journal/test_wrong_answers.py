@@ -1,7 +1,7 @@
-"""What a tenure does when the metadata store answers, or holds, what it never should.
+"""A tenure whose metadata store gives answers, or holds values, that break the protocol.
 
-A bug elsewhere, a store that was edited by hand or set back: nothing is acknowledged on such
-ground, whoever waits hears why, and what was committed before stays.
+The cause may be a bug, or a store that was edited by hand or set back. The tenure acknowledges
+nothing, tells waiting callers why, and keeps what was committed before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def failure_of(metadata: MetadataSession) -> StreamlogError:
 # commits
 
 
-def test_a_commit_that_no_repetition_mends_ends_the_tenure_with_the_reason() -> None:
+def test_a_commit_that_can_never_succeed_ends_the_tenure_with_the_reason() -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)
@@ -154,8 +154,8 @@ class NoLease:
         raise Internal("a bug in the metadata store")
 
 
-def test_a_lease_that_cannot_be_kept_for_good_ends_the_tenure_with_the_reason() -> None:
-    """Others would take it for dead; it must not go on as if it were heard of."""
+def test_a_lease_that_can_never_be_kept_ends_the_tenure_with_the_reason() -> None:
+    """Other nodes would take it for dead, so it must end."""
 
     async def main() -> None:
         world = World()
@@ -171,7 +171,7 @@ def test_a_lease_that_cannot_be_kept_for_good_ends_the_tenure_with_the_reason() 
 # fences
 
 
-def test_streams_of_a_holder_without_a_fence_are_not_moved() -> None:
+def test_streams_of_a_holder_without_a_fence_are_not_transferred() -> None:
     async def main() -> None:
         world = World()
         first = await world.open(1)
@@ -182,8 +182,8 @@ def test_streams_of_a_holder_without_a_fence_are_not_moved() -> None:
             await world.kv.txn([], [Delete(fence.key(PREFIX, first.tenure))])
             with pytest.raises(Internal, match="holds streams and has no fence"):
                 await other.open_streams([(stream, None)])
-            await create(other)  # behind the deletion, which is folded on return
-            # What it did stays counted: nothing of it is folded a second time.
+            await create(other)  # after the deletion, which is folded on return
+            # Its mark stays, so that none of its records is folded a second time.
             assert fold_of(other).mark(first.tenure).seq == 2
             await other.checkpoint()
             assert await ranges_of(other, stream) == [(0, 3, object_id)]
@@ -196,7 +196,7 @@ def test_streams_of_a_holder_without_a_fence_are_not_moved() -> None:
     asyncio.run(main())
 
 
-def test_a_tenure_that_lost_its_seal_is_sealed_with_the_move_of_its_streams() -> None:
+def test_an_unsealed_earlier_tenure_is_sealed_with_the_transfer_of_its_streams() -> None:
     async def main() -> None:
         world = World()
         first = await world.open()
@@ -249,7 +249,7 @@ def test_a_tenure_with_an_unfolded_head_or_fence_is_not_retired(what: str) -> No
 # checkpoints
 
 
-def test_a_checkpoint_that_no_repetition_mends_leaves_the_state_whole() -> None:
+def test_a_checkpoint_that_always_fails_leaves_the_state_intact() -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)
@@ -312,7 +312,7 @@ def test_a_checkpoint_whose_last_step_fails_is_in_use_all_the_same() -> None:
 
 
 def test_a_checkpoint_file_that_is_named_and_gone_is_corrupt_and_named() -> None:
-    """Found by a node that has the file in use: a look-up, not an opening."""
+    """A node that uses the file finds it gone: in a look-up, not at opening."""
 
     async def main() -> None:
         world = World()
@@ -329,7 +329,7 @@ def test_a_checkpoint_file_that_is_named_and_gone_is_corrupt_and_named() -> None
     asyncio.run(main())
 
 
-def test_a_checkpoint_that_names_no_file_stands_for_nothing() -> None:
+def test_a_checkpoint_pointer_without_files_covers_nothing() -> None:
     async def main() -> None:
         world = World()
         empty = checkpoint.encode(Checkpoint(0, {}))
@@ -347,7 +347,7 @@ def test_a_checkpoint_that_names_no_file_stands_for_nothing() -> None:
 
 
 class AlwaysCompacted:
-    """Reads at a revision come too late."""
+    """A KV store whose reads at a revision come too late."""
 
     def __init__(self, kv: KVStore) -> None:
         self._kv = kv

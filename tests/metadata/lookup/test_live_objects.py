@@ -1,4 +1,4 @@
-"""What a planner looks at: live objects page by page, and which of an object's rows still live."""
+"""Live objects page by page, and the live parts of an object's rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 16 << 10
 async def parts(
     metadata: MetadataSession, object_id: int, own: Sequence[RangeRow]
 ) -> list[RangeRow]:
-    """Those that live, alone or beside another object's."""
+    """The live parts, asked for alone or together with another object's."""
     both = await metadata.live_parts({object_id: Rows(own), 1 << 60: Rows(own)})
     assert both.keys() == {object_id, 1 << 60}
     assert not len(both[1 << 60])
@@ -70,7 +70,7 @@ def test_parts_of_neighbouring_streams_share_their_blocks() -> None:
     asyncio.run(main())
 
 
-def test_parts_are_what_no_trim_and_no_compaction_took_under_their_epochs() -> None:
+def test_live_parts_are_rows_without_trimmed_and_compacted_offsets() -> None:
     async def main() -> None:
         async with World().tenure() as metadata:
             (a, b) = await create(metadata, 2)

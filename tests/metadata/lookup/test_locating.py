@@ -1,4 +1,4 @@
-"""Objects of ranges that were told: what dies in between is asked for again."""
+"""Locating: an object that dies after its range was sent makes the caller try again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.metadata.lookup.locating import Locating, Section
 from tests.metadata.world import World, append, create
 
 
-def test_an_object_that_dies_between_its_range_and_its_place_is_no_damage() -> None:
+def test_an_object_that_dies_between_its_two_look_ups_is_no_corruption() -> None:
     async def main() -> None:
         async with World().tenure(1) as metadata:
             (stream,) = await create(metadata)

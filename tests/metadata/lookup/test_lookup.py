@@ -1,4 +1,4 @@
-"""Look-ups and checkpoints while a record is being folded, which takes several turns."""
+"""Look-ups and checkpoints while a record is folded, which takes several steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, append, create, new_object, ranges_of
 
 
-def test_a_look_up_meets_a_record_whole_or_not_at_all() -> None:
+def test_a_look_up_sees_all_of_a_record_or_none() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure() as metadata:
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_fails_while_a_record_is_folded_loses_none_of_it(turns
     asyncio.run(main())
 
 
-def test_catching_up_shows_what_others_committed_before() -> None:
+def test_catching_up_folds_earlier_commits_of_other_nodes() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as writer, world.tenure(2) as reader:

@@ -1,4 +1,4 @@
-"""What others did meanwhile: retired a tenure that somebody still asks for, wrote checkpoints."""
+"""Other nodes retire tenures, take streams or write checkpoints during a call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFIX = prefix_of("test")
 
 
 class DeafKV:
-    """Its watches bring nothing while `hears` is not set."""
+    """A KV store whose watches bring nothing until `hears` is set."""
 
     def __init__(self, kv: KVStore) -> None:
         self._kv = kv
@@ -65,7 +65,7 @@ class _DeafWatch:
 
 @asynccontextmanager
 async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[DeafKV, Any]]:
-    """A node that can be made deaf."""
+    """A node whose watches can be held up."""
     kv = DeafKV(more.pop("kv", world.kv))
     metadata = await world.open(node_id, kv=kv, **more)
     try:
@@ -75,7 +75,7 @@ async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[D
 
 
 async def retire(by: MetadataSession, tenure: Tenure) -> None:
-    """Seals the tenure, takes its streams and forgets it. `by` sweeps without a delay."""
+    """Seals and retires the tenure, and takes its streams. `by` sweeps without a delay."""
     await by.seal(tenure, even_if_alive=True)
     await by.take_over(tenure)
     await create(by)  # something to checkpoint
@@ -240,7 +240,7 @@ def test_a_dead_nodes_streams_are_not_taken_without_its_wal() -> None:
 
 
 def test_a_list_of_late_deletes_that_changed_meanwhile_is_written_again() -> None:
-    """Until it is, the ids stay orphans: the floor does not pass them."""
+    """Until the list is written, the ids stay orphans: the floor does not pass them."""
 
     async def main() -> None:
         world = World()
@@ -264,7 +264,7 @@ def test_a_list_of_late_deletes_that_changed_meanwhile_is_written_again() -> Non
 
 
 def test_only_the_latest_transfers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenure that opens streams for months does not grow by it."""
+    """A tenure that opens streams for months keeps a bounded number of request ids."""
 
     async def main() -> None:
         monkeypatch.setattr(follower, "OWN_TRANSFERS_MAX", 3)
@@ -325,7 +325,7 @@ def test_a_checkpoint_that_is_always_overtaken_gives_up_and_loses_nothing() -> N
             assert kv.count == 5
             assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
             files = {one.key for one in (await world.store.list("checkpoint/")).objects}
-            assert len(files) == 1  # what was stored in vain is deleted
+            assert len(files) == 1  # files of the refused attempt are deleted
             await metadata.checkpoint()
             assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
         await metadata.close(drained=True)

@@ -1,4 +1,4 @@
-"""Tenures race under faults: the invariants of the protocol hold, and would be seen to break."""
+"""Tenures race under faults: the protocol's invariants hold, and seeded faults break them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _letter(key: bytes) -> str:
 
 
 def _drop(written: str, compared: str, kind: type = object) -> Mutation:
-    """Transactions that write a `written` key no longer compare `compared` keys."""
+    """A KV store whose transactions that write a `written` key do not compare `compared` keys."""
 
     def mutate(compares: Sequence[Compare], then: Sequence[Operation]) -> Sequence[Compare]:
         if not any(isinstance(one, Put) and _letter(one.key) == written for one in then):

@@ -1,4 +1,4 @@
-"""What an appender does by itself: batches, trims, moves; and how any tenure sends its commit."""
+"""The steps of an appender: batches, trims, moves; and how any tenure sends its commit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checkpoints: `steps` as counts of covered records, `file_steps` with their files in the store.
 
-Attempts use new file names, so `k` never returns to an old value and any answer is definite.
+Attempts use new file names, so `k` never returns to an old value and every answer is final.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def sweep(model: LogModel, state: State) -> Steps:
 
 
 def _deleted(model: LogModel, state: State, obj: int) -> State:
-    """One deletion per run is enough, for it enables nothing; so all views are dropped after it."""
+    """One deletion per run is enough: it enables no step. So all views are dropped after it."""
     return state._replace(
         store=state.store - {(obj, ())},
         budget=state.budget._replace(sweep=0),

@@ -1,4 +1,4 @@
-"""A compactor: reads the fold and `x`, stores one output, commits it; plans anew when refused."""
+"""A compactor: reads the fold and `x`, stores one output, commits it; plans again when refused."""
 
 from __future__ import annotations
 

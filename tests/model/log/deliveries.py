@@ -1,4 +1,4 @@
-"""What the store and the KV store do with a request, and what the sender makes of the answer."""
+"""How the store and the KV store apply a request, and how the sender takes the answer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _answer(model: LogModel, state: State, message: Message, is_applied: bool) -
     if gen_now != node.gen:
         return _refresh(model, state, tenure)
     if x is not None:
-        return state.with_node(tenure, pending=(), is_sent=False)  # x moved: plan again
+        return state.with_node(tenure, pending=(), is_sent=False)  # x has changed: plan again
     return state.with_node(tenure, seq=state.heads[tenure], is_sent=False)
 
 
@@ -114,7 +114,7 @@ def _applied(model: LogModel, state: State, tenure: int) -> State:
 
 
 def _refresh(model: LogModel, state: State, tenure: int) -> State:
-    """The gen moved: adopt the fold; drop ranges of every stream whose epoch changed."""
+    """The gen has changed: adopt the fold; drop ranges of every stream whose epoch changed."""
     node = state.nodes[tenure]
     owned: list[tuple[int, int] | None] = list(node.owned)
     for stream, (epoch, holder, _, end) in enumerate(model.log.fold(state.log).streams):

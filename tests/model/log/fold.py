@@ -1,4 +1,4 @@
-"""The fold of the record log, and what a record may not do to it.
+"""The fold of the record log, and the rules that no record may break.
 
 ("C", tenure, seq, object, ranges, trims)      commit: ranges (stream, epoch, start, values),
                                                trims (stream, epoch, start)
@@ -34,7 +34,7 @@ class Fold(NamedTuple):
 
 
 class RecordLog:
-    """Logs by number, each its parent and one record: a state holds a number alone."""
+    """Logs by number, each a parent and one record, so that a state only holds a number."""
 
     def __init__(self, streams: tuple[tuple[int, int, int, int], ...]) -> None:
         empty = ((),) * len(streams)
@@ -113,7 +113,7 @@ class _Work:
         for stream, new_epoch in zip(streams, epochs, strict=True):
             epoch, holder, low, end = self.streams[stream]
             if holder != source:
-                continue  # void for a stream that the holder no longer has
+                continue  # skips a stream that the holder no longer has
             if new_epoch <= epoch:
                 self.note("move took a stream reopened since, epoch went back")
             self.streams[stream] = (new_epoch, to, low, end)

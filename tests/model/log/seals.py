@@ -1,4 +1,4 @@
-"""Seals by anybody at any moment, and nodes that start again under a new tenure."""
+"""Seals by any node at any moment, and nodes that start again under a new tenure."""
 
 from __future__ import annotations
 

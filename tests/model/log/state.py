@@ -1,4 +1,4 @@
-"""What a state of the log model holds: keys of the KV store, tenures' memories, messages."""
+"""The state of the log model: keys of the KV store, memories of tenures, messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Node(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """An object on its way: PUT, then commit.
+    """An object in flight: PUT, then commit.
 
     `extra` and `compare` are the trims and None of an append, the inputs and `x` of a compaction,
     the files and the old files of a checkpoint.
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each may still happen."""
+    """How often each fault may still happen."""
 
     resend: int = 0
     crash: int = 0
