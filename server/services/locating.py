@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.stream_slices import LiesOnStreams
-from streamlog.metadata.lookup.locating import Locating, LookupPort, Section
+from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
 from streamlog.server.context import (
@@ -135,14 +135,14 @@ class LocateService:
     async def _located(self, windows: Sequence[OffsetWindow]) -> AsyncIterator[LocatedPart]:
         # The pin was put before this call, so objects that the fold has from here on are kept.
         revision = await self._metadata.catch_up()
-        sections: list[Section] = []
+        sections: list[LocateSection] = []
         for number, window in enumerate(windows):
             key, wait_s = TopicPartition(window.topic, window.partition), self._limits.open_wait_ms
             log = await opened_within(wait_s / 1000, self._logs.log(key), key)
             if not isinstance(log, LiesOnStreams):
                 raise Invalid(f"{window.topic} has no objects that could be read past its node")
             sections += [
-                Section(
+                LocateSection(
                     number,
                     segment.stream_id,
                     segment.shift,

@@ -59,7 +59,7 @@ class Backoff:
         self._wait_ms = min(2 * self._wait_ms, self._config.retry_backoff_max_ms)
 
 
-class Retry:
+class RetryPolicy:
     """Makes the Backoff of each operation."""
 
     def __init__(self, config: MetadataConfig, clock: Clock, random: Random) -> None:

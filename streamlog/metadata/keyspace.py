@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.kvstore.interface import KVStore
-from streamlog.metadata.backoff import Retry
+from streamlog.metadata.backoff import RetryPolicy
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.runtime.clock import Clock
@@ -20,7 +20,7 @@ class KeySpace:
     kv: KVStore
     prefix: bytes
     """All keys begin with it (`keys/space.py`)."""
-    retry: Retry
+    retry: RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import KVStore
-from streamlog.metadata.backoff import Retry
-from streamlog.metadata.checkpoint.files import BlockReader
+from streamlog.metadata.backoff import RetryPolicy
+from streamlog.metadata.checkpoint.files import CheckpointReader
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState
 from streamlog.metadata.compaction.compactors import Compactors
 from streamlog.metadata.compaction.garbage import Garbage
@@ -18,7 +18,7 @@ from streamlog.metadata.interface import Recovery
 from streamlog.metadata.journal.checkpointer import Checkpointer
 from streamlog.metadata.journal.committer import Committer
 from streamlog.metadata.journal.follower import Follower
-from streamlog.metadata.journal.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
+from streamlog.metadata.journal.id_allocator import BlockTaker, ObjectIdAllocator, StreamIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.journal.record_sender import RecordSender
 from streamlog.metadata.keys import lineage, recovery
@@ -64,7 +64,7 @@ async def open_metadata(
     check_node_id(node_id)
     config = config or MetadataConfig()
     tools = Tools(config, clock, random, offload, MetadataMetrics(registry))
-    keys = KeySpace(kv, prefix_of(cluster_id), Retry(config, clock, random))
+    keys = KeySpace(kv, prefix_of(cluster_id), RetryPolicy(config, clock, random))
     # Before anything is written, so that metadata of a newer release stays as it is.
     await keys.retry.bounded().run(lambda: check_versions(kv, keys.prefix))
     registered = await register(
@@ -95,7 +95,7 @@ def _build_parts(
     tools: Tools,
 ) -> SessionParts:
     tenure, own_fence, config = registered.tenure, registered.fence, tools.config
-    reader = BlockReader(store, config.block_cache_bytes)
+    reader = CheckpointReader(store, config.block_cache_bytes)
     lookup = Lookup(follower, reader)
     ids = ObjectIds(registered.object_block, config.put_window)
     sender = RecordSender(keys, follower, tenure, own_fence, tools)
@@ -109,7 +109,7 @@ def _build_parts(
         lookup=lookup,
         committer=committer,
         allocator=allocator,
-        stream_ids=StreamIds(blocks),
+        stream_ids=StreamIdAllocator(blocks),
         ownership=OwnershipTransfer(keys, follower, own_fence, tools),
         checkpointer=Checkpointer(keys, store, follower, reader, check, tools),
         compactors=compactors,
@@ -118,7 +118,7 @@ def _build_parts(
     )
 
 
-async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> MetadataState:
+async def _load(loader: Loader, check: LineageCheck, retry: RetryPolicy) -> MetadataState:
     backoff = retry.bounded()
     while True:
         try:

@@ -29,7 +29,7 @@ from streamlog.metadata.compaction_interface import (
 )
 from streamlog.metadata.fold.live_parts import live_parts
 from streamlog.metadata.fold.overlay import ObjectRange
-from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.interface import (
     CommitEntry,
     Committed,
@@ -44,7 +44,11 @@ from streamlog.metadata.interface import (
 from streamlog.metadata.journal.checkpointer import Checkpointer
 from streamlog.metadata.journal.committer import Committer
 from streamlog.metadata.journal.follower import Follower
-from streamlog.metadata.journal.id_allocator import ObjectIdAllocator, StreamIds, check_count
+from streamlog.metadata.journal.id_allocator import (
+    ObjectIdAllocator,
+    StreamIdAllocator,
+    check_count,
+)
 from streamlog.metadata.journal.object_ids import OwnedIds
 from streamlog.metadata.keys import fence
 from streamlog.metadata.keyspace import KeySpace
@@ -82,7 +86,7 @@ class SessionParts:
     lookup: Lookup
     committer: Committer
     allocator: ObjectIdAllocator
-    stream_ids: StreamIds
+    stream_ids: StreamIdAllocator
     ownership: OwnershipTransfer
     checkpointer: Checkpointer
     compactors: Compactors
@@ -177,7 +181,7 @@ class MetadataSession:
         return bool(state.fold.ids) or state.checkpoint is not None
 
     @property
-    def staging(self) -> Staging:
+    def staging(self) -> FoldedStaging:
         """Staged and attached objects, as folded now; read only."""
         return self._follower.state.fold.staging
 

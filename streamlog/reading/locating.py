@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from streamlog.format.rows import Placements
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.lookup.live_objects import new_objects
-from streamlog.metadata.lookup.locating import Locating, Section
+from streamlog.metadata.lookup.locating import LocateSection, Locating
 from streamlog.model.located import Located, LocatedRun, ObjectTable
 from streamlog.repair.view import MetadataView
 
 
-async def located_in(view: MetadataView, sections: Sequence[Section]) -> Located:
+async def located_in(view: MetadataView, sections: Sequence[LocateSection]) -> Located:
     """Looks up all sections. Errors: Corrupt, StoreUnavailable."""
     locating = Locating(_Places(view), sections)
     runs: list[LocatedRun] = []

@@ -27,7 +27,7 @@ from streamlog.metadata.compaction.pins import Pins
 from streamlog.metadata.interface import StreamRow
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.lookup.locating import Section
+from streamlog.metadata.lookup.locating import LocateSection
 from streamlog.model.batch import StreamSlice
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
@@ -237,11 +237,13 @@ class OfflineTopics:
     async def locate(self, windows: Sequence[OffsetWindow]) -> Located:
         """Where the records of all windows lie; call it under a pin."""
         partitions = await self.partitions([(window.topic, window.partition) for window in windows])
-        sections: list[Section] = []
+        sections: list[LocateSection] = []
         for number, window in enumerate(windows):
             partition = partitions[window.topic, window.partition]
             sections += [
-                Section(number, part.stream_id, part.shift, part.start, part.end, part.size_bytes)
+                LocateSection(
+                    number, part.stream_id, part.shift, part.start, part.end, part.size_bytes
+                )
                 for part in slices(partition.segments, window.start, window.end)
             ]
         return await located_in(self._view, sections)

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Conflict, Corrupt, ObjectNotFound
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
-from streamlog.metadata.backoff import Retry
-from streamlog.metadata.checkpoint.files import BlockReader
+from streamlog.metadata.backoff import RetryPolicy
+from streamlog.metadata.checkpoint.files import CheckpointReader
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.config import MetadataConfig
@@ -130,8 +130,8 @@ async def load_view(
     prefix, config = prefix_of(cluster_id), MetadataConfig()
     loader = Loader(kv, store, prefix, offload)
     state = await loader.load()
-    keys = KeySpace(kv, prefix, Retry(config, clock, random))
+    keys = KeySpace(kv, prefix, RetryPolicy(config, clock, random))
     tools = Tools(config, clock, random, offload, MetadataMetrics(CollectorRegistry()))
     still = _Still(keys, loader, state, NOBODY, None, tools)
-    lookup = Lookup(still, BlockReader(store, config.block_cache_bytes))
+    lookup = Lookup(still, CheckpointReader(store, config.block_cache_bytes))
     return MetadataView(kv, cluster_id, prefix, state, lookup)

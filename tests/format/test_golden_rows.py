@@ -50,7 +50,9 @@ def test_the_trailer_of_a_delta() -> None:
         )
 
 
-async def _read_back(end: bytes, named: checkpoint.Checkpoint) -> checkpoint.Checkpoint | None:
+async def _read_back(
+    end: bytes, named: checkpoint.CheckpointPointer
+) -> checkpoint.CheckpointPointer | None:
     store = MemoryObjectStore(SystemClock())
     assert named.delta is not None
     await store.put(named.delta.name, [b"what the reference covers", end])

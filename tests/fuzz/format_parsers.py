@@ -19,7 +19,7 @@ from streamlog.format.checkpoint.state import (
     StagingRows,
     StreamTable,
 )
-from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex, Tail
+from streamlog.format.checkpoint.tail import CheckpointTail, ObjectBlockIndex, RangeBlockIndex
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object import footer as object_footer
 from streamlog.format.object import header as object_header
@@ -39,7 +39,7 @@ from streamlog.format.records.commit import (
     Token,
     Trim,
 )
-from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.format.records.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.rows import ObjectRow, Placement, Placements, Tenure
 from streamlog.format.sealed import seal
@@ -333,13 +333,13 @@ _STATE = CheckpointState(
     2,
 )
 _TAILS = (
-    Tail(
-        RangeIndex(array("Q", [3]), array("Q", [10]), array("Q", [8, 100])),
-        ObjectIndex(array("Q", [5]), array("Q", [100, 190])),
+    CheckpointTail(
+        RangeBlockIndex(array("Q", [3]), array("Q", [10]), array("Q", [8, 100])),
+        ObjectBlockIndex(array("Q", [5]), array("Q", [100, 190])),
         3,
         2,
     ),
-    Tail(state=checkpoint_state.encode_state(_STATE)),
+    CheckpointTail(state=checkpoint_state.encode_state(_STATE)),
 )
 
 
@@ -378,7 +378,7 @@ _COMPACTION = CompactionRecord(
     4,
     array("Q", [3, 5, 1 << 40]),
     (
-        Output(
+        OutputRows(
             7, 99, 50, 40, 1, 0, array("Q", [1, 1, 4]), array("Q", [0, 9, 2]), array("I", [3, 1, 1])
         ),
     ),

@@ -17,9 +17,9 @@ from streamlog.metadata.keys import (
     recovery,
     transfer,
 )
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
-from streamlog.metadata.keys.node import Node
+from streamlog.metadata.keys.node import NodeEntry
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
 from streamlog.metadata.keys.transfer import TransferRecord
@@ -29,7 +29,7 @@ from tests.fuzz.parser import Parser
 
 T = Tenure(7, 9)
 PREFIX = prefix_of("c-1")
-CHECKPOINT = Checkpoint(
+CHECKPOINT = CheckpointPointer(
     77, {T: TenureMark(4, 1, 99)}, FileRef(T, 2, 500, 400, 0xAA), FileRef(T, 1, 300, 200, 0xBB)
 )
 MOVES = (
@@ -65,11 +65,11 @@ PARSERS = (
     Parser(
         "key_checkpoint",
         checkpoint.decode,
-        (checkpoint.encode(CHECKPOINT), checkpoint.encode(Checkpoint(1, {}))),
+        (checkpoint.encode(CHECKPOINT), checkpoint.encode(CheckpointPointer(1, {}))),
         mend=mend_seal,
         is_sealed=True,
     ),
-    Parser("key_node", node.decode, (node.encode(Node(9, True, 64, "host:1", "rack-ä")),)),
+    Parser("key_node", node.decode, (node.encode(NodeEntry(9, True, 64, "host:1", "rack-ä")),)),
     Parser("key_id_counter", id_block.decode_counter, (id_block.encode_counter(5),)),
     Parser("key_id_owner", id_block.decode_owner, (id_block.encode_owner(T),)),
     Parser("key_recovery", recovery.decode, (recovery.encode(Recovery(True, 1, 2, 3, 4)),)),

@@ -47,7 +47,7 @@ class Oracle:
         self.compactions = 0
         self.pending: dict[tuple[str, Tenure, int], int] = {}
         """Records and transfer records in the KV store → their revision."""
-        self.covered: checkpoint.Checkpoint | None = None
+        self.covered: checkpoint.CheckpointPointer | None = None
         self.revision = 0
 
     def apply(self, revision: int, writes: list[Operation]) -> None:

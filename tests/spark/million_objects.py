@@ -14,7 +14,7 @@ from typing import Any
 
 from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.rocks.store import RocksKVStore
-from streamlog.metadata.lookup.locating import Section
+from streamlog.metadata.lookup.locating import LocateSection
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
@@ -66,11 +66,13 @@ async def plan(folder: str, objects: int) -> None:
     began, cpu = time.perf_counter(), time.process_time()
     view = await load_view(kv, store, cluster, clock=clock, random=random, offload=offload)
     windows: list[OffsetWindow] = []
-    sections: list[Section] = []
+    sections: list[LocateSection] = []
     size = OBJECT_BYTES // RANGES_PER_OBJECT
     for row in view.streams():
         ranges = (row.end - row.start) // 10
-        sections.append(Section(len(windows), row.stream_id, 0, row.start, row.end, ranges * size))
+        sections.append(
+            LocateSection(len(windows), row.stream_id, 0, row.start, row.end, ranges * size)
+        )
         windows.append(OffsetWindow("t", len(windows), row.start, row.end))
     located = await located_in(view, sections)
     told = time.perf_counter()

@@ -15,12 +15,12 @@ from streamlog.format.checkpoint.blocks import (
     encode_objects,
 )
 from streamlog.format.checkpoint.state import CheckpointState, DeadTable, StreamTable, encode_state
-from streamlog.format.checkpoint.tail import ObjectIndex, Tail, encode_tail, tail_crc
+from streamlog.format.checkpoint.tail import CheckpointTail, ObjectBlockIndex, encode_tail, tail_crc
 from streamlog.kvstore.interface import KVStore, Operation, Put
 from streamlog.metadata.checkpoint.merge_ranges import RangeChange, RangeMerger
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef, TenureMark
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.steps import run
 from streamlog.objectstore.interface import ObjectStore
@@ -75,19 +75,19 @@ async def fill_metadata(
         [tenure],
     )
     state = encode_state(CheckpointState(table, DeadTable(), array("Q"), 0, objects))
-    delta_ref = await _put(store, tenure, 2, [*_empty()], Tail(state=state))
+    delta_ref = await _put(store, tenure, 2, [*_empty()], CheckpointTail(state=state))
     mark = TenureMark(1, 0, first_object + objects)
     sealed = fence.Fence(False, 0, False, True, 64)
     revision = await kv.revision()
     puts: list[Operation] = [
-        Put(node.key(prefix, node_id), node.encode(node.Node(1, False, 64))),
+        Put(node.key(prefix, node_id), node.encode(node.NodeEntry(1, False, 64))),
         Put(fence.key(prefix, tenure), fence.encode(sealed)),
         Put(head.key(prefix, tenure), head.encode(1)),
         Put(id_block.counter_key(prefix, id_block.OBJECTS), id_block.encode_counter(blocks)),
         Put(id_block.counter_key(prefix, id_block.STREAMS), id_block.encode_counter(1)),
         Put(
             checkpoint.key(prefix),
-            checkpoint.encode(Checkpoint(revision, {tenure: mark}, delta_ref, base_ref)),
+            checkpoint.encode(CheckpointPointer(revision, {tenure: mark}, delta_ref, base_ref)),
         ),
     ]
     for kind, count in ((id_block.OBJECTS, blocks), (id_block.STREAMS, 1)):
@@ -123,9 +123,9 @@ async def _put_base(
             counts = array("I", [RECORDS_PER_RANGE]) * len(ids)
             group = RangeGroup(first_stream + i, 0, counts, ids)
             changes[first_stream + i] = RangeChange(added=[group])
-    merger = RangeMerger(Tail().ranges, 0, changes, "")
+    merger = RangeMerger(CheckpointTail().ranges, 0, changes, "")
     written = run(merger.finish())
-    index, parts = ObjectIndex(), written.parts
+    index, parts = ObjectBlockIndex(), written.parts
     index.positions[0] = written.index.positions[-1]
     for low in range(first_object, first_object + objects, OBJECTS_PER_BLOCK):
         high = min(low + OBJECTS_PER_BLOCK, first_object + objects)
@@ -138,11 +138,13 @@ async def _put_base(
         parts.append(block)
         index.ids.append(low)
         index.positions.append(index.positions[-1] + len(block))
-    return await _put(store, tenure, 1, parts, Tail(written.index, index, written.ranges, objects))
+    return await _put(
+        store, tenure, 1, parts, CheckpointTail(written.index, index, written.ranges, objects)
+    )
 
 
 async def _put(
-    store: ObjectStore, tenure: Tenure, number: int, parts: list[Buffer], tail: Tail
+    store: ObjectStore, tenure: Tenure, number: int, parts: list[Buffer], tail: CheckpointTail
 ) -> FileRef:
     encoded, position = encode_tail(tail), parts_size(parts)
     ref = FileRef(tenure, number, position + len(encoded), position, tail_crc(encoded))
@@ -151,7 +153,7 @@ async def _put(
 
 
 def _empty() -> list[Buffer]:
-    return run(RangeMerger(Tail().ranges, 0, {}, "").finish()).parts
+    return run(RangeMerger(CheckpointTail().ranges, 0, {}, "").finish()).parts
 
 
 __all__ = ["Filled", "fill_metadata"]

@@ -41,7 +41,7 @@ from streamlog.errors import (
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import NO_LEADER_EPOCH
 from streamlog.metadata.fold.generation import SPAN_MAX
-from streamlog.metadata.fold.staging import Stage, Staging, WriterRow
+from streamlog.metadata.fold.staging import FoldedStaging, Stage, WriterRow
 from streamlog.metadata.interface import AttachEntry, CommitEntry, Metadata, StreamRow, UnstageEntry
 from streamlog.model.batch import BatchAttributes, RecordBatch, StreamState
 from streamlog.model.batch_limits import checked_int, refusal_of
@@ -73,7 +73,7 @@ _ROWS_AT_ONCE = 20_000
 
 class StagingMetadata(Metadata, Protocol):
     @property
-    def staging(self) -> Staging: ...
+    def staging(self) -> FoldedStaging: ...
 
 
 class EngineStaging:

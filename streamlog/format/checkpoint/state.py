@@ -35,7 +35,7 @@ from typing import Literal
 
 from streamlog.errors import UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.records.body import Cursor
+from streamlog.format.records.body import RecordCursor
 from streamlog.format.records.staged_entries import (
     Stage,
     WriterRow,
@@ -206,7 +206,7 @@ class _Reader:
 
     def staging(self) -> StagingRows:
         """The staging rows, which are the rest of the state."""
-        cursor = Cursor(self._data[self._position :])
+        cursor = RecordCursor(self._data[self._position :])
         self._position = len(self._data)
         stages, writers, attached = cursor.unpack(STAGING)
         rows = StagingRows(

@@ -48,7 +48,7 @@ def _one() -> array[int]:
 
 
 @dataclass(slots=True)
-class RangeIndex:
+class RangeBlockIndex:
     """First (stream, start) of each range block; block i is positions[i] to [i + 1]."""
 
     streams: array[int] = field(default_factory=lambda: array("Q"))
@@ -66,7 +66,7 @@ class RangeIndex:
 
 
 @dataclass(slots=True)
-class ObjectIndex:
+class ObjectBlockIndex:
     """First object id of each object block; block i lies at positions[i] to positions[i + 1]."""
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -81,15 +81,15 @@ class ObjectIndex:
 
 
 @dataclass(slots=True)
-class Tail:
-    ranges: RangeIndex = field(default_factory=RangeIndex)
-    objects: ObjectIndex = field(default_factory=ObjectIndex)
+class CheckpointTail:
+    ranges: RangeBlockIndex = field(default_factory=RangeBlockIndex)
+    objects: ObjectBlockIndex = field(default_factory=ObjectBlockIndex)
     range_count: int = 0
     object_count: int = 0
     state: bytes = b""
 
 
-def encode_tail(tail: Tail) -> bytes:
+def encode_tail(tail: CheckpointTail) -> bytes:
     state = zstandard.compress(tail.state, 1) if tail.state else b""
     columns = (
         tail.ranges.streams,
@@ -115,7 +115,7 @@ def tail_crc(tail: Buffer) -> int:
     return int(CRC.unpack_from(tail, len(tail) - CRC.size)[0])
 
 
-def decode_tail(data: Buffer, name: str, position: int) -> Tail:
+def decode_tail(data: Buffer, name: str, position: int) -> CheckpointTail:
     """Errors: Corrupt, UnsupportedVersion."""
     try:
         body = unseal(data, VERSION, f"the tail of the checkpoint file {name}")
@@ -130,7 +130,7 @@ def decode_tail(data: Buffer, name: str, position: int) -> Tail:
         ) from error
 
 
-def _decode(body: memoryview) -> Tail:
+def _decode(body: memoryview) -> CheckpointTail:
     _, blocks, object_blocks, ranges, objects, state_size, stored = TAIL.unpack_from(body)
     lengths = (blocks, blocks, blocks + 1, object_blocks, object_blocks + 1)
     if TAIL.size + 8 * sum(lengths) + stored != len(body) or state_size > STATE_BYTES_MAX:
@@ -142,4 +142,6 @@ def _decode(body: memoryview) -> Tail:
     state = decompress_exactly(body[position:], state_size) if stored else b""
     if len(state) != state_size:
         raise ValueError(f"the state has {len(state)} bytes, not {state_size}")
-    return Tail(RangeIndex(*columns[:3]), ObjectIndex(*columns[3:]), ranges, objects, state)
+    return CheckpointTail(
+        RangeBlockIndex(*columns[:3]), ObjectBlockIndex(*columns[3:]), ranges, objects, state
+    )

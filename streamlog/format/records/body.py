@@ -49,7 +49,7 @@ def unpack_body(stored: memoryview, flags: int, size: int) -> memoryview:
     return stored
 
 
-class Cursor:
+class RecordCursor:
     """Reads bytes in order, and never past their end."""
 
     def __init__(self, data: memoryview) -> None:

@@ -44,7 +44,7 @@ import zstandard
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.records.body import Cursor, check_kind, pack_body, unpack_body
+from streamlog.format.records.body import RecordCursor, check_kind, pack_body, unpack_body
 from streamlog.format.records.staged_entries import (
     Attach,
     Stage,
@@ -259,7 +259,7 @@ def _runs(streams: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def _decode_body(body: memoryview) -> tuple[RecordEntry, ...]:
-    cursor = Cursor(body)
+    cursor = RecordCursor(body)
     (count,) = cursor.unpack(U32)
     if count > ENTRIES_MAX:
         raise ValueError(f"{count} entries; at most {ENTRIES_MAX} are in a record")
@@ -268,11 +268,11 @@ def _decode_body(body: memoryview) -> tuple[RecordEntry, ...]:
     return entries
 
 
-def _decode_entry(cursor: Cursor) -> RecordEntry:
+def _decode_entry(cursor: RecordCursor) -> RecordEntry:
     fields: dict[str, tuple[object, ...]] = {}
     for _ in range(cursor.take(1)[0]):
         tag, size, items = cursor.unpack(SECTION)
-        section = Cursor(cursor.take(size))
+        section = RecordCursor(cursor.take(size))
         if tag in RESERVED:
             raise UnsupportedVersion(
                 f"a commit record has a section {tag}, which a newer version of streamlog wrote; "
@@ -288,7 +288,7 @@ def _decode_entry(cursor: Cursor) -> RecordEntry:
     return RecordEntry(**fields)  # type: ignore[arg-type]
 
 
-def _read_create(cursor: Cursor) -> Create:
+def _read_create(cursor: RecordCursor) -> Create:
     stream_id, epoch = cursor.unpack(STREAM)
     tags = []
     for _ in range(cursor.unpack(U16)[0]):
@@ -298,7 +298,7 @@ def _read_create(cursor: Cursor) -> Create:
     return Create(stream_id, epoch, tuple(tags))
 
 
-def _read_object(cursor: Cursor) -> ObjectRows:
+def _read_object(cursor: RecordCursor) -> ObjectRows:
     *fixed, runs = cursor.unpack(OBJECT)
     streams, counts = array("Q"), array("I")
     for _ in range(runs):
@@ -315,20 +315,20 @@ def _read_object(cursor: Cursor) -> ObjectRows:
     )
 
 
-def _read_token(cursor: Cursor) -> Token:
+def _read_token(cursor: RecordCursor) -> Token:
     stream_id, epoch = cursor.unpack(STREAM)
     return Token(stream_id, epoch, bytes(cursor.take(cursor.unpack(U16)[0])))
 
 
-def _read_trim(cursor: Cursor) -> Trim:
+def _read_trim(cursor: RecordCursor) -> Trim:
     return Trim(*cursor.unpack(TRIM))
 
 
-def _read_at(cursor: Cursor) -> StreamAt:
+def _read_at(cursor: RecordCursor) -> StreamAt:
     return StreamAt(*cursor.unpack(STREAM))
 
 
-READERS: dict[int, tuple[str, Callable[[Cursor], object]]] = {
+READERS: dict[int, tuple[str, Callable[[RecordCursor], object]]] = {
     CREATE: ("creates", _read_create),
     OBJECTS: ("objects", _read_object),
     TOKEN: ("tokens", _read_token),

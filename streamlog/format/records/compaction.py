@@ -31,7 +31,7 @@ import zstandard
 
 from streamlog.errors import Corrupt
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.records.body import Cursor, check_kind, pack_body, unpack_body
+from streamlog.format.records.body import RecordCursor, check_kind, pack_body, unpack_body
 from streamlog.format.records.commit import COMPACTION, VERSION
 from streamlog.format.sealed import seal, unseal
 from streamlog.runtime.buffers import Buffer
@@ -43,7 +43,7 @@ ROW_BYTES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputRows:
     """A stored object; row i holds `counts[i]` offsets of stream `streams[i]` from `starts[i]`."""
 
     object_id: int
@@ -62,7 +62,7 @@ class CompactionRecord:
     floor: int
     counter: int
     inputs: array[int]
-    outputs: Sequence[Output]
+    outputs: Sequence[OutputRows]
 
 
 def encode(record: CompactionRecord) -> bytes:
@@ -95,7 +95,7 @@ def decode(value: Buffer) -> CompactionRecord:
     try:
         _, kind, flags, _, size, floor, counter = HEADER.unpack_from(sealed)
         check_kind(kind, COMPACTION)
-        cursor = Cursor(unpack_body(sealed[HEADER.size :], flags, size))
+        cursor = RecordCursor(unpack_body(sealed[HEADER.size :], flags, size))
         (count,) = cursor.unpack(COUNT)
         inputs = from_planes("Q", cursor.take(8 * count))
         if not counter or any(map(le, inputs[1:], inputs)):
@@ -108,17 +108,17 @@ def decode(value: Buffer) -> CompactionRecord:
     return CompactionRecord(floor, counter, inputs, outputs)
 
 
-def rows_of(outputs: Sequence[Output]) -> int:
+def rows_of(outputs: Sequence[OutputRows]) -> int:
     return sum(len(output.streams) for output in outputs)
 
 
-def _output(cursor: Cursor) -> Output:
+def _output(cursor: RecordCursor) -> OutputRows:
     *fixed, rows = cursor.unpack(OUTPUT)
     streams, starts = (from_planes("Q", cursor.take(8 * rows)) for _ in range(2))
     counts = from_planes("I", cursor.take(4 * rows))
     if not all(counts) or any(map(gt, streams, streams[1:])):
         raise ValueError("rows are empty or out of order")
     object_id, size, index_position, index_length, index_crc, store = fixed
-    return Output(
+    return OutputRows(
         object_id, size, index_position, index_length, index_crc, store, streams, starts, counts
     )

@@ -24,7 +24,7 @@ from operator import ge
 from typing import NamedTuple
 
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.records.body import Cursor
+from streamlog.format.records.body import RecordCursor
 from streamlog.format.rows import NO_LEADER_EPOCH, ObjectRow, Placements
 
 NO_EPOCH_STORED = (1 << 32) - 1
@@ -95,7 +95,7 @@ def encode_stage(stage: Stage) -> bytes:
     return head + names + to_planes(stage.streams) + to_planes(stage.counts)
 
 
-def decode_stage(cursor: Cursor) -> Stage:
+def decode_stage(cursor: RecordCursor) -> Stage:
     object_id, size, position, length, crc, store, expires_ms, rows = cursor.unpack(_OBJECT)
     writer_id, attempt = _read_text(cursor), _read_text(cursor)
     streams = from_planes("Q", cursor.take(8 * rows))
@@ -120,7 +120,7 @@ def encode_attach(attach: Attach) -> bytes:
     )
 
 
-def decode_attach(cursor: Cursor) -> Attach:
+def decode_attach(cursor: RecordCursor) -> Attach:
     writer_id = _read_text(cursor)
     epoch, at_ms, counter = cursor.unpack(_ATTACH)
     object_ids = _read_ids(cursor)
@@ -141,7 +141,7 @@ def encode_unstage(unstage: Unstage) -> bytes:
     return b"".join(parts)
 
 
-def decode_unstage(cursor: Cursor) -> Unstage:
+def decode_unstage(cursor: RecordCursor) -> Unstage:
     (counter,) = cursor.unpack(_EPOCH)
     object_ids = _read_ids(cursor)
     (count,) = cursor.unpack(_COUNT)
@@ -163,7 +163,7 @@ def encode_writer(writer: WriterRow) -> bytes:
     )
 
 
-def decode_writer(cursor: Cursor) -> WriterRow:
+def decode_writer(cursor: RecordCursor) -> WriterRow:
     writer_id = _read_text(cursor)
     epoch, at_ms = cursor.unpack(_EPOCH_TIME)
     streams = _read_ids(cursor)
@@ -179,7 +179,7 @@ def encode_attached(object_id: int, placements: Placements) -> bytes:
     return head + b"".join(map(to_planes, columns)) + epochs
 
 
-def decode_attached(cursor: Cursor) -> tuple[int, Placements]:
+def decode_attached(cursor: RecordCursor) -> tuple[int, Placements]:
     (object_id,) = cursor.unpack(_EPOCH)
     streams = _read_ids(cursor)
     bases, epochs = (from_planes("Q", cursor.take(8 * len(streams))) for _ in range(2))
@@ -203,11 +203,11 @@ def _text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _read_text(cursor: Cursor) -> str:
+def _read_text(cursor: RecordCursor) -> str:
     (size,) = cursor.unpack(_LENGTH)
     return bytes(cursor.take(size)).decode()
 
 
-def _read_ids(cursor: Cursor) -> array[int]:
+def _read_ids(cursor: RecordCursor) -> array[int]:
     (count,) = cursor.unpack(_COUNT)
     return from_planes("Q", cursor.take(8 * count))

@@ -33,9 +33,9 @@ from streamlog.format.checkpoint.state import (
     Text,
     encode_state,
 )
-from streamlog.format.checkpoint.tail import Tail, encode_tail
+from streamlog.format.checkpoint.tail import CheckpointTail, encode_tail
 from streamlog.metadata.checkpoint.expired import StreamEnds, count_expired
-from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
+from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile, Levels
 from streamlog.metadata.checkpoint.merge_objects import ObjectMerger
 from streamlog.metadata.checkpoint.merge_ranges import (
     EVERYTHING,
@@ -49,7 +49,7 @@ from streamlog.metadata.checkpoint.runs import block_in, runs
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.fold import Fold, StreamHeader
 from streamlog.metadata.fold.generation import NOTHING, Generation, make_one, pieces_of
-from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.steps import Steps, run_offloaded
@@ -60,7 +60,7 @@ STEP_STREAMS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FoldSnapshot:
     """The fold at a revision, and the frozen generation: all changes since the last checkpoint."""
 
     revision: int
@@ -74,14 +74,14 @@ class Snapshot:
     staging: StagingRows = field(default_factory=StagingRows)
 
 
-def take_snapshot(fold: Fold) -> Snapshot:
+def take_snapshot(fold: Fold) -> FoldSnapshot:
     """Freezes the newest generation and copies the tables of streams: about 1 ms for 30,000.
 
     No other checkpoint may be running.
     """
     make_one(fold.generations)
     fold.generations.append(Generation())
-    return Snapshot(
+    return FoldSnapshot(
         fold.revision,
         dict(fold.info),
         dict(fold.starts),
@@ -97,7 +97,7 @@ def take_snapshot(fold: Fold) -> Snapshot:
 @dataclass(slots=True)
 class BuiltFile:
     parts: list[Buffer]
-    tail: Tail
+    tail: CheckpointTail
     size_bytes: int
     tail_position: int
     tail_crc32c: int
@@ -120,7 +120,7 @@ class BuiltCheckpoint:
 
 
 async def build_checkpoint(
-    snapshot: Snapshot,
+    snapshot: FoldSnapshot,
     levels: Levels,
     dead: Mapping[int, tuple[int, int]],
     cut_streams: set[int],
@@ -128,7 +128,7 @@ async def build_checkpoint(
     live_objects: int,
     *,
     now_ms: int,
-    reader: BlockReader,
+    reader: CheckpointReader,
     offload: Offload,
     config: MetadataConfig,
 ) -> BuiltCheckpoint:
@@ -171,7 +171,7 @@ async def build_checkpoint(
     return BuiltCheckpoint(delta, None, newly_dead, cut, base_dead, live, now_ms)
 
 
-def ends_of(snapshot: Snapshot) -> dict[int, StreamEnds]:
+def ends_of(snapshot: FoldSnapshot) -> dict[int, StreamEnds]:
     """Stream id → what ended ranges in it since the last checkpoint."""
     generation = snapshot.generation
     ends: dict[int, StreamEnds] = {}
@@ -185,11 +185,11 @@ def ends_of(snapshot: Snapshot) -> dict[int, StreamEnds]:
     return ends
 
 
-def _cut_of(snapshot: Snapshot, stream_id: int) -> int:
+def _cut_of(snapshot: FoldSnapshot, stream_id: int) -> int:
     return snapshot.starts[stream_id] if stream_id in snapshot.info else EVERYTHING
 
 
-async def _changes(snapshot: Snapshot, offload: Offload) -> dict[int, RangeChange]:
+async def _changes(snapshot: FoldSnapshot, offload: Offload) -> dict[int, RangeChange]:
     generation = snapshot.generation
     changes = {i: RangeChange(_cut_of(snapshot, i)) for i in generation.cuts}
     items = list(generation.ranges.items())
@@ -222,7 +222,7 @@ async def _object_changes(
     generation: Generation,
     levels: Levels,
     dead_ranges: Counter[int],
-    reader: BlockReader,
+    reader: CheckpointReader,
     offload: Offload,
 ) -> dict[int, ObjectEntry]:
     """An entry for every object that is new or lost ranges, with its count of live ranges."""
@@ -251,7 +251,7 @@ async def _object_changes(
 
 
 async def _find_objects(
-    level: LevelFile, object_ids: Sequence[int], reader: BlockReader, offload: Offload
+    level: LevelFile, object_ids: Sequence[int], reader: CheckpointReader, offload: Offload
 ) -> list[ObjectEntry]:
     index = level.tail.objects
     wanted: dict[int, set[int]] = {}
@@ -301,7 +301,7 @@ async def _add_level(
     level: LevelFile,
     changes: dict[int, RangeChange],
     entries: dict[int, ObjectEntry],
-    reader: BlockReader,
+    reader: CheckpointReader,
     offload: Offload,
 ) -> None:
     """Adds the whole level to the changes of the base; newer ranges hide the level's."""
@@ -346,10 +346,10 @@ async def _merge(
     changes: Mapping[int, RangeChange],
     objects: Mapping[int, ObjectEntry | None],
     state: bytes,
-    reader: BlockReader,
+    reader: CheckpointReader,
     offload: Offload,
 ) -> BuiltFile:
-    tail = old.tail if old is not None else Tail()
+    tail = old.tail if old is not None else CheckpointTail()
     name = old.ref.name if old is not None else ""
     ranges = RangeMerger(tail.ranges, tail.range_count, changes, name)
     if old is not None:
@@ -365,7 +365,7 @@ async def _merge(
         async for first, last, run in runs(old, blocks, reader, objects=True):
             await run_offloaded(offload, entries.feed(run, first, last))
     done = await run_offloaded(offload, entries.finish())
-    new = Tail(written.index, done.index, written.ranges, done.objects, state)
+    new = CheckpointTail(written.index, done.index, written.ranges, done.objects, state)
     encoded = await offload.run(Lane.CPU, encode_tail, new)
     position = done.index.positions[-1]
     crc = int.from_bytes(encoded[-4:], "little")
@@ -378,7 +378,7 @@ async def _merge(
 
 
 def _state(
-    snapshot: Snapshot,
+    snapshot: FoldSnapshot,
     dead: Mapping[int, tuple[int, int]],
     newly_dead: Iterable[int],
     now_ms: int,
@@ -420,6 +420,6 @@ def _state(
             live_objects,
             snapshot.compactions,
             snapshot.compaction_inputs,
-            Staging(snapshot.staging).rows(without=newly_dead),
+            FoldedStaging(snapshot.staging).rows(without=newly_dead),
         )
     )

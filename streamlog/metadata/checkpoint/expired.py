@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from streamlog.format.checkpoint.blocks import RangeGroup, decode_ranges
-from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels, groups_of
+from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile, Levels, groups_of
 from streamlog.metadata.checkpoint.runs import block_in, runs
 from streamlog.metadata.fold.generation import Generation
 from streamlog.metadata.fold.overlay import ObjectRange
@@ -66,7 +66,7 @@ async def count_expired(
     ends: Mapping[int, StreamEnds],
     generation: Generation,
     levels: Levels,
-    reader: BlockReader,
+    reader: CheckpointReader,
     offload: Offload,
 ) -> ExpiredRanges:
     """Errors: ObjectNotFound (a file has gone), StoreUnavailable, Corrupt."""
@@ -124,7 +124,7 @@ def _count_new(
 
 
 async def _wanted_runs(
-    level: LevelFile, ends: Mapping[int, StreamEnds], reader: BlockReader
+    level: LevelFile, ends: Mapping[int, StreamEnds], reader: CheckpointReader
 ) -> AsyncIterator[tuple[int, int, Buffer, Mapping[int, Sequence[int]]]]:
     """(first, last, bytes, streams to check by block) of blocks where ranges may have expired."""
     index = level.tail.ranges

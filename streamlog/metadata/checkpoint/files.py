@@ -26,7 +26,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_objects,
     decode_ranges,
 )
-from streamlog.format.checkpoint.tail import Tail, decode_tail, tail_crc
+from streamlog.format.checkpoint.tail import CheckpointTail, decode_tail, tail_crc
 from streamlog.format.ranged_gets import plan_gets
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.keys.checkpoint import FileRef
@@ -44,7 +44,7 @@ class LevelFile:
     """One checkpoint file: its name, and its index in memory."""
 
     ref: FileRef
-    tail: Tail
+    tail: CheckpointTail
 
     def range_bytes(self, first: int, last: int) -> tuple[int, int]:
         """[start, end) of range blocks first (inclusive) to last (exclusive)."""
@@ -95,7 +95,7 @@ class _FileBlock(NamedTuple):
     length: int
 
 
-class BlockReader:
+class CheckpointReader:
     """Reads blocks of checkpoint files, and caches the decoded ones (LRU)."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int) -> None:
@@ -161,7 +161,7 @@ class BlockReader:
 
 
 async def find_ranges(
-    reader: BlockReader, level: LevelFile, stream_id: int, start: int, end: int, limit: int
+    reader: CheckpointReader, level: LevelFile, stream_id: int, start: int, end: int, limit: int
 ) -> list[ObjectRange]:
     """The level's first ranges, up to `limit`, that overlap [start, end), in order."""
     index = level.tail.ranges
@@ -204,7 +204,9 @@ def blocks_of(
     return blocks, ((1 << 64) - 1, 0)
 
 
-async def find_object(reader: BlockReader, level: LevelFile, object_id: int) -> ObjectEntry | None:
+async def find_object(
+    reader: CheckpointReader, level: LevelFile, object_id: int
+) -> ObjectEntry | None:
     block = level.tail.objects.block_of(object_id)
     if block < 0:
         return None

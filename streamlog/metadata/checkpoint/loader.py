@@ -23,10 +23,10 @@ from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.checkpoint.files import LevelFile, Levels, read_level
 from streamlog.metadata.fold.compaction_history import CompactionHistory
 from streamlog.metadata.fold.fold import Fold, StreamHeader
-from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, transfer
-from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import number_in, tenure_in
 from streamlog.metadata.steps import run_cooperatively
@@ -51,7 +51,7 @@ class MetadataState:
     base_dead_ranges: int = 0
     live_objects: int = 0
     """Number of live objects in the checkpoint."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointPointer | None = None
     checkpoint_revision: int = 0
     """Revision at which the checkpoint pointer was put; 0: there is none."""
     fences: dict[Tenure, Fence] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class MetadataState:
 class CheckpointFiles:
     """The files of a checkpoint pointer that was put at `revision`."""
 
-    checkpoint: Checkpoint | None
+    checkpoint: CheckpointPointer | None
     revision: int
     levels: Levels
     state: CheckpointState | None
@@ -113,7 +113,7 @@ class Loader:
         except RevisionCompacted:
             return None
 
-    async def _read_files(self, named: Checkpoint, revision: int) -> CheckpointFiles:
+    async def _read_files(self, named: CheckpointPointer, revision: int) -> CheckpointFiles:
         levels: list[LevelFile | None] = []
         for ref in (named.delta, named.base):
             levels.append(
@@ -213,7 +213,7 @@ def _state_of(files: CheckpointFiles) -> MetadataState:
         fold.info[stream_id] = StreamHeader(epoch, names[holder], is_open == 1, token, tags)
         fold.held.setdefault(names[holder], set()).add(stream_id)
     fold.compactions = CompactionHistory(files.state.compactions, files.state.compaction_inputs)
-    fold.staging = Staging(files.state.staging)
+    fold.staging = FoldedStaging(files.state.staging)
     state.dead = dict(zip(dead.ids, zip(dead.died_ms, dead.revisions, strict=True), strict=True))
     state.cut_streams = set(files.state.cut_streams)
     state.base_dead_ranges = files.state.base_dead_ranges

@@ -18,7 +18,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_objects,
     encode_objects,
 )
-from streamlog.format.checkpoint.tail import ObjectIndex
+from streamlog.format.checkpoint.tail import ObjectBlockIndex
 from streamlog.metadata.checkpoint.merge_input import blocks_of
 from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
@@ -32,7 +32,7 @@ class ObjectBlocks:
     """The second section of the new file, as written so far."""
 
     parts: list[Buffer] = field(default_factory=list)
-    index: ObjectIndex = field(default_factory=ObjectIndex)
+    index: ObjectBlockIndex = field(default_factory=ObjectBlockIndex)
     objects: int = 0
 
 
@@ -41,7 +41,7 @@ class ObjectMerger:
 
     def __init__(
         self,
-        index: ObjectIndex,
+        index: ObjectBlockIndex,
         object_count: int,
         changes: Mapping[int, ObjectEntry | None],
         name: str,

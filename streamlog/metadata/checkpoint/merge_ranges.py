@@ -26,7 +26,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_ranges,
     encode_ranges,
 )
-from streamlog.format.checkpoint.tail import FILE_HEADER, RangeIndex
+from streamlog.format.checkpoint.tail import FILE_HEADER, RangeBlockIndex
 from streamlog.metadata.checkpoint.merge_input import blocks_of
 from streamlog.metadata.fold.overlay import ObjectRange, overlaid, uncovered
 from streamlog.metadata.steps import Steps
@@ -55,7 +55,7 @@ class RangeBlocks:
     """The first section of the new file, as written so far."""
 
     parts: list[Buffer] = field(default_factory=lambda: [FILE_HEADER])
-    index: RangeIndex = field(default_factory=RangeIndex)
+    index: RangeBlockIndex = field(default_factory=RangeBlockIndex)
     ranges: int = 0
 
 
@@ -121,7 +121,11 @@ class RangeMerger:
     """Merges one file: `feed` every run of the old file's blocks in order, then `finish`."""
 
     def __init__(
-        self, index: RangeIndex, range_count: int, changes: Mapping[int, RangeChange], name: str
+        self,
+        index: RangeBlockIndex,
+        range_count: int,
+        changes: Mapping[int, RangeChange],
+        name: str,
     ) -> None:
         self._old = index
         self._changes = changes

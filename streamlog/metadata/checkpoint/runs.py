@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from streamlog.metadata.checkpoint.files import BlockReader, LevelFile
+from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile
 from streamlog.runtime.buffers import Buffer
 
 RUN_BLOCKS = 64
@@ -14,7 +14,7 @@ STEP_BLOCKS = 8
 
 
 async def runs(
-    level: LevelFile, blocks: Sequence[int], reader: BlockReader, *, objects: bool
+    level: LevelFile, blocks: Sequence[int], reader: CheckpointReader, *, objects: bool
 ) -> AsyncIterator[tuple[int, int, Buffer]]:
     """(first, last, bytes) of neighbouring blocks in the sorted list, at most STEP_BLOCKS each."""
     place = level.object_bytes if objects else level.range_bytes

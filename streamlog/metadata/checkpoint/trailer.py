@@ -20,7 +20,7 @@ import struct
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, ForeignCluster
 from streamlog.metadata.keys import checkpoint
-from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 
 MAGIC = b"SLCKKEY2"
@@ -32,13 +32,15 @@ END_1_BYTES = U32.size + len(MAGIC_1)
 GUESS_BYTES = 4 << 10
 
 
-def encode_trailer(named: Checkpoint, cluster_id: str) -> bytes:
+def encode_trailer(named: CheckpointPointer, cluster_id: str) -> bytes:
     value, name = checkpoint.encode(named), cluster_id.encode()
     owner = name + SIZES.pack(len(value), len(name))
     return value + owner + U32.pack(crc32c(owner)) + MAGIC
 
 
-async def read_trailer(store: ObjectStore, info: ObjectInfo, cluster_id: str) -> Checkpoint | None:
+async def read_trailer(
+    store: ObjectStore, info: ObjectInfo, cluster_id: str
+) -> CheckpointPointer | None:
     """The checkpoint that the delta's trailer holds; None: the file has no trailer, as a base.
 
     Errors: Corrupt, UnsupportedVersion, ForeignCluster, ObjectNotFound, StoreUnavailable.

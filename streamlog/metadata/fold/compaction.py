@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamlog.errors import Corrupt
-from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.metadata.fold.generation import SPAN_MAX, NewObjectEntry, find_in_all
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import ObjectRow
@@ -85,7 +85,7 @@ class CompactionDraft:
         newest.rows += rows
         self._fold.compactions.add(self._record.inputs)
 
-    def _take(self, output: Output) -> Steps[None]:
+    def _take(self, output: OutputRows) -> Steps[None]:
         """Notes the output's rows by stream; adjacent rows become one."""
         last_stream = last_end = -1
         for low in range(0, len(output.streams), STEP_ROWS):

@@ -30,7 +30,14 @@ from streamlog.format.records.staged_entries import leader_epoch_of
 from streamlog.metadata.fold.compaction import CompactionDraft
 from streamlog.metadata.fold.compaction_history import CompactionHistory
 from streamlog.metadata.fold.generation import SPAN_MAX, Generation, NewObjectEntry
-from streamlog.metadata.fold.staging import Attach, Placements, Stage, Staging, Unstage, WriterRow
+from streamlog.metadata.fold.staging import (
+    Attach,
+    FoldedStaging,
+    Placements,
+    Stage,
+    Unstage,
+    WriterRow,
+)
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.keys.transfer import TransferRecord
@@ -76,7 +83,7 @@ class Fold:
         self.held: dict[Tenure, set[int]] = {}
         self.marks: dict[Tenure, TenureMark] = {}
         self.compactions = CompactionHistory()
-        self.staging = Staging()
+        self.staging = FoldedStaging()
         self.generations: list[Generation] = [Generation()]
         """Changes since the checkpoint, the newest last; running checkpoints froze the others."""
 

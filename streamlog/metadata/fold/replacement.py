@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
 from streamlog.errors import Corrupt, Invalid
-from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import SPAN_MAX
@@ -100,7 +100,7 @@ async def check_replaced(
                 await asyncio.sleep(0)
 
 
-def _output(new: NewObject) -> Steps[Output]:
+def _output(new: NewObject) -> Steps[OutputRows]:
     streams, starts, counts = array("Q"), array("Q"), array("I")
     for number, (stream_id, start, end) in enumerate((yield from runs_of(new))):
         if number % STEP_ROWS == STEP_ROWS - 1:
@@ -110,7 +110,7 @@ def _output(new: NewObject) -> Steps[Output]:
             starts.append(part)
             counts.append(min(end - part, SPAN_MAX))
     row = new.row
-    return Output(
+    return OutputRows(
         row.object_id,
         row.size_bytes,
         row.index_position,

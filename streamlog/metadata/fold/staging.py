@@ -24,7 +24,7 @@ from streamlog.format.rows import Placement as Placement
 from streamlog.format.rows import Placements as Placements
 
 
-class Staging:
+class FoldedStaging:
     """`staged` and `attached` are by object id, `writers` by writer id.
 
     `attached_revision` is that of the last record with an attach; 0: the checkpoint covers all.

@@ -46,18 +46,18 @@ from streamlog.metadata.backoff import is_transient
 from streamlog.metadata.checkpoint.build import (
     BuiltCheckpoint,
     BuiltFile,
-    Snapshot,
+    FoldSnapshot,
     build_checkpoint,
     take_snapshot,
 )
-from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
+from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile, Levels
 from streamlog.metadata.checkpoint.loader import MetadataState
 from streamlog.metadata.checkpoint.trailer import encode_trailer
 from streamlog.metadata.fold.fold import NEW_MARK
 from streamlog.metadata.fold.generation import make_one
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import checkpoint, fence, record, transfer
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
 from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.objectstore.cluster.lineage import LineageCheck
@@ -75,9 +75,9 @@ ATTEMPTS_MAX = 5
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     state: MetadataState
-    snapshot: Snapshot
+    snapshot: FoldSnapshot
     built: BuiltCheckpoint
-    checkpoint: Checkpoint
+    checkpoint: CheckpointPointer
     deletes: list[Operation]
     """For each tenure, its covered records and its covered transfer records, where it has any."""
 
@@ -90,7 +90,7 @@ class Checkpointer:
         keys: KeySpace,
         store: ObjectStore,
         follower: Follower,
-        reader: BlockReader,
+        reader: CheckpointReader,
         lineage: LineageCheck,
         tools: Tools,
     ) -> None:
@@ -218,7 +218,7 @@ class Checkpointer:
         await self._delete_own_files()
         return put_at is not None
 
-    async def _write(self, state: MetadataState, snapshot: Snapshot) -> _Attempt:
+    async def _write(self, state: MetadataState, snapshot: FoldSnapshot) -> _Attempt:
         built = await build_checkpoint(
             snapshot,
             state.levels,
@@ -234,7 +234,9 @@ class Checkpointer:
         base = state.levels.base.ref if state.levels.base is not None else None
         if built.base is not None:
             base = await self._put(built.base)
-        named = Checkpoint(snapshot.revision, snapshot.marks, self._name_of(built.delta), base)
+        named = CheckpointPointer(
+            snapshot.revision, snapshot.marks, self._name_of(built.delta), base
+        )
         await self._put_delta(built.delta, named)
         return _Attempt(state, snapshot, built, named, self._deletes(state, named))
 
@@ -244,7 +246,7 @@ class Checkpointer:
         self._metrics.checkpoint_bytes.inc(file.size_bytes)
         return ref
 
-    async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
+    async def _put_delta(self, file: BuiltFile, named: CheckpointPointer) -> None:
         """Stores the delta with its trailer, for a recovery without the metadata store."""
         assert named.delta is not None
         trailer = encode_trailer(named, cluster_of(self._prefix))
@@ -315,7 +317,7 @@ class Checkpointer:
         async with self._follower.lock:
             make_one(state.fold.generations)
 
-    def _deletes(self, state: MetadataState, named: Checkpoint) -> list[Operation]:
+    def _deletes(self, state: MetadataState, named: CheckpointPointer) -> list[Operation]:
         before = state.checkpoint.tenures if state.checkpoint else {}
         deletes: list[Operation] = []
         for tenure, mark in sorted(named.tenures.items()):

@@ -14,7 +14,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.kvstore.interface import Get, Put, RevisionIs, ValueIs
-from streamlog.metadata.backoff import Backoff, Retry, is_transient
+from streamlog.metadata.backoff import Backoff, RetryPolicy, is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds
 from streamlog.metadata.keys import fence, id_block
@@ -111,7 +111,7 @@ class BlockTaker:
         return block
 
 
-class StreamIds:
+class StreamIdAllocator:
     """Hands out stream ids of this tenure's blocks, each once."""
 
     def __init__(self, blocks: BlockTaker) -> None:
@@ -145,7 +145,7 @@ class ObjectIdAllocator:
         self,
         ids: ObjectIds,
         blocks: BlockTaker,
-        retry: Retry,
+        retry: RetryPolicy,
         ask_for_record: Callable[[], None],
     ) -> None:
         self._ids = ids

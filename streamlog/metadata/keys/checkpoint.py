@@ -59,7 +59,7 @@ class FileRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointPointer:
     revision: int
     tenures: Mapping[Tenure, TenureMark]
     delta: FileRef | None = None
@@ -90,7 +90,7 @@ def key(prefix: bytes) -> bytes:
     return prefix + b"k"
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
+def encode(checkpoint: CheckpointPointer) -> bytes:
     parts = [HEADER.pack(VERSION, checkpoint.revision, len(checkpoint.tenures))]
     for tenure, mark in sorted(checkpoint.tenures.items()):
         parts.append(TENURE.pack(*tenure, *mark))
@@ -101,7 +101,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return seal(b"".join(parts))
 
 
-def decode(value: bytes) -> Checkpoint:
+def decode(value: bytes) -> CheckpointPointer:
     """Errors: Corrupt, UnsupportedVersion."""
     body = unseal(value, VERSION, "the checkpoint key")
     end = len(body)
@@ -125,4 +125,4 @@ def decode(value: bytes) -> Checkpoint:
         node_id, node_epoch, *rest = FILE.unpack_from(body, position)
         files[index] = FileRef(Tenure(node_id, node_epoch), *rest)
         position += FILE.size
-    return Checkpoint(revision, tenures, *files)
+    return CheckpointPointer(revision, tenures, *files)

@@ -26,7 +26,7 @@ OBJECT, DISK = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeEntry:
     node_epoch: int
     has_disk_wal: bool
     window: int
@@ -38,7 +38,7 @@ def key(prefix: bytes, node_id: int) -> bytes:
     return prefix + b"n/" + struct.pack(">I", node_id)
 
 
-def encode(node: Node) -> bytes:
+def encode(node: NodeEntry) -> bytes:
     parts = [
         HEADER.pack(VERSION, node.node_epoch, DISK if node.has_disk_wal else OBJECT, node.window)
     ]
@@ -47,7 +47,7 @@ def encode(node: Node) -> bytes:
     return b"".join(parts)
 
 
-def decode(value: bytes) -> Node:
+def decode(value: bytes) -> NodeEntry:
     """Errors: Corrupt, UnsupportedVersion."""
     if value and value[0] > VERSION:
         raise UnsupportedVersion(
@@ -67,4 +67,4 @@ def decode(value: bytes) -> Node:
         raise Corrupt("the metadata value of a node is unreadable") from error
     if version != VERSION or wal not in (OBJECT, DISK) or position != len(value):
         raise Corrupt("the metadata value of a node holds impossible values")
-    return Node(node_epoch, wal == DISK, window, *texts)
+    return NodeEntry(node_epoch, wal == DISK, window, *texts)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from heapq import nsmallest
 
 from streamlog.format.checkpoint.blocks import OBJECTS_PER_BLOCK, ObjectEntry, decode_objects
-from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
+from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile, Levels
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.fold.generation import Generation
 from streamlog.metadata.interface import ObjectRow
@@ -32,7 +32,7 @@ def new_objects(generations: Sequence[Generation]) -> list[LiveObject]:
 async def find_live_objects(
     generations: Sequence[Generation],
     levels: Levels,
-    reader: BlockReader,
+    reader: CheckpointReader,
     after: int,
     limit: int,
 ) -> list[LiveObject]:
@@ -75,7 +75,7 @@ def row_of(entry: ObjectEntry) -> ObjectRow:
 
 
 async def _in_files(
-    levels: Levels, reader: BlockReader, after: int, limit: int
+    levels: Levels, reader: CheckpointReader, after: int, limit: int
 ) -> AsyncGenerator[ObjectEntry, None]:
     async with (
         aclosing(_entries(levels.delta, reader, after, limit)) as newer,
@@ -96,7 +96,7 @@ async def _in_files(
 
 
 async def _entries(
-    level: LevelFile | None, reader: BlockReader, after: int, limit: int
+    level: LevelFile | None, reader: CheckpointReader, after: int, limit: int
 ) -> AsyncGenerator[ObjectEntry, None]:
     if level is None:
         return

@@ -30,7 +30,7 @@ _SCANS_MAX = 8
 """Tries to read all entries while new checkpoints delete the files."""
 
 
-class Section(NamedTuple):
+class LocateSection(NamedTuple):
     """Offsets [start, end) of a window's partition; `shift` more is the offset in the stream."""
 
     window: int
@@ -74,7 +74,7 @@ class Locating:
     Errors of both: StoreUnavailable, MetadataUnavailable, Conflict (try again).
     """
 
-    def __init__(self, lookup: LookupPort, sections: Sequence[Section]) -> None:
+    def __init__(self, lookup: LookupPort, sections: Sequence[LocateSection]) -> None:
         self._lookup = lookup
         self._sections = sorted(sections, key=lambda section: (section.stream_id, section.start))
         self._warm_to = (0, 0)
@@ -159,7 +159,9 @@ class Locating:
                     await asyncio.sleep(0)
 
 
-async def _run(lookup: LookupPort, section: Section, start: int, most: int) -> LocatedRun | None:
+async def _run(
+    lookup: LookupPort, section: LocateSection, start: int, most: int
+) -> LocatedRun | None:
     """The first run of adjacent ranges from `start` on; None: there is none."""
     shift, end = section.shift, section.end + section.shift
     ends, objects = array("q"), array("Q")

@@ -17,7 +17,7 @@ from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.format.checkpoint.blocks import ObjectColumns, decode_objects
 from streamlog.format.rows import Placements
 from streamlog.metadata.checkpoint.files import (
-    BlockReader,
+    CheckpointReader,
     Levels,
     blocks_of,
     find_object,
@@ -39,7 +39,7 @@ U64_MAX = (1 << 64) - 1
 
 
 class Lookup:
-    def __init__(self, follower: Follower, reader: BlockReader) -> None:
+    def __init__(self, follower: Follower, reader: CheckpointReader) -> None:
         self._follower = follower
         self._reader = reader
 

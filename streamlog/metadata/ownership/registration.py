@@ -106,7 +106,9 @@ async def _attempt(
     tenure, old = Tenure(node_id, old_epoch + 1), Tenure(node_id, old_epoch)
     old_key = fence.key(prefix, old)
     old_kv = await kv.get(old_key)
-    entry = node.Node(tenure.node_epoch, mine.has_disk_wal, mine.window, address, tools.config.rack)
+    entry = node.NodeEntry(
+        tenure.node_epoch, mine.has_disk_wal, mine.window, address, tools.config.rack
+    )
     puts = [
         Put(node_key, node.encode(entry)),
         Put(fence.key(prefix, tenure), fence.encode(mine)),

@@ -38,7 +38,7 @@ class Keys:
 
     fences: dict[Tenure, Fence] = field(default_factory=dict)
     heads: dict[Tenure, int] = field(default_factory=dict)
-    nodes: dict[int, node.Node] = field(default_factory=dict)
+    nodes: dict[int, node.NodeEntry] = field(default_factory=dict)
     object_blocks: dict[int, Tenure] = field(default_factory=dict)
     stream_blocks: dict[int, Tenure] = field(default_factory=dict)
     object_counter: int = 0

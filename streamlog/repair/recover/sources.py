@@ -8,7 +8,7 @@ from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound, StreamlogE
 from streamlog.kvstore.interface import KeyValue
 from streamlog.metadata.checkpoint.trailer import read_trailer
 from streamlog.metadata.keys import checkpoint
-from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.repair.frozen_kv import FrozenKV
@@ -22,7 +22,7 @@ from streamlog.runtime.rand import Random
 @dataclass(frozen=True, slots=True)
 class Candidate:
     info: ObjectInfo
-    checkpoint: Checkpoint
+    checkpoint: CheckpointPointer
 
 
 async def find_candidates(

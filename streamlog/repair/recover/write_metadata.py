@@ -20,16 +20,16 @@ from streamlog.engine.kv_client import stored_value
 from streamlog.errors import Conflict
 from streamlog.kvstore.interface import Delete, KVStore, Operation, Put, RevisionIs, prefix_end
 from streamlog.metadata.checkpoint.build import BuiltFile, build_checkpoint, take_snapshot
-from streamlog.metadata.checkpoint.files import BlockReader, Levels
+from streamlog.metadata.checkpoint.files import CheckpointReader, Levels
 from streamlog.metadata.checkpoint.trailer import encode_trailer
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.fold import Fold, StreamHeader
 from streamlog.metadata.fold.generation import SPAN_MAX, NewObjectEntry
-from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.interface import EPOCH_MAX, RECOVERED_EPOCHS, Recovery, Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node, recovery
 from streamlog.metadata.keys import lineage as lineage_key
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster.guard import Lineage
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
@@ -78,7 +78,7 @@ async def write_metadata(
         0,
         0,
         now_ms=clock.now_ms(),
-        reader=BlockReader(store, config.block_cache_bytes),
+        reader=CheckpointReader(store, config.block_cache_bytes),
         offload=offload,
         config=config,
     )
@@ -87,7 +87,7 @@ async def write_metadata(
     if built.base is not None:
         base = _ref(tenure, 1, built.base)
         await store.put(base.name, built.base.parts)
-    named = Checkpoint(revision, {}, _ref(tenure, 2, built.delta), base)
+    named = CheckpointPointer(revision, {}, _ref(tenure, 2, built.delta), base)
     assert named.delta is not None
     trailer = encode_trailer(named, recovered.cluster_id)
     await store.put(named.delta.name, [*built.delta.parts, trailer])
@@ -155,7 +155,7 @@ def _fold(recovered: Recovered, revision: int) -> Fold:
         newest.ranges[stream_id] = ranges
     for object_id, row in recovered.objects.items():
         newest.objects[object_id] = NewObjectEntry(row, counts[object_id], revision)
-    fold.staging = Staging(recovered.staging)
+    fold.staging = FoldedStaging(recovered.staging)
     newest.records = 1
     return fold
 
@@ -174,7 +174,7 @@ def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[
     node_epoch_max = max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD
     for node_id in sorted(recovered.node_epochs):
         if node_id != WRITER_NODE:
-            known = node.Node(node_epoch_max, False, window)
+            known = node.NodeEntry(node_epoch_max, False, window)
             puts.append(Put(node.key(prefix, node_id), node.encode(known)))
     object_blocks = _blocks_ahead(id_block.OBJECTS, recovered.object_id_max)
     stream_blocks = _blocks_ahead(id_block.STREAMS, recovered.stream_id_max)

@@ -22,7 +22,7 @@ from streamlog.format.checkpoint.state import (
     StagingRows,
     StreamTable,
 )
-from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex, Tail
+from streamlog.format.checkpoint.tail import CheckpointTail, ObjectBlockIndex, RangeBlockIndex
 from streamlog.format.records import body as record_body
 from streamlog.format.records import commit as commit_record
 from streamlog.format.records import compaction as compaction_record
@@ -36,7 +36,7 @@ from streamlog.format.records.commit import (
     Token,
     Trim,
 )
-from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.format.records.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.rows import ObjectRow, Placement, Placements
 from streamlog.format.sealed import seal
@@ -56,9 +56,9 @@ from streamlog.metadata.keys import (
     transfer,
 )
 from streamlog.metadata.keys import record as record_key
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
-from streamlog.metadata.keys.node import Node
+from streamlog.metadata.keys.node import NodeEntry
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
 from streamlog.metadata.keys.transfer import TransferRecord
@@ -77,10 +77,10 @@ def rows(object_id: int, streams: list[int], counts: list[int]) -> ObjectRows:
     )
 
 
-def output(object_id: int, *found: tuple[int, int, int]) -> Output:
+def output(object_id: int, *found: tuple[int, int, int]) -> OutputRows:
     """Rows as (stream, start, count)."""
     streams, starts, counts = (array(t, [r[i] for r in found]) for i, t in enumerate("QQI"))
-    return Output(object_id, 1 << 20, 1 << 19, 4096, 0xABCD, 1, streams, starts, counts)
+    return OutputRows(object_id, 1 << 20, 1 << 19, 4096, 0xABCD, 1, streams, starts, counts)
 
 
 RECORD = CommitRecord(
@@ -170,13 +170,13 @@ COMPACTION = CompactionRecord(
         output(1 << 43),
     ),
 )
-TAIL = Tail(
-    RangeIndex(array("Q", [3]), array("Q", [10]), array("Q", [8, 100])),
-    ObjectIndex(array("Q", [5]), array("Q", [100, 190])),
+TAIL = CheckpointTail(
+    RangeBlockIndex(array("Q", [3]), array("Q", [10]), array("Q", [8, 100])),
+    ObjectBlockIndex(array("Q", [5]), array("Q", [100, 190])),
     3,
     2,
 )
-CHECKPOINT = Checkpoint(
+CHECKPOINT = CheckpointPointer(
     77, {T: TenureMark(4, 1, 99)}, FileRef(T, 2, 500, 400, 0xAA), FileRef(T, 1, 300, 200, 0xBB)
 )
 VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]] = {
@@ -189,7 +189,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     ),
     "move_all": (TransferRecord(T, bytes(16), None), transfer.encode, transfer.decode),
     "checkpoint": (CHECKPOINT, checkpoint.encode, checkpoint.decode),
-    "node": (Node(9, True, 64, "host:1", "rack-ä"), node.encode, node.decode),
+    "node": (NodeEntry(9, True, 64, "host:1", "rack-ä"), node.encode, node.decode),
     "counter": (5, id_block.encode_counter, id_block.decode_counter),
     "compactions": (7, counter.encode, counter.decode),
     "owner": (T, id_block.encode_owner, id_block.decode_owner),

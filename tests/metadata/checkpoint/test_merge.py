@@ -15,7 +15,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_objects,
     decode_ranges,
 )
-from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex
+from streamlog.format.checkpoint.tail import ObjectBlockIndex, RangeBlockIndex
 from streamlog.metadata.checkpoint.merge_objects import ObjectBlocks, ObjectMerger
 from streamlog.metadata.checkpoint.merge_ranges import (
     EVERYTHING,
@@ -221,7 +221,7 @@ def entry(object_id: int, live: int) -> ObjectEntry:
 def test_objects_merge_as_in_a_dict(seed: int) -> None:
     rng = random.Random(seed)
     model: dict[int, ObjectEntry] = {}
-    index, count, data, position = ObjectIndex(), 0, b"", 8
+    index, count, data, position = ObjectBlockIndex(), 0, b"", 8
     index.positions[0] = position
     for turn in range(6):
         changes: dict[int, ObjectEntry | None] = {}
@@ -249,7 +249,9 @@ def test_objects_merge_as_in_a_dict(seed: int) -> None:
 
 
 def test_the_index_finds_the_only_block() -> None:
-    index = RangeIndex(array("Q", [3, 3, 3, 8]), array("Q", [0, 10, 20, 5]), array("Q", [0] * 5))
+    index = RangeBlockIndex(
+        array("Q", [3, 3, 3, 8]), array("Q", [0, 10, 20, 5]), array("Q", [0] * 5)
+    )
     assert [index.block_of(3, at) for at in (0, 9, 10, 25)] == [0, 0, 1, 2]
     assert index.block_of(2, 7) == -1
     assert index.block_of(5, 0) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.errors import Corrupt
 from streamlog.format.records.commit import RecordEntry, StreamAt, Trim
-from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.metadata.fold.generation import SPAN_MAX, find_in_all
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.steps import run
@@ -19,16 +19,16 @@ C, D = Tenure(1 << 31 | 1, 1), Tenure(1 << 31 | 2, 1)
 Row = tuple[int, int, int]
 
 
-def output(object_id: int, *rows: Row) -> Output:
+def output(object_id: int, *rows: Row) -> OutputRows:
     """Rows as (stream, start, end)."""
     streams, starts = (array("Q", [row[i] for row in rows]) for i in range(2))
     counts = array("I", [end - start for _, start, end in rows])
-    return Output(object_id, 100, 90, 10, 7, 0, streams, starts, counts)
+    return OutputRows(object_id, 100, 90, 10, 7, 0, streams, starts, counts)
 
 
 class Compacting(Harness):
     def compact(
-        self, inputs: Sequence[int], *outputs: Output, tenure: Tenure = C, counter: int = 0
+        self, inputs: Sequence[int], *outputs: OutputRows, tenure: Tenure = C, counter: int = 0
     ) -> None:
         self.revision += 1
         counter = counter or self.fold.compactions.counter + 1
@@ -123,7 +123,7 @@ def test_a_compaction_folds_once(one: Compacting) -> None:
     ],
 )
 def test_an_entry_that_does_not_fit_changes_nothing(
-    one: Compacting, inputs: list[int], outputs: list[Output], why: str
+    one: Compacting, inputs: list[int], outputs: list[OutputRows], why: str
 ) -> None:
     before = (one.live(3), one.live(4), one.fold.mark(C), sorted(one.fold.newest.objects))
     with pytest.raises(Corrupt, match=rf"record 1 of tenure 2147483649\.1 .*{why}"):

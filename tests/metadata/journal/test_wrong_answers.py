@@ -24,7 +24,7 @@ from streamlog.kvstore.interface import Delete, KVStore, Put, RangeResult
 from streamlog.metadata.checkpoint import loader
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head
-from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, writes
@@ -332,7 +332,7 @@ def test_a_checkpoint_file_that_is_named_and_gone_is_corrupt_and_named() -> None
 def test_a_checkpoint_pointer_without_files_covers_nothing() -> None:
     async def main() -> None:
         world = World()
-        empty = checkpoint.encode(Checkpoint(0, {}))
+        empty = checkpoint.encode(CheckpointPointer(0, {}))
         await world.kv.txn([], [Put(checkpoint.key(PREFIX), empty)])
         async with world.tenure() as metadata:
             assert metadata.streams() == []

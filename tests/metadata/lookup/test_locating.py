@@ -8,7 +8,7 @@ import pytest
 
 from streamlog.errors import MetadataUnavailable
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
-from streamlog.metadata.lookup.locating import Locating, Section
+from streamlog.metadata.lookup.locating import LocateSection, Locating
 from tests.metadata.world import World, append, create
 
 
@@ -17,7 +17,7 @@ def test_an_object_that_dies_between_its_two_look_ups_is_no_corruption() -> None
         async with World().tenure(1) as metadata:
             (stream,) = await create(metadata)
             await append(metadata, stream, 3)
-            locating = Locating(metadata, [Section(0, stream, 0, 0, 3, 100)])
+            locating = Locating(metadata, [LocateSection(0, stream, 0, 0, 3, 100)])
             runs = [run async for part in locating.ranges() for run in part]
             assert [list(run.ends) for run in runs] == [[3]]
             await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))

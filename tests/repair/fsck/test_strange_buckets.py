@@ -13,7 +13,7 @@ from streamlog.format.object.footer import ObjectFooter, ObjectIdentity
 from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_trailer, read_trailer
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.metadata.keys import checkpoint as checkpoint_key
-from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
 from streamlog.metadata.ownership.registration import COMPACTOR
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -25,7 +25,7 @@ from streamlog.runtime.rand import SeededRandom
 from tests.repair.cluster import Cluster, append, read, recovered, run
 
 BLOCK = 1 << 20
-NAMED = Checkpoint(7, {}, FileRef(Tenure(1, 1), 2, 100, 50, 1), None)
+NAMED = CheckpointPointer(7, {}, FileRef(Tenure(1, 1), 2, 100, 50, 1), None)
 
 
 @pytest.mark.parametrize("payload", [b"SLA breach report, 17 items", b"SL\x02\0" + b"\0" * 60])
@@ -81,7 +81,7 @@ def test_the_end_of_a_checkpoint_names_its_cluster() -> None:
         old = value + len(value).to_bytes(4, "little") + MAGIC_1
         new = encode_trailer(NAMED, "mine")
 
-        async def found(content: bytes) -> Checkpoint | None:
+        async def found(content: bytes) -> CheckpointPointer | None:
             assert NAMED.delta is not None
             await store.put(NAMED.delta.name, [b"delta", content])
             (info,) = (await store.list("checkpoint/")).objects

@@ -39,7 +39,7 @@ from streamlog.metadata.compaction.garbage import Garbage
 from streamlog.metadata.compaction.tenure import OwnCompactionTenure
 from streamlog.metadata.fold import plan
 from streamlog.metadata.fold.compaction import CompactionDraft
-from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.journal import checkpointer
 from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds, window_ids
 from streamlog.metadata.journal.record_sender import RecordSender
@@ -560,16 +560,16 @@ def _staged_swept(patch: Patch) -> None:
 
 
 def _place_forgotten(patch: Patch) -> None:
-    def rows(self: Staging, without: Any = ()) -> Any:
+    def rows(self: FoldedStaging, without: Any = ()) -> Any:
         found = original(self, without)
         found.attached = []
         return found
 
-    original = patch.set(Staging, "rows", rows)
+    original = patch.set(FoldedStaging, "rows", rows)
 
 
 def _commits_forgotten(patch: Patch) -> None:
-    patch.set(Staging, "last_epoch", lambda self, writer_id: -1)
+    patch.set(FoldedStaging, "last_epoch", lambda self, writer_id: -1)
     patch.set(EngineStaging, "writer", lambda self, writer_id: WriterState())
 
 

@@ -19,7 +19,7 @@ from streamlog.cli.support.offline import DataLocations
 from streamlog.client import Admin, Producer
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
-from streamlog.metadata.checkpoint.files import BlockReader
+from streamlog.metadata.checkpoint.files import CheckpointReader
 from streamlog.repair.findings import Report
 from streamlog.repair.fsck import objects as check_objects
 from streamlog.spark.cluster.cluster import ServerCluster
@@ -191,7 +191,7 @@ def test_a_scrub_keeps_what_it_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     """Between its snapshot and its checks the node merges everything and writes checkpoints."""
     data = tmp_path / "data"
     monkeypatch.setattr(check_objects, "OBJECTS_MAX", 2)
-    monkeypatch.setattr(BlockReader, "_keep", lambda *_: None)
+    monkeypatch.setattr(CheckpointReader, "_keep", lambda *_: None)
     monkeypatch.setattr(scrub_module, "TASK_OBJECTS_MAX", 1)
     monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
     with node(tmp_path) as running:
