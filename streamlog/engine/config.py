@@ -23,8 +23,8 @@ class StagingConfig:
 
     expiry_ms: int = setting(
         24 * 3600 * 1000,
-        "How long staged objects are kept when nobody commits them. Shorter: what failed jobs left "
-        "goes sooner; a job must commit within this time.",
+        "How long staged objects are kept without a commit. Shorter: objects of failed jobs are "
+        "dropped sooner; a job must commit within this time.",
         minimum=1000,
     )
     writer_memory_ms: int = setting(
@@ -179,7 +179,8 @@ class UploadConfig:
     """wal=disk: how the WAL is emptied into the store."""
 
     upload_bytes_target: int = setting(
-        16 * MIB, "Bytes of one upload. Larger objects cost fewer PUTs, and memory meanwhile."
+        16 * MIB,
+        "Bytes of one upload. Larger objects cost fewer PUTs, and more memory during the upload.",
     )
     upload_interval_ms: int = setting(
         1000,
@@ -283,8 +284,8 @@ class ReadConfig:
     )
     catch_up_piece_bytes: int = setting(
         MIB,
-        "Largest answer to such a consumer meanwhile. Each MiB holds the event loop up for about "
-        "1 ms; smaller answers cost requests, and CPU for each.",
+        "Largest answer to such a consumer while it is throttled. Each MiB holds the event loop up "
+        "for about 1 ms; smaller answers cost requests, and CPU for each.",
         minimum=64 * 1024,
         renamed_from="lagging_piece_bytes",
     )

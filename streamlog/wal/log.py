@@ -111,7 +111,7 @@ class WriteAheadLog:
             self._pool.adopt(file)
         self._stall_lock = asyncio.Lock()
         self._waiting = 0
-        self._failures_told = 0
+        self._known_failures = 0
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._is_forgetting = False
@@ -251,20 +251,20 @@ class WriteAheadLog:
         if self._writer.tenure is None or not entries:
             raise Internal("append before begin, or of nothing")
         self._check_open()
-        told = self._failures_told
+        known_failures = self._known_failures
         start = asyncio.get_running_loop().time()
         try:
-            written = None if self._waiting else await self._write(entries, told)
+            written = None if self._waiting else await self._write(entries, known_failures)
             if not isinstance(written, Written):
-                written = await self._write_after_stall(entries, told)
+                written = await self._write_after_stall(entries, known_failures)
         except OSError as error:
-            self._failures_told = self._writer.failures
+            self._known_failures = self._writer.failures
             self._metrics.write_failures.inc()
             typed = self._typed(error, "writing to the write-ahead log")
             typed.has_no_side_effects = False
             raise typed from error
         except EarlierFailed as error:
-            self._failures_told = self._writer.failures
+            self._known_failures = self._writer.failures
             raise StoreUnavailable(
                 "the group before this one could not be written to the write-ahead log; nothing "
                 "of this one was stored, retry both in order",
@@ -354,23 +354,32 @@ class WriteAheadLog:
         if self._writer.active is not None:
             self._writer.active.file.close()
 
-    async def _write(self, entries: Sequence[StreamEntry], told: int) -> Written | NotWritten:
+    async def _write(
+        self, entries: Sequence[StreamEntry], known_failures: int
+    ) -> Written | NotWritten:
         return await self._offload.run(
-            Lane.WAL, self._writer.write, entries, self._released_through, told
+            Lane.WAL, self._writer.write, entries, self._released_through, known_failures
         )
 
-    async def _write_after_stall(self, entries: Sequence[StreamEntry], told: int) -> Written:
+    async def _write_after_stall(
+        self, entries: Sequence[StreamEntry], known_failures: int
+    ) -> Written:
         """After a stall, one group at a time in the order of calls."""
         self._waiting += 1
         try:
             async with self._stall_lock:
                 self._check_open()
-                outcome = await self._write(entries, told)
+                outcome = await self._write(entries, known_failures)
                 if isinstance(outcome, Written):
                     return outcome
                 file = await self._take_file(outcome.size_bytes)
                 return await self._offload.run(
-                    Lane.WAL, self._writer.resume, entries, self._released_through, told, file
+                    Lane.WAL,
+                    self._writer.resume,
+                    entries,
+                    self._released_through,
+                    known_failures,
+                    file,
                 )
         finally:
             self._waiting -= 1
@@ -386,7 +395,7 @@ class WriteAheadLog:
             # Later groups must fail as well, to keep the order. The writer is stalled, so it does
             # not change the count meanwhile.
             self._writer.failures += 1
-            self._failures_told = self._writer.failures
+            self._known_failures = self._writer.failures
             raise self._typed(error, "making a file of the write-ahead log") from error
 
     async def _persist_release(self, through: int) -> None:

@@ -97,14 +97,14 @@ class GroupWriter:
         """Bytes of all groups ever added to `stored`."""
 
     def write(
-        self, entries: Sequence[StreamEntry], released_through: int, failures_told: int
+        self, entries: Sequence[StreamEntry], released_through: int, known_failures: int
     ) -> Written | NotWritten:
-        """Durable on return. `failures_told`: how many failures the caller knew of.
+        """Durable on return. `known_failures`: how many failures the caller has seen.
 
         Errors: OSError, EarlierFailed, MessageTooLarge.
         """
         group = encode_group(entries)
-        if failures_told < self.failures:
+        if known_failures < self.failures:
             raise EarlierFailed
         if group.size_bytes > self._group_bytes_max:
             raise MessageTooLarge(
@@ -133,12 +133,12 @@ class GroupWriter:
         self,
         entries: Sequence[StreamEntry],
         released_through: int,
-        failures_told: int,
+        known_failures: int,
         file: WalFile,
     ) -> Written:
         """Ends a stall with a file that has room for the group. Errors: OSError, EarlierFailed."""
         self.is_stalled = False
-        if failures_told < self.failures:
+        if known_failures < self.failures:
             self._shelf.sealed.append(file)
             raise EarlierFailed
         group = encode_group(entries)

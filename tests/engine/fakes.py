@@ -1,4 +1,4 @@
-"""A metadata and a WAL in memory, with switches for what goes wrong."""
+"""Metadata and a WAL in memory, with switches for faults."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FakeMetadata:
         self.gate = asyncio.Event()
         self.gate.set()
         self.answers = asyncio.Event()
-        """Cleared: commits take place, and are not answered."""
+        """While cleared, commits take place and are not answered."""
         self.answers.set()
         self.caught_up = 0
         self.while_catching_up: Callable[[], None] = lambda: None
@@ -62,7 +62,7 @@ class FakeMetadata:
         self.is_fenced = False
 
     def steal(self, *stream_ids: int) -> None:
-        """Another node takes the streams; told at once."""
+        """Another node takes the streams; the engine is notified at once."""
         for stream_id in stream_ids:
             row = self.rows[stream_id]
             self.rows[stream_id] = dataclasses.replace(
@@ -232,7 +232,7 @@ class FakeGroup:
 
 
 class FakeWal:
-    """Keeps its groups; `failures` writes fail, every other one of them after it took place."""
+    """Keeps its groups. `failures` writes fail, every other one after it took place."""
 
     def __init__(self) -> None:
         self.groups: list[FakeGroup] = []
@@ -244,7 +244,7 @@ class FakeWal:
         self.gate.set()
         self.group_bytes_max = 128 << 20
         self._undone: list[FakeGroup] = []
-        """Released, which a crash undoes."""
+        """Released sequence; a crash undoes it."""
         self._sequence = 0
         self._tenure = Tenure(0, 0)
 
@@ -297,7 +297,7 @@ class FakeWal:
         self._undone = []
 
     def crash(self) -> None:
-        """What is not durable is gone."""
+        """Drops everything that is not durable."""
         self.groups = self._undone + self.groups
         self._undone = []
         self.released = self.groups[0].sequence - 1 if self.groups else self._sequence

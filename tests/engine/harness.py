@@ -60,7 +60,7 @@ class FlakyStore(MemoryObjectStore):
 
 
 class World:
-    """What outlives a crash."""
+    """Store, metadata and WAL, which outlive a crash of the engine."""
 
     def __init__(
         self, mode: WalMode, config: StreamEngineConfig = QUICK, *, is_virtual: bool = False
@@ -78,7 +78,7 @@ class World:
     async def engine(
         self, *, crash: bool = False
     ) -> AsyncIterator[tuple[EngineStreamClient, Engine]]:
-        """An engine; ended by a drain, or as by a crash."""
+        """An engine; closed at the end, or killed (`crash`)."""
         offload = self._new_offload()
         engine = Engine(
             EngineParts(
@@ -104,7 +104,7 @@ class World:
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs it in a new event loop, for a bounded time."""
+    """Runs the scenario in a new event loop, for a bounded time."""
     asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
 
 
@@ -113,7 +113,7 @@ def batch(payload: bytes, *, records: int = 1, attributes: bytes = b"") -> Recor
 
 
 def sent(append: Awaitable[AppendResult]) -> asyncio.Future[AppendResult]:
-    """The append's future: it can be looked at and cancelled."""
+    """The append as a future."""
     return asyncio.ensure_future(append)
 
 
@@ -140,6 +140,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def error_of(awaitable: Awaitable[object]) -> BaseException | None:
-    """What it raises; None when it does not."""
+    """The error that it raises, or None."""
     (result,) = await asyncio.gather(awaitable, return_exceptions=True)
     return result if isinstance(result, BaseException) else None

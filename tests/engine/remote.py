@@ -36,7 +36,7 @@ class LoopClock:
 
 
 class InlineOffload:
-    """Work takes no time."""
+    """Runs offloaded work inline, without time."""
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ def latency(median_ms: float) -> Moods:
 
 
 def virtually(scenario: Callable[[], Coroutine[Any, Any, None]]) -> float:
-    """Runs it in virtual time; the seconds that went by."""
+    """Runs the scenario in virtual time; returns the seconds that passed."""
     ended: list[float] = []
 
     async def main() -> None:

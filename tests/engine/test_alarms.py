@@ -1,4 +1,4 @@
-"""A node says when it does not get on: each alarm appears, and passes by itself; virtual time."""
+"""A node raises an alarm when its work does not move, and ends it by itself; virtual time."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def names(engine: OpenEngine) -> set[str]:
 
 
 async def raised_after(engine: OpenEngine, name: str, most_s: float) -> float:
-    """Seconds until the alarm is raised; it says the same everywhere."""
+    """Seconds until the alarm is raised; status, log and gauge agree on it."""
     clock = engine.clock
     began = clock.monotonic()
     while name not in await names(engine):
@@ -182,7 +182,7 @@ async def passes(engine: OpenEngine, most_s: float) -> None:
 
 
 class Trouble:
-    """What befalls the requests that match, until it is over: without an error they hang."""
+    """Requests that match fail with `error`, or hang without one, during the block."""
 
     def __init__(self, matches: Matches, error: StreamlogError | None = None) -> None:
         self._matches = matches
@@ -389,7 +389,7 @@ def test_hanging_uploads_raise_an_alarm_even_if_the_store_answers(mode: WalMode)
 
 
 def test_a_refused_upload_raises_an_alarm_with_the_reason() -> None:
-    """Whatever the store says to it: what was sequenced waits, and goes up when it may."""
+    """Sequenced appends wait through any refusal, and are uploaded when the store takes them."""
     world = World()
 
     async def scenario() -> None:
@@ -484,7 +484,7 @@ def test_a_silent_metadata_watch_raises_an_alarm() -> None:
 
 
 def test_missing_object_ids_raise_an_alarm() -> None:
-    """All that may be uncommitted was given up, and the store denies their deletion."""
+    """All possibly uncommitted objects were given up, and the store denies their deletion."""
     world = World()
 
     async def scenario() -> None:
@@ -628,7 +628,7 @@ def test_partitions_that_open_one_after_another_are_not_late() -> None:
 
 
 def test_a_node_that_was_paused_raises_nothing() -> None:
-    """Answers that arrived meanwhile are taken before anything is said."""
+    """Answers that arrived during the pause are processed before an alarm is raised."""
     world = World("disk")
 
     class Skipping(LoopClock):

@@ -85,7 +85,7 @@ def test_a_log_manager_whose_background_work_fails_stops_the_engine_with_the_rea
 
 
 def test_a_batch_without_payload_keeps_the_tenure_from_being_drained(tmp_path: Path) -> None:
-    """It is acknowledged out of the WAL: another node must not open the stream without that."""
+    """The batch is acknowledged: another node must not open the stream without it."""
 
     async def scenario() -> None:
         store = FlakyStore()

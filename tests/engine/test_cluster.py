@@ -1,4 +1,4 @@
-"""Which cluster this is, when nodes start at the same moment."""
+"""The cluster id when nodes start at the same moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.runtime.rand import SeededRandom
 
 
 class OtherStartsFirst(MemoryObjectStore):
-    """Another node starts, and is done, when this one looks at the store for the first time."""
+    """Another node starts, and finishes, when this one reads the store for the first time."""
 
     def __init__(self, kv: MemoryKVStore) -> None:
         super().__init__(SystemClock())

@@ -255,11 +255,11 @@ ROOMY = dataclasses.replace(
     append=AppendConfig(append_bytes_max=1 << 20, batch_bytes_max=48 << 10, retry_backoff_ms=50),
 )
 ROOM_S = [(0.1, 48 << 10), (0.3, 1 << 30)]
-"""When there is room for a batch alone, and for all."""
+"""When room appears: for one batch, and for all."""
 
 
 async def strike_on_full_disk(lab: Lab, mode: WalMode) -> int:
-    """Uploads are refused, cut, and wait for each other and for room, which comes. How many."""
+    """Uploads are refused, cut, and wait for each other and for room. Counts the awaits."""
     components = lab.components(has_disk=mode == "disk")
     store: Any = CrampedStore(components.store)
     components = dataclasses.replace(components, store=store)
@@ -295,7 +295,7 @@ def check_no_task(lab: Lab) -> None:
 
 
 async def check_log(lab: Lab, engine: OpenEngine, log: AbstractLog) -> None:
-    """It takes appends, and has what it acknowledged; or it says why not."""
+    """The engine takes appends and has the acknowledged ones; or it has failed with a reason."""
     later = start("other later append to the log", append_and_fetch(log))
     await lab.answered(later, within_s=ANSWER_S)
     error = later.exception()

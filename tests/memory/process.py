@@ -21,7 +21,7 @@ CONFIG = StreamEngineConfig(
     metadata=MetadataConfig(block_cache_bytes=MIB),
     compaction=CompactionConfig(compaction_memory_bytes=4 * MIB, object_stats_cache_bytes=MIB),
 )
-"""So small that what is not charged for shows."""
+"""Small bounds, so that uncharged memory shows."""
 
 
 def bounds(config: StreamEngineConfig) -> dict[str, int]:
@@ -39,7 +39,7 @@ def bounds(config: StreamEngineConfig) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the process said at its end; `peak_bytes` of resident memory."""
+    """The process's report at its end; `peak_bytes`: of resident memory."""
 
     peak_bytes: int
     facts: dict[str, int]
@@ -68,7 +68,7 @@ def measure(module: str, *args: str) -> Measured:
 
 
 def run(module: str, *args: str) -> str:
-    """Runs `module` as a process of its own; what it printed."""
+    """Runs `module` as a process of its own; returns its output."""
     done = subprocess.run(
         [sys.executable, "-m", module, *args],
         stdout=subprocess.PIPE,

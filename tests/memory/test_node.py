@@ -42,7 +42,7 @@ def read_all(server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wal", ["disk", "object"])
 def test_a_node_under_load_and_catching_up_keeps_to_its_bounds(wal: str, tmp_path: Path) -> None:
-    """60 MB go in and are read by a client, then once more by one of the restarted node."""
+    """A client writes and reads 60 MB; another one reads them from the restarted node."""
     names = {name: knobs()[name].environment for name in SMALL}
     environment = {names[name]: str(value) for name, value in SMALL.items()}
     node = NodeProcess(tmp_path, wal=wal, environment=environment)

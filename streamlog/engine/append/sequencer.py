@@ -313,7 +313,7 @@ class Sequencer:
         def expire() -> None:
             if not future.done():
                 future.set_exception(
-                    DeadlinePassed("the append was not stored; what came before it is under way")
+                    DeadlinePassed("the append was not stored; appends before it are under way")
                 )
 
         confirmed.add_done_callback(answer)

@@ -11,7 +11,7 @@ from streamlog.wal.log import WriteAheadLog
 
 
 class UploadChecks:
-    """Tells whether uploads, WAL writes and the release of the WAL move."""
+    """Checks that uploads, WAL writes and the release of the WAL move."""
 
     def __init__(
         self,

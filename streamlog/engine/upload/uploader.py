@@ -61,7 +61,7 @@ class Upload:
 
 
 class UploadListener(Protocol):
-    """What an uploader tells its owner."""
+    """The owner of an uploader, which it notifies."""
 
     def batch_committed(self, group: Group, committed: Committed | None) -> None:
         """Called for each batch, in order. `committed` None: nothing of it had to be committed."""

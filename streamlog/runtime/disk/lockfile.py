@@ -1,8 +1,8 @@
-"""A lock on a folder that says who holds it.
+"""A lock on a folder that names its holder.
 
 The lock is the kernel's (flock): it ends with the process, however that ends. The file's content
-only tells others whom to ask; it is stale when nobody holds the lock. A child made by fork without
-exec shares the lock.
+only names the holder to other processes; it is stale when the lock is free. A child made by fork
+without exec shares the lock.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def publish(path: str, address: str) -> None:
 
 
 def check_free(path: str) -> None:
-    """Nobody holds the lock at `path` at this moment; a file that is not there is free.
+    """Raises if a process holds the lock at `path`; a missing file is free.
 
     Errors: DataInUse, OSError.
     """

@@ -250,7 +250,7 @@ def test_appends_are_admitted_again_when_the_failing_group_lost_all_its_streams(
 
 
 def test_an_append_whose_stream_is_lost_during_the_write_fails() -> None:
-    """The group is answered between the loss and the sweep of what is unconfirmed."""
+    """The group is answered between the loss and the pass over unconfirmed appends."""
 
     async def scenario() -> None:
         world = World("disk")

@@ -1,4 +1,4 @@
-"""Who gets room in the append queue, and in which order."""
+"""In which order waiting appends get room in the budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.harness import until
 
 
 class Queue:
-    """Waiters by name, and what became of them."""
+    """Named waiters, and their outcomes."""
 
     def __init__(self, bound_bytes: int) -> None:
         self.pressed = 0

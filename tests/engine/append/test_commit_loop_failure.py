@@ -1,4 +1,4 @@
-"""Whatever ends the commit loop, all who wait for it are told, and all who come later."""
+"""When the commit loop fails, all waiting and all later calls get the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_S = 20.0
 
 
 def calls(engine: OpenEngine, streams: list[Stream]) -> list[asyncio.Future[Any]]:
-    """One of each kind that waits for a commit; stream 0 to 3 have three batches."""
+    """One call of each kind that waits for a commit; streams 0 to 3 have three batches."""
     return [
         asyncio.ensure_future(call)
         for call in (
@@ -72,7 +72,7 @@ def test_every_caller_gets_the_reason_of_an_unexpected_exception(
 
 
 def test_a_commit_under_way_is_answered_when_another_part_of_the_metadata_fails() -> None:
-    """The store never answers the commit: it may have happened, and the answer says so."""
+    """The store never answers the commit, so the outcome is reported as unknown."""
 
     async def scenario() -> None:
         kv = ScriptedKV(MemoryKVStore(SystemClock()))

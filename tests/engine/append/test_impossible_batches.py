@@ -1,4 +1,4 @@
-"""What no format can hold is refused before it has an offset; everybody else goes on.
+"""A batch that no format can hold is refused before it gets an offset; other appends go on.
 
 The engine and its files are the real ones: what passes must be stored, compacted and read back.
 """

@@ -1,4 +1,4 @@
-"""Appends whose callers were refused or have left: their bytes go, and they block nobody.
+"""Appends that were refused or cancelled: their bytes are freed, and they block no other append.
 
 In virtual time: a deadline passes when nothing else is left to do, never while appends are made.
 """
@@ -30,11 +30,11 @@ AWAY = 1 << 30
 
 
 class Payload(bytearray):
-    """Can be referred to weakly."""
+    """A payload with weak references."""
 
 
 class Payloads:
-    """What was appended, and how much of it is in memory."""
+    """Appended payloads, and how many of them are in memory."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Payload]] = []
@@ -51,7 +51,7 @@ class Payloads:
 
 @pytest.fixture(autouse=True)
 def _no_garbage_collection() -> Any:
-    """What is let go goes at once, not when the collector comes by."""
+    """Memory must be freed at once, without the cycle collector."""
     gc.collect()
     gc.disable()
     yield
@@ -59,7 +59,7 @@ def _no_garbage_collection() -> Any:
 
 
 async def fill(engine: Engine, stream: Stream) -> list[asyncio.Future[Any]]:
-    """Appends until there is no room, and one that waits for it without a deadline."""
+    """Appends until the budget is full, and one append that waits without a deadline."""
     kept = [sent(stream.append(RecordBatch(1, 0, (bytes(400 << 10),)))) for _ in range(3)]
     assert engine.budget.waiters == 1
     return kept
@@ -171,7 +171,7 @@ def test_an_append_that_leaves_a_barrier_releases_its_room(mode: WalMode, ends: 
 @both
 @pytest.mark.parametrize("stage", ["open", "wal", "put", "commit", "answer"])
 def test_a_cancelled_append_is_stored_and_releases_its_bytes(mode: WalMode, stage: str) -> None:
-    """Wherever it is on its way. Appends before, beside and after it are answered."""
+    """The append is cancelled at every stage; appends before, beside and after it are answered."""
 
     async def scenario() -> None:
         world, payloads = World(mode, NO_CACHE, is_virtual=True), Payloads()

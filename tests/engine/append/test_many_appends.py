@@ -1,4 +1,4 @@
-"""Very many small appends at once: what they make is cut to what a WAL group and a record hold."""
+"""Very many small appends at once: groups and objects stay within the bounds of WAL and record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Place:
 
 
 def test_many_appends_without_payload_fit_into_a_small_wal(tmp_path: Path) -> None:
-    """Their places and attributes alone would pass what the WAL takes as one group."""
+    """Their tables and attributes alone would exceed one group of the WAL."""
 
     async def scenario() -> None:
         async with Place("disk", tmp_path).opened(SMALL_WAL) as log:

@@ -1,4 +1,4 @@
-"""A change of the fencing token that is slow, left, refused or lost blocks nobody for good."""
+"""A token change that is slow, cancelled, refused or lost blocks no append for ever."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_appends_behind_a_slow_change_wait_within_their_deadline(mode: WalMode) 
 @pytest.mark.parametrize("leaves", ["cancelled", "deadline"])
 @pytest.mark.parametrize("stage", ["confirm", "commit", "answer"])
 def test_a_token_change_whose_caller_is_cancelled(mode: WalMode, stage: str, leaves: str) -> None:
-    """Before its commit nothing is changed; from there on it goes on."""
+    """Cancelled before its commit it changes nothing; later it runs to its end."""
 
     async def scenario() -> None:
         world = World(mode)
@@ -162,7 +162,7 @@ def test_waiting_changes_and_appends_fail_when_the_engine_stops(
 
 
 def test_an_append_behind_a_change_is_acknowledged_after_its_commit() -> None:
-    """Out of the WAL it would be back after a crash, and the old token with it."""
+    """Acknowledged earlier, it would be replayed after a crash that brings the old token back."""
 
     async def scenario() -> None:
         world = World("disk")
@@ -194,7 +194,7 @@ def test_an_append_behind_a_change_is_acknowledged_after_its_commit() -> None:
 
 @both
 def test_appends_keep_their_order_when_one_at_the_barrier_releases_room(mode: WalMode) -> None:
-    """The refused one's room goes to an append that was called after those behind it."""
+    """The refused append's room goes to an append that was called after the waiting ones."""
 
     async def scenario() -> None:
         config = dataclasses.replace(

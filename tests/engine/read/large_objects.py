@@ -1,4 +1,4 @@
-"""Objects as compaction leaves them, in an engine's store, and readers that go through them."""
+"""Objects as compaction writes them, in an engine's store, and readers of them."""
 
 from __future__ import annotations
 

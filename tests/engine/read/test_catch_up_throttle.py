@@ -1,4 +1,4 @@
-"""Readers far behind beside appends and tail reads, in virtual time."""
+"""Catch-up reads beside appends and tail reads, in virtual time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class OldStream:
         return await self.old.fetch(start, self.old.confirm_offset, 8 * MIB, context)
 
     async def read(self, size_bytes: int, context: FetchContext = WAIT) -> float:
-        """Seconds that reading so much from the start on takes, again and again."""
+        """Seconds to read so much, from the start again and again."""
         began = asyncio.get_running_loop().time()
         position = read = 0
         while read < size_bytes:
@@ -72,7 +72,7 @@ class OldStream:
 
     @asynccontextmanager
     async def appends(self, every_s: float = 0.01) -> AsyncIterator[None]:
-        """Others who append meanwhile."""
+        """Appends run during the block."""
 
         async def append() -> None:
             while True:

@@ -1,4 +1,4 @@
-"""Streams of one object that are read one after another: few GETs, and little in vain."""
+"""Streams of one object, read one after another: few GETs, and few bytes read in vain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE = len(STREAMS) * len(PAYLOAD)
 
 
 class SlowStore(FlakyStore):
-    """Each GET takes a while, so that others meet it under way."""
+    """Each GET takes a while, so that other readers wait for it."""
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         data = await super().get(key, start, length)
@@ -37,7 +37,7 @@ class SlowStore(FlakyStore):
 async def gets_of(
     order: Iterable[int], *, readers: int = 1, config: ReadConfig | None = None
 ) -> tuple[int, int]:
-    """GETs but for the index, and their bytes, when the streams are read in that order."""
+    """GETs of data, and their bytes, when the streams are read in that order."""
     world = World("object", dataclasses.replace(QUICK, read=config or ReadConfig()))
     world.store = SlowStore()
     await store_object(world, 1, [(one, 0) for one in STREAMS], 1)
@@ -48,7 +48,7 @@ async def gets_of(
 
 
 async def _read(streams: EngineStreamClient, order: Iterable[int], readers: int) -> list[int]:
-    """Those that are told Corrupt."""
+    """Streams whose readers get Corrupt."""
     left, failed = iter(order), []
 
     async def reader() -> None:
@@ -111,7 +111,7 @@ def test_reading_ahead_for_scans_can_be_switched_off() -> None:
 
 
 class LargeGetsFail(SlowStore):
-    """Those of more than a stream, as often as `failures` says."""
+    """Fails `failures` GETs of more than one stream."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()

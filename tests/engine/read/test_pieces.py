@@ -23,7 +23,7 @@ PIECE = 2 * MIB
 CONFIG = dataclasses.replace(QUICK, read=ReadConfig(get_piece_bytes=PIECE))
 
 Tell = Callable[[int], Awaitable[bool]]
-"""Tells the piece of that number, on a thread; what `arrived` said."""
+"""Passes the piece to `arrived` on a thread; returns its result."""
 
 
 class SteeredStore(FlakyStore):
@@ -33,7 +33,7 @@ class SteeredStore(FlakyStore):
         super().__init__()
         self._script = script
         self.large: list[tuple[int, int]] = []
-        """First byte and length of each."""
+        """First byte and length of each piece."""
 
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
@@ -257,7 +257,7 @@ def test_a_load_cancelled_before_its_first_step_fails_with_closed() -> None:
 
 
 def test_blocks_in_one_buffer_are_dropped_together() -> None:
-    """Some stores have all of a GET before they tell its first piece."""
+    """Some stores receive a whole GET before they pass its first piece on."""
 
     class WholeStore(SteeredStore):
         async def get_pieces(

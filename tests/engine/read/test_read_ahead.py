@@ -16,7 +16,7 @@ CONFIG = ReadConfig(
 
 
 def a_step_beside(others: int, *, is_at_end: bool) -> int:
-    """The GET of a reader in sequence, beside others that have just moved."""
+    """Size of the GET of a reader in sequence, beside other active readers."""
     clock = ManualClock()
     readers = Readers(CONFIG, clock, ObjectScans(CONFIG, clock))
     for stream_id in range(others):

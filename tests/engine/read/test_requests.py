@@ -1,4 +1,4 @@
-"""How many GETs a reader needs that goes through objects as compaction leaves them."""
+"""How many GETs a reader needs for objects as compaction writes them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_small_fetch_at_the_start_reads_nothing_ahead() -> None:
 
 @pytest.mark.parametrize("hint", [MIB + 1000, 300_000])
 def test_a_reader_that_does_not_take_the_last_batch_stays_in_sequence(hint: int) -> None:
-    """As a consumer does whose answer had no room for it."""
+    """As a consumer whose answer had no room for the last batch."""
 
     async def scenario() -> None:
         world = World("object", CONFIG)

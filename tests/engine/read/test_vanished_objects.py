@@ -1,4 +1,4 @@
-"""Objects that others delete under a reader: replaced by another object, trimmed, or lost."""
+"""Objects that disappear under a reader: replaced by another object, trimmed, or lost."""
 
 from __future__ import annotations
 

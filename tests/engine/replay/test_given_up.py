@@ -1,4 +1,4 @@
-"""What was given up for lost does not come back out of a WAL (docs/protocol.md, section 9)."""
+"""Appends that were given up do not come back out of a WAL (docs/protocol.md, section 9)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_closed_engine_ends_the_wait_for_the_release() -> None:
 
 
 def test_appends_given_up_with_a_disk_do_not_come_back() -> None:
-    """Another WAL served meanwhile: what lies in the old one was given up before."""
+    """Another WAL was in use meanwhile: the appends in the old one were given up."""
 
     async def scenario() -> None:
         world = World("disk", NEVER_UPLOADS)

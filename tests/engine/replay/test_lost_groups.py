@@ -1,4 +1,4 @@
-"""Groups of appends whose streams were all lost do not keep the WAL."""
+"""Groups of appends whose streams were all lost do not keep the WAL from being released."""
 
 from __future__ import annotations
 

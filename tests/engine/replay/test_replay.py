@@ -1,4 +1,4 @@
-"""Which appends of a WAL take their place again, and what is damage (engine/replay/recovery.py)."""
+"""Which appends of a WAL are placed, and which are damage (engine/replay/recovery.py)."""
 
 from __future__ import annotations
 

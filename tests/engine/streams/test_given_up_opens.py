@@ -1,4 +1,4 @@
-"""An open that its caller gives up leaves nothing open: the next one has the folders."""
+"""A cancelled open leaves nothing open: the next one can take the folders."""
 
 from __future__ import annotations
 

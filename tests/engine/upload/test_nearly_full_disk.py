@@ -1,5 +1,5 @@
-"""WAL and objects on one disk that is nearly full: what was acknowledged gets into the store in
-smaller uploads, for which the WAL gives its room back, and nothing stands still."""
+"""WAL and objects on one nearly full disk: acknowledged appends reach the store in smaller uploads,
+for which the WAL removes free files, and nothing stands still."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Machine(DiskMachine):
 
 
 async def in_store(engine: OpenEngine) -> None:
-    """All that was acknowledged is in the store."""
+    """All acknowledged appends are in the store."""
 
     async def wait() -> None:
         while (await engine.status()).pending_upload_bytes:  # noqa: ASYNC110 - any state

@@ -1,4 +1,4 @@
-"""An object id is committed or given up, whatever becomes of the call that took it.
+"""An object id is committed or given up, however the call that took it ends.
 
 One id that is neither would end all uploads, 63 objects later.
 """
@@ -74,7 +74,7 @@ def first(payload: bytes) -> Any:
 
 
 async def check_uploads(stream: Stream, engine: OpenEngine) -> None:
-    """More objects than the window has ids go up, and none stays open."""
+    """More objects are uploaded than the window has ids, and no id stays open."""
     for number in range(2 * WINDOW):
         await stream.append(batch(b"%d" % number))
     assert not engine.metadata.open_object_ids
@@ -201,7 +201,7 @@ def test_uploads_that_end_together_share_records_that_hold_them() -> None:
 def test_uploads_wait_for_a_new_block_of_ids_while_the_metadata_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A create hears of it in time; an append waits, and goes on by itself."""
+    """A create fails in time; an append waits, and continues by itself."""
 
     async def scenario() -> None:
         world = World()

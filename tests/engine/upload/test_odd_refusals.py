@@ -1,4 +1,4 @@
-"""A store that refuses PUTs for reasons that are on no list: what was sequenced waits for it."""
+"""A store that refuses PUTs for unexpected reasons: sequenced appends wait for it."""
 
 from __future__ import annotations
 

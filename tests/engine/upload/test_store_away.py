@@ -37,7 +37,7 @@ RETRY_S_MAX = 5.0
 
 
 class Writer:
-    """Appends numbered payloads to a stream, some at a time, and keeps what it was told."""
+    """Appends numbered payloads to a stream, some at a time, and keeps the outcomes."""
 
     def __init__(self, stream: Stream, engine: Engine) -> None:
         self.stream = stream
@@ -68,7 +68,7 @@ class Writer:
 
 
 async def _check(world: RemoteWorld, writers: list[Writer], streams: list[Stream]) -> None:
-    """What was acknowledged is there once, at its offset; the rest was promised to nobody."""
+    """Every acknowledged payload is there once, at its offset."""
     for writer, stream in zip(writers, streams, strict=True):
         found = await read_all(stream)
         assert len(set(found)) == len(found)
