@@ -13,9 +13,9 @@ LEVELS = {
     "INFO": ("info", "notice", "i"),
     "DEBUG": ("debug", "trace", "verbose", "d", "v"),
 }  # fmt: skip
-"""The static table: level → words, lower case, that stand for it."""
+"""The static table: level → its words, in lower case."""
 OTHER = "OTHER"
-"""Of lines that name no level."""
+"""The level of lines that name none."""
 COLOURS = {
     OTHER: "#bab0ac", "DEBUG": "#76b7b2", "INFO": "#4e79a7", "WARN": "#f28e2b", "ERROR": "#e15759",
 }  # fmt: skip
@@ -41,9 +41,8 @@ def level_table(spark: Any) -> Any:
 def parsed(records: Any, levels: Any) -> Any:
     """source (the topic), timestamp, level, component, template, for each record.
 
-    A line's level is the first word that names one, or a letter as Android writes it; what comes
-    before a colon is the component, "-" where there is none; a template is the line with its
-    numbers taken out.
+    A line's level is the first word that names one, or a letter as Android writes it. Its component
+    stands before a colon, "-" if there is none. Its template is the line without its numbers.
     """
     line = f.decode("value", "UTF-8")
     word = f.regexp_extract(line, _LEVEL, 1)

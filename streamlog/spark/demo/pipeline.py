@@ -1,13 +1,13 @@
 """The demonstration's steps.
 
-1. Lines go into topics, one for each file, as if each file had been written within one hour: a
-   record's timestamp is its place in that hour. First come those of the first half hour.
-2. Two streaming queries read all topics, parse the lines, and count them by minute, file and level;
-   one writes the counts into a topic, exactly once, the other into Parquet. They run until all is
-   read, and stop.
-3. The second half hour comes, and then one later line, whose time closes the windows that are still
-   open. Each time the queries go on from their checkpoints.
-4. Both results are read, and compared with the lines.
+1. Lines go into topics, one per file, as if each file had been written within one hour: a record's
+   timestamp is the line's place in that hour. First come the lines of the first half hour.
+2. Two streaming queries read all topics, parse the lines, and count them by minute, file and level.
+   One writes the counts into a topic, exactly once, the other into Parquet. They stop when they
+   have read everything.
+3. The second half hour follows, and then one later line, whose time closes the windows that are
+   still open. Each time the queries go on from their checkpoints.
+4. Both results are read and compared with the lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamlog.spark.picture import bars
 COUNTS = "line-counts"
 HOUR_MS = 3_600_000
 LATER_MS = 600_000
-"""After the hour's end: well behind the watermark."""
+"""After the hour's end: more than the watermark."""
 PARTS = 2
 WATERMARK = "5 minutes"
 QUERY_TIMEOUT_S = 1800
@@ -40,7 +40,7 @@ Lines = Mapping[str, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`counts`: (topic, level) → lines, of the topic with the results."""
+    """`counts`: (topic, level) → lines, from the topic with the results."""
 
     lines: int
     lines_in_topic: int
@@ -48,22 +48,22 @@ class Outcome:
     rows_in_topic: int
     counts: Mapping[tuple[str, str], int]
     templates: Sequence[tuple[str, str, int]]
-    """The most frequent ones: (template, component, lines)."""
+    """The most frequent templates: (template, component, lines)."""
     parquet: Path
     picture: Path
 
     @property
     def is_good(self) -> bool:
-        """Every line was counted once."""
+        """Whether every line was counted once."""
         return self.lines == self.lines_in_topic == self.lines_in_parquet
 
 
 def run(
     spark: Any, server: str, lines: Lines, folder: Path, begin_ms: int, progress: Progress
 ) -> Outcome:
-    """`lines`: by topic, which is not there yet. `begin_ms`: of the hour; a whole minute.
+    """`lines`: by topic; the topics must not exist. `begin_ms`: begin of the hour, a whole minute.
 
-    Errors: what client and queries raise.
+    Errors: those of client and queries.
     """
     with Admin(server) as admin:
         for topic in (*lines, COUNTS):
@@ -75,32 +75,32 @@ def run(
             progress(f"{sent:,} lines of half hour {part + 1} are acknowledged")
             pipeline.run()
             progress("the streaming queries have read them")
-        at = begin_ms + HOUR_MS + LATER_MS
-        producer.send(next(iter(lines)), b"later", partition=0, timestamp_ms=at).result()
+        later_ms = begin_ms + HOUR_MS + LATER_MS
+        producer.send(next(iter(lines)), b"later", partition=0, timestamp_ms=later_ms).result()
     pipeline.run()
     progress("a later line came, and the last windows are closed")
     return pipeline.outcome(sum(map(len, lines.values())))
 
 
 def _replay(producer: Producer, lines: Lines, begin_ms: int, part: int) -> int:
-    """One part of the hour; how many lines. Returns when all are acknowledged."""
-    sent = [
+    """Sends one part of the hour; returns the number of lines once all are acknowledged."""
+    answers = [
         producer.send(
             topic,
-            some[number],
+            topic_lines[number],
             partition=0,
-            timestamp_ms=begin_ms + number * HOUR_MS // len(some),
+            timestamp_ms=begin_ms + number * HOUR_MS // len(topic_lines),
         )
-        for topic, some in lines.items()
-        for number in range(_first(some, part), _first(some, part + 1))
+        for topic, topic_lines in lines.items()
+        for number in range(_first(topic_lines, part), _first(topic_lines, part + 1))
     ]
-    for one in sent:
-        one.result()
-    return len(sent)
+    for answer in answers:
+        answer.result()
+    return len(answers)
 
 
 def _first(lines: Sequence[bytes], part: int) -> int:
-    """Number of the first line that does not come before the part."""
+    """The number of the part's first line."""
     return -(-len(lines) * part // PARTS)
 
 
@@ -132,7 +132,7 @@ class _Pipeline:
         )
 
     def run(self) -> None:
-        """Until all is read that is there."""
+        """Runs both queries until they have read everything."""
         counted = self._counted()
         to_topic = (
             counted.selectExpr("source AS key", "to_json(struct(*)) AS value")
@@ -181,8 +181,8 @@ class _Pipeline:
         )
         counts: dict[tuple[str, str], int] = {}
         for row in rows:
-            at = (row["source"], row["level"])
-            counts[at] = counts.get(at, 0) + row["lines"]
+            key = (row["source"], row["level"])
+            counts[key] = counts.get(key, 0) + row["lines"]
         picture = self._folder / "lines-per-minute.svg"
         picture.write_text(_picture(rows), "utf-8")
         return Outcome(
@@ -203,15 +203,15 @@ class _Pipeline:
 
 def _picture(rows: Sequence[Any]) -> str:
     minutes = sorted({row["minute"] for row in rows})
-    at = {minute: number for number, minute in enumerate(minutes)}
-    found = {row["level"] for row in rows}
-    series = {level: [0] * len(minutes) for level in COLOURS if level in found}
+    index_of = {minute: number for number, minute in enumerate(minutes)}
+    levels = {row["level"] for row in rows}
+    series = {level: [0] * len(minutes) for level in COLOURS if level in levels}
     for row in rows:
-        series[row["level"]][at[row["minute"]]] += row["lines"]
+        series[row["level"]][index_of[row["minute"]]] += row["lines"]
     starts = [int(_utc(minute).timestamp() * 1000) for minute in minutes]
     return bars("Lines per minute, by level", starts, series, COLOURS)
 
 
 def _utc(moment: datetime) -> datetime:
-    """`collect` gives timestamps in this machine's time, without saying so."""
+    """Converts from this machine's time zone, in which `collect` returns naive timestamps."""
     return moment.astimezone(UTC)

@@ -3,7 +3,7 @@
     {"version": 1, "offsets": {"topic": {"0": 23, "1": 5}}, "topics": {"topic": "its id"}}
 
 Spark compares these as texts, so keys are always in the same order. Older checkpoints have no topic
-ids: then only offsets can show that a topic was deleted and created again.
+ids: then only offsets can show that a topic was deleted and recreated.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def checked_window(
         lost(
             options,
             f"offsets {start} to {end} of {shown([partition])} were asked for; it has "
-            f"{bounds.start} to {bounds.end}: the others were deleted, or the topic was made anew",
+            f"{bounds.start} to {bounds.end}: the others were deleted, or the topic was recreated",
         )
     return OffsetWindow(*partition, low, max(low, high), topic_id)
 

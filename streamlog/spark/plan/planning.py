@@ -238,7 +238,7 @@ class _Table:
         ids = self._columns[0]
         rows = ids.searchsorted(wanted)
         if not len(ids) or rows[-1] == len(ids) or (ids[rows] != wanted).any():
-            raise Corrupt("the metadata names objects of which it tells nothing: run fsck")
+            raise Corrupt("the metadata names objects that it does not describe: run fsck")
         table = ObjectTable()
         for column, values in zip(table.columns, self._columns, strict=True):
             column.frombytes(values[rows].tobytes())

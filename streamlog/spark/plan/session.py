@@ -136,7 +136,7 @@ def _left(
     for name in sorted(gone):
         lost(
             options,
-            f"topic {name} was deleted, or deleted and made anew, before its records were read",
+            f"topic {name} was deleted, or deleted and recreated, before its records were read",
         )
     return [window for window in windows if window.topic not in gone] if gone else windows
 

@@ -83,7 +83,7 @@ class ServiceReader:
             except UnknownTopicOrPartition as error:
                 message = (
                     f"offsets {offset} to {piece.end} of {piece.topic}-{piece.partition} were "
-                    "planned and are gone: the topic was deleted, or deleted and made anew"
+                    "planned and are gone: the topic was deleted, or deleted and recreated"
                 )
                 if self._place.fail_on_data_loss:
                     message += "; failOnDataLoss=false goes on without them"
@@ -98,7 +98,7 @@ class ServiceReader:
             if empty == EMPTY_ANSWERS_MAX:
                 raise Unavailable(
                     f"{piece.topic}-{piece.partition} ends at offset {offset}, and was to be read "
-                    f"to {piece.end}: the topic was made anew, or lost records; run the query again"
+                    f"to {piece.end}: the topic was recreated, or lost records; run the query again"
                 )
             if offset < piece.end:
                 pending = self._start(piece, offset)

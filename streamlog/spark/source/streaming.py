@@ -8,7 +8,7 @@
    micro-batch may be planned and read several times, also at once (foreachBatch).
 4. With minOffsetsPerTrigger a micro-batch waits until enough records have come. Loss is found, and
    new partitions join, without that wait.
-5. Offsets belong to a topic by its id. A topic that was deleted and created again counts as lost,
+5. Offsets belong to a topic by its id. A topic that was deleted and recreated counts as lost,
    and is then read from its start, as a new topic is.
 """
 
@@ -145,7 +145,7 @@ class StreamPlanner:
         for name in sorted(topics):
             lost(
                 self._options,
-                f"topic {name} was deleted and made anew, and may have had records that the query "
+                f"topic {name} was deleted and recreated, and may have had records that the query "
                 "had not read",
             )
 
@@ -177,7 +177,7 @@ class StreamPlanner:
         return cluster.offsets(partitions), _ids(topics)
 
     def _is_for_the_next_run(self, topic: str, topic_id: str) -> bool:
-        """With AvailableNow: whether the topic was created again since the query began."""
+        """With AvailableNow: whether the topic was recreated since the query began."""
         return self._target_ids.get(topic, topic_id) != topic_id
 
     def _target(self, partition: TopicPartition, end: int) -> int:
@@ -194,7 +194,7 @@ class StreamPlanner:
         if begin > bounds.end:
             self._lost_once(
                 partition,
-                f"{name} was read to offset {begin} and ends at {bounds.end}: it was made anew, or "
+                f"{name} was read to offset {begin} and ends at {bounds.end}: it was recreated, or "
                 "lost records",
             )
 

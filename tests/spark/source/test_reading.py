@@ -468,7 +468,7 @@ def test_a_topic_that_is_made_anew_between_planning_and_reading(
         assert rows(carry_out(stored)) == expected
         # What had to be fetched instead is not taken from the new one either.
         for planned in (fetched, _with_another_object(stored)):
-            with pytest.raises(DataLost, match="deleted and made anew"):
+            with pytest.raises(DataLost, match="deleted and recreated"):
                 carry_out(planned)
         assert carry_out(allowed).num_rows == 0
     assert read(**base).num_rows == 20

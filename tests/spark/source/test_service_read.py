@@ -94,7 +94,7 @@ def test_a_topic_that_went_after_planning_is_an_error_or_a_warning(
     with pytest.raises(DataLost, match=r"offsets 2 to 4 of t-0.*failOnDataLoss"):
         _ends(monkeypatch, answers)
     assert _ends(monkeypatch, answers, fail_on_data_loss=False) == [(0, 2)]
-    assert "made anew" in caplog.text
+    assert "recreated" in caplog.text
 
 
 @pytest.fixture

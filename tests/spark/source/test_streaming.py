@@ -222,7 +222,7 @@ def test_available_now_ends_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -
     ("start", "ends", "says"),
     [
         (_offsets(t0=3), {("t", 0): (5, 20)}, "deleted"),
-        (_offsets(t0=30), {("t", 0): (0, 20)}, "made anew"),
+        (_offsets(t0=30), {("t", 0): (0, 20)}, "recreated"),
         (_offsets(t0=3, t1=1), {("t", 0): (0, 20)}, "gone"),
         (_offsets(t0=3), {("t", 0): (0, 20), ("t", 1): (7, 9)}, "new partition"),
     ],
@@ -346,11 +346,11 @@ def test_a_topic_that_was_made_anew_is_lost_and_then_new(
     at = planner.latest(planner.initial(), None)
     assert at == _offsets(t0=10, t1=5)
     cluster.made["t"], cluster.ends = 2, {("t", 0): (0, 30)}
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="recreated"):
         _planner(monkeypatch, cluster).latest({**at, "offsets": {"t": {"0": 10}}}, None)
     anew = planner.latest(at, None)
     assert anew == _made({"t": 2}, t0=0)
-    assert "made anew" in caplog.text
+    assert "recreated" in caplog.text
     assert planner.plan(at, anew).plan.tasks == []
     end = planner.latest(anew, None)
     assert end == _made({"t": 2}, t0=30)

@@ -1,7 +1,7 @@
-"""Data files of an Iceberg table: their schema, the task that writes them, what the table is told.
+"""Data files of an Iceberg table: their schema, the task that writes them, manifest entries.
 
 Executors write through the table's own FileIO, with Iceberg's field ids in the Parquet schema. The
-driver makes manifest entries of the footers that they send, and opens no file.
+driver makes manifest entries from the footers that they send, and opens no file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TYPES: dict[str, IcebergType] = {
     "key": BinaryType(),
     "value": BinaryType(),
 }
-"""Columns of a table and their types; `headers` is one more where it has it."""
+"""Columns of a table and their types; a table may also have `headers`."""
 REQUIRED = ("topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS = "headers"
 _TOPIC_ID, _TIMESTAMP_ID = 1, 4
@@ -68,7 +68,7 @@ PARTITIONS = PartitionSpec(
 
 
 def table_schema(*, headers: bool) -> Schema:
-    """Of a new table."""
+    """The schema of a new table."""
     fields = [
         NestedField(number, name, kind, required=name in REQUIRED)
         for number, (name, kind) in enumerate(TYPES.items(), 1)
@@ -84,34 +84,36 @@ def table_schema(*, headers: bool) -> Schema:
 
 
 def check_table(table: Table, *, headers: bool) -> None:
-    """That records can be written into a table that is there. Errors: Invalid."""
+    """Checks that records can be written into an existing table. Errors: Invalid."""
     schema, spec = table.schema(), table.spec()
     name = ".".join(table.name())
-    kinds = {one.name: one.field_type for one in schema.fields}
+    kinds = {column.name: column.field_type for column in schema.fields}
     wrong = [name for name, kind in TYPES.items() if kinds.get(name) != kind]
     if HEADERS in kinds and not _is_headers(kinds[HEADERS]):
         wrong.append(HEADERS)
     if wrong:
         raise Invalid(
             f"table {name} has no column {', '.join(wrong)} of the type that an export writes: "
-            "name a table that is not there yet, and it is made"
+            "name a table that does not exist yet, and it is created"
         )
     more = [
-        one.name
-        for one in schema.fields
-        if one.required and one.name not in TYPES and one.write_default is None
+        column.name
+        for column in schema.fields
+        if column.required and column.name not in TYPES and column.write_default is None
     ]
     if more:
-        raise Invalid(f"table {name} requires {', '.join(more)}, of which the topics know nothing")
+        raise Invalid(f"table {name} requires {', '.join(more)}, which topics do not have")
     if headers and HEADERS not in kinds:
         raise Invalid(
-            f"table {name} was made without headers: leave out includeHeaders, or add the column "
+            f"table {name} has no headers: leave out includeHeaders, or add the column "
             "headers list<struct<key: string, value: binary>> to it"
         )
-    found = [f"{one.transform}({schema.find_column_name(one.source_id)})" for one in spec.fields]
-    if found != ["identity(topic)", "day(timestamp)"]:
+    partitioning = [
+        f"{part.transform}({schema.find_column_name(part.source_id)})" for part in spec.fields
+    ]
+    if partitioning != ["identity(topic)", "day(timestamp)"]:
         raise Invalid(
-            f"table {name} is partitioned by {', '.join(found) or 'nothing'}; an export needs "
+            f"table {name} is partitioned by {', '.join(partitioning) or 'nothing'}; exports need "
             "identity(topic), day(timestamp), in this order"
         )
 
@@ -119,12 +121,12 @@ def check_table(table: Table, *, headers: bool) -> None:
 def _is_headers(kind: IcebergType) -> bool:
     if not isinstance(kind, ListType) or not isinstance(kind.element_type, StructType):
         return False
-    fields = [(one.name, one.field_type) for one in kind.element_type.fields]
+    fields = [(field.name, field.field_type) for field in kind.element_type.fields]
     return fields == [("key", StringType()), ("value", BinaryType())]
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """Arrow's of the files, with the table's field ids."""
+    """The Arrow schema of the files, with the table's field ids."""
     names = [name for name in (*TYPES, HEADERS) if name in schema.column_names]
     return pa.schema([_field(schema.find_field(name), COLUMNS[name]) for name in names])
 
@@ -134,14 +136,14 @@ def _field(field: NestedField, kind: pa.DataType, name: str | None = None) -> pa
     if isinstance(inner, ListType):
         kind = pa.list_(_field(inner.element_field, kind.value_type, "element"))
     elif isinstance(inner, StructType):
-        kind = pa.struct([_field(one, kind.field(one.name).type) for one in inner.fields])
+        kind = pa.struct([_field(part, kind.field(part.name).type) for part in inner.fields])
     ids = {"PARQUET:field_id": str(field.field_id)}
     return pa.field(name or field.name, kind, nullable=field.optional, metadata=ids)
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergFile:
-    """A file that a task wrote. `day`: counted from 1970, in UTC."""
+    """A file that a task wrote. `day`: days since 1970, in UTC."""
 
     location: str
     topic: str
@@ -161,37 +163,37 @@ class _Writing:
     def finish(
         self, rows: int, offsets: Mapping[int, tuple[int, int]], footer: pq.FileMetaData
     ) -> IcebergFile:
-        """In the store when it returns."""
+        """The file is in the store when this returns."""
         size = self.sink.tell()
         self.sink.close()
         return IcebergFile(self.location, self.topic, self.day, rows, size, footer)
 
     def give_up(self) -> None:
-        """Half a file may stay; nothing names it."""
+        """A partial file may stay; no snapshot names it."""
         self.sink.close()
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergTask:
-    """Travels to the tasks; `io` with what opens the table's store."""
+    """Pickled to the tasks, with the `io` that opens the table's store."""
 
     io: FileIO
     folder: str
     schema: pa.Schema
 
     def __call__(self, plan: TaskPlan, place: ReadPlace) -> list[IcebergFile]:
-        """Errors: as of `read_task`, OSError."""
+        """Errors: those of `read_task`, OSError."""
         return write_days(plan, place, self.schema, self._create)
 
     def _create(self, topic: str, day: int) -> _Writing:
         location = f"{self.folder}/{SystemRandom().uuid().hex}.parquet"
-        # Names are new: nothing is written over.
+        # The name is new: no file is overwritten.
         sink = self.io.new_output(location).create(overwrite=True)
         return _Writing(topic, day, location, sink)
 
 
 def data_file(metadata: TableMetadata, file: IcebergFile) -> DataFile:
-    """What a manifest says of the file. Errors: Invalid."""
+    """The file's entry in a manifest. Errors: Invalid."""
     if not _DAY_MIN <= file.day <= _DAY_MAX:
         raise Invalid(
             f"topic {file.topic} has a record whose timestamp is beyond the year 9999, which "

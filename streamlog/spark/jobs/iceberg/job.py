@@ -1,6 +1,6 @@
 """Export: topics into an Iceberg table, each record once.
 
-A run goes on where the last one ended: the offsets stand in the summaries of the table's snapshots,
+A run goes on where the last run ended: the summaries of the table's snapshots have the offsets,
 committed together with the files. Executors write the files through the table's own FileIO.
 """
 
@@ -25,7 +25,7 @@ _STARTS = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 
 @dataclass(frozen=True, slots=True)
 class IcebergExported:
-    """By one run. `snapshot_id`: of the table's last round, 0 where it has none."""
+    """The result of one run. `snapshot_id`: of the table's last round, 0 if there is none."""
 
     records: int
     files: int
@@ -49,12 +49,12 @@ def export_iceberg(
     round_records: int = ROUND_RECORDS,
     progress: Progress = no_progress,
 ) -> IcebergExported:
-    """`table`: CATALOG.NAMESPACE.TABLE, made where it is not there. `options`: those of a batch
-    read; starting offsets are for partitions of which the table holds nothing yet.
+    """`table`: CATALOG.NAMESPACE.TABLE, created if it does not exist. `options`: those of a batch
+    read; starting offsets apply to partitions of which the table has no records yet.
 
-    A round is one snapshot. Interrupted, it leaves whole rounds. Errors: Conflict (another export
-    committed first), OutcomeUnknown, ForeignCluster, CatalogFailed, Invalid, DataLost, those of a
-    read, TaskFailed.
+    A round is one snapshot. An interrupted export leaves whole rounds. Errors: Conflict (another
+    export committed first), OutcomeUnknown, ForeignCluster, CatalogFailed, Invalid, DataLost, those
+    of a read, TaskFailed.
     """
     parsed = parse_read_options(options, streaming=False)
     headers = parsed.include_headers
@@ -64,10 +64,10 @@ def export_iceberg(
             table, catalog_properties or {}, cluster.cluster_id, headers=headers
         ) as target,
     ):
-        if target.is_begun_by_others and not _STARTS & {name.lower() for name in options}:
+        if target.has_foreign_records and not _STARTS & {name.lower() for name in options}:
             raise Invalid(
-                f"table {table} has records, and no snapshot in its history says up to which "
-                "offsets: somebody else wrote it, or the export's snapshots have expired. Name "
+                f"table {table} has records, and no snapshot in its history has the offsets of an "
+                "export: another program wrote it, or the export's snapshots have expired. Name "
                 "another table, or give startingOffsets: earliest, or as JSON, max(offset) + 1 of "
                 "each topic and partition in the table"
             )

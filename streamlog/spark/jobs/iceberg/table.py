@@ -1,6 +1,6 @@
-"""An Iceberg table that topics are exported into, and up to which offsets it holds them.
+"""An Iceberg table that topics are exported into, and the offsets up to which it has them.
 
-Every round is one snapshot, an append, whose summary says:
+Every round is one snapshot, an append, with this in its summary:
 
     streamlog.version           1
     streamlog.cluster-id        of the topics
@@ -8,13 +8,13 @@ Every round is one snapshot, an append, whose summary says:
     streamlog.base-snapshot-id  of the round before it; 0 where there is none
     streamlog.commit-id         a name for this round
 
-1. What the table holds is told by the newest such snapshot among the current one and its ancestors:
-   the base of the next round. Others may write to the table, too.
+1. The newest such snapshot among the current one and its ancestors is the base of the next round:
+   it has the table's offsets. Other writers may write to the table, too.
 2. Tasks write into a folder that is named after the table and the base.
-3. The append is committed on condition that the base is still what step 1 finds. PyIceberg carries
-   an append that lost a race over to the snapshot that won; here only while that is so.
-4. Hence nobody can commit a file of a base's folder once there is a later base: what no snapshot
-   names in it is removed.
+3. The append is committed if step 1 still finds the same base. PyIceberg rebases an append that
+   lost a race on the snapshot that won; this class allows that only under the same condition.
+4. So once there is a later base, no export can commit files of an older base's folder. Files in it
+   that no snapshot names are removed.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ NO_SNAPSHOT = 0
 
 
 class CatalogFailed(StreamlogError):
-    """The catalog, or the store of its tables, refused or is away."""
+    """The catalog, or the store of its tables, refused a call or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a snapshot's summary says; without one: nothing yet."""
+class ExportState:
+    """The export's part of a snapshot's summary; the defaults mean that there is none."""
 
     snapshot_id: int = NO_SNAPSHOT
     base_id: int = NO_SNAPSHOT
@@ -84,21 +84,22 @@ class Held:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def held_by(metadata: TableMetadata) -> Held:
+def export_state(metadata: TableMetadata) -> ExportState:
     """Errors: Corrupt, UnsupportedVersion."""
-    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
-    at = metadata.current_snapshot()
-    while at is not None:
-        if at.summary is not None and at.summary[OFFSETS] is not None:
-            return _read(at)
-        at = snapshots.get(at.parent_snapshot_id) if at.parent_snapshot_id else None
-    return Held()
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        if snapshot.summary is not None and snapshot.summary[OFFSETS] is not None:
+            return _read(snapshot)
+        parent_id = snapshot.parent_snapshot_id
+        snapshot = snapshots.get(parent_id) if parent_id else None
+    return ExportState()
 
 
-def _read(snapshot: Snapshot) -> Held:
-    said: Mapping[str, Any] = snapshot.summary or {}
+def _read(snapshot: Snapshot) -> ExportState:
+    summary: Mapping[str, Any] = snapshot.summary or {}
     try:
-        version = int(said[VERSION_KEY])
+        version = int(summary[VERSION_KEY])
         if version > VERSION:
             raise UnsupportedVersion(
                 f"snapshot {snapshot.snapshot_id} has version {version} of what an export notes, "
@@ -107,9 +108,9 @@ def _read(snapshot: Snapshot) -> Held:
                 found=version,
                 supported=VERSION,
             )
-        offsets = decode_offsets({"version": 1, "offsets": json.loads(said[OFFSETS])})
-        names = str(said[CLUSTER]), str(said[COMMIT])
-        return Held(snapshot.snapshot_id, int(said[BASE]), *names, offsets)
+        offsets = decode_offsets({"version": 1, "offsets": json.loads(summary[OFFSETS])})
+        names = str(summary[CLUSTER]), str(summary[COMMIT])
+        return ExportState(snapshot.snapshot_id, int(summary[BASE]), *names, offsets)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"snapshot {snapshot.snapshot_id} has no offsets of an export in its summary: {error}"
@@ -117,33 +118,34 @@ def _read(snapshot: Snapshot) -> Held:
 
 
 class _Guarded(Table):
-    """PyIceberg refreshes a table before it carries an append over: where another export came
-    between, the refresh fails."""
+    """PyIceberg refreshes a table before it rebases an append: the refresh fails, if another export
+    came between."""
 
-    held: Held
+    held: ExportState
     commit_id: str
 
     def refresh(self) -> Table:
         spec_id = self.metadata.default_spec_id
         super().refresh()
-        now = held_by(self.metadata)
-        if now.commit_id == self.commit_id:
+        newest = export_state(self.metadata)
+        if newest.commit_id == self.commit_id:
             return self
-        if now.snapshot_id != self.held.snapshot_id or self.metadata.default_spec_id != spec_id:
+        if newest.snapshot_id != self.held.snapshot_id or self.metadata.default_spec_id != spec_id:
             raise ValidationException(
-                "the table was changed by another export, or partitioned anew"
+                "the table was changed by another export, or partitioned again"
             )
         return self
 
 
 class ExportTable:
-    """One export's view; `held` is what was found, and what this one added."""
+    """The table of one export; `held`: the state that was found, then the state after each
+    round."""
 
     def __init__(self, table: Table, cluster_id: str) -> None:
         """Errors: Corrupt, UnsupportedVersion, ForeignCluster."""
         self._table = table
         self._cluster_id = cluster_id
-        self.held = held_by(table.metadata)
+        self.held = export_state(table.metadata)
         if self.held.snapshot_id != NO_SNAPSHOT and self.held.cluster_id != cluster_id:
             raise ForeignCluster(
                 f"table {self.name} holds an export of cluster {self.held.cluster_id}, the topics "
@@ -157,40 +159,40 @@ class ExportTable:
         return ".".join(self._table.name())
 
     @property
-    def is_begun_by_others(self) -> bool:
-        """It has snapshots, and in the history of the current one there is none of an export."""
+    def has_foreign_records(self) -> bool:
+        """Whether the table has snapshots, but none of an export in the current one's history."""
         return (
             self.held.snapshot_id == NO_SNAPSHOT
             and self._table.metadata.current_snapshot() is not None
         )
 
     def task(self) -> IcebergTask:
-        """Of the next round."""
+        """The task of the next round."""
         folder = self._folder(self.held.snapshot_id)
         return IcebergTask(self._table.io, folder, file_schema(self._table.schema()))
 
     def _folder(self, base_id: int) -> str:
         root = self._table.properties.get(TableProperties.WRITE_DATA_PATH)
         root = root or f"{self._table.location().rstrip('/')}/data"
-        # A table that is made anew may have the place of one whose files others still name.
+        # A recreated table may have the location of a table whose files other tables still name.
         return f"{root.rstrip('/')}/streamlog-{self._table.metadata.table_uuid}/{base_id}"
 
     def add(self, files: Sequence[IcebergFile], offsets: Mapping[TopicPartition, int]) -> None:
-        """One snapshot, which is in the catalog when this returns.
+        """Adds one snapshot, which is in the catalog when this returns.
 
-        Errors: Conflict (it is not, and the files are removed), OutcomeUnknown (perhaps it is).
+        Errors: Conflict (it is not, and the files are removed), OutcomeUnknown (it may be).
         """
         base, commit_id = self.held, SystemRandom().uuid().hex
-        known = {**base.offsets, **offsets}
+        all_offsets = {**base.offsets, **offsets}
         summary = {
             VERSION_KEY: str(VERSION),
             CLUSTER: self._cluster_id,
-            OFFSETS: json.dumps(encode_offsets(known)["offsets"], separators=(",", ":")),
+            OFFSETS: json.dumps(encode_offsets(all_offsets)["offsets"], separators=(",", ":")),
             BASE: str(base.snapshot_id),
             COMMIT: commit_id,
         }
         table = _guarded(self._table, base, commit_id)
-        entries = [data_file(table.metadata, one) for one in files]
+        entries = [data_file(table.metadata, file) for file in files]
         try:
             with (
                 table.transaction() as transaction,
@@ -199,7 +201,7 @@ class ExportTable:
                 for entry in entries:
                     new.append_data_file(entry)
         except (CommitFailedException, ValidationException) as error:
-            self._remove([one.location for one in files])
+            self._remove([file.location for file in files])
             raise Conflict(
                 f"table {self.name} was changed at the same time and this round is not in it: "
                 f"{error}; run the export again when no other one writes to the table"
@@ -210,28 +212,28 @@ class ExportTable:
                 "export again, it goes on rightly in either case"
             ) from error
         self._table = table
-        self.held = held_by(table.metadata)
-        self._remove_leftovers(base.snapshot_id, {_name(one.location) for one in files})
+        self.held = export_state(table.metadata)
+        self._remove_leftovers(base.snapshot_id, {_name(file.location) for file in files})
 
     def clean(self) -> None:
-        """Removes what the last run may have left."""
+        """Removes files that the last run may have left."""
         if self.held.snapshot_id != NO_SNAPSHOT:
             self._remove_leftovers(self.held.base_id, set())
 
-    def _remove_leftovers(self, base_id: int, known: set[str]) -> None:
-        """`known`: names that need not be looked for."""
+    def _remove_leftovers(self, base_id: int, committed: set[str]) -> None:
+        """Removes files of the base's folder that no snapshot names. `committed`: names to skip."""
         folder = self._folder(base_id)
-        left = set(self._listed(folder)) - known
+        left = set(self._listed(folder)) - committed
         if left:
-            added = [one for one in self._table.snapshots() if _base_of(one) == str(base_id)]
+            added = [new for new in self._table.snapshots() if _base_of(new) == str(base_id)]
             left -= self._named(added)
         if left:
-            # A snapshot that is gone may have added what others still name.
+            # An expired snapshot may have added files that later snapshots still name.
             left -= self._named(self._table.snapshots())
         self._remove([f"{folder}/{name}" for name in left])
 
     def _named(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """File names alone: a table's place may be spelled anew, as s3 and s3a."""
+        """The names of data files, without folders: a location may be spelled s3 or s3a."""
         io = self._table.io
         manifests = {
             manifest.manifest_path: manifest
@@ -248,28 +250,28 @@ class ExportTable:
     def _listed(self, folder: str) -> list[str]:
         io = self._table.io
         if not isinstance(io, PyArrowFileIO):
-            log.info("%s cannot list %s: what killed runs left stays", type(io).__name__, folder)
+            log.info("%s cannot list %s: files of killed runs stay", type(io).__name__, folder)
             return []
         scheme, netloc, path = io.parse_location(folder, io.properties)
         try:
-            found = io.fs_by_scheme(scheme, netloc).get_file_info(
+            entries = io.fs_by_scheme(scheme, netloc).get_file_info(
                 fs.FileSelector(path, allow_not_found=True)
             )
         except OSError as error:
-            log.warning("%s cannot be listed, what killed runs left stays: %s", folder, error)
+            log.warning("%s cannot be listed, files of killed runs stay: %s", folder, error)
             return []
-        return [one.base_name for one in found if one.type == fs.FileType.File]
+        return [entry.base_name for entry in entries if entry.type == fs.FileType.File]
 
     def _remove(self, locations: Iterable[str]) -> None:
-        """What cannot be removed stays: no snapshot names it."""
+        """Removes files; a file that cannot be removed stays, and no snapshot names it."""
         for location in locations:
             try:
                 self._table.io.delete(location)
             except FileNotFoundError:
-                # The export that won was faster.
+                # The export that won has removed it.
                 continue
             except OSError as error:
-                log.warning("%s could not be removed, nothing needs it: %s", location, error)
+                log.warning("%s could not be removed, and is not needed: %s", location, error)
 
 
 def _name(location: str) -> str:
@@ -280,22 +282,22 @@ def _base_of(snapshot: Snapshot) -> str | None:
     return None if snapshot.summary is None else snapshot.summary[BASE]
 
 
-def _guarded(table: Table, held: Held, commit_id: str) -> _Guarded:
-    made = _Guarded(
+def _guarded(table: Table, held: ExportState, commit_id: str) -> _Guarded:
+    guarded = _Guarded(
         table.name(), table.metadata, table.metadata_location, table.io, table.catalog, table.config
     )
-    made.held, made.commit_id = held, commit_id
-    return made
+    guarded.held, guarded.commit_id = held, commit_id
+    return guarded
 
 
 @contextmanager
 def opened_table(
     name: str, properties: Mapping[str, str], cluster_id: str, *, headers: bool
 ) -> Iterator[ExportTable]:
-    """Made where it is not there, its namespace too. `name`: CATALOG.NAMESPACE.TABLE; `properties`
-    of the catalog, beside those of PyIceberg's configuration.
+    """The table, created with its namespace if it does not exist. `name`: CATALOG.NAMESPACE.TABLE;
+    `properties`: of the catalog, in addition to PyIceberg's configuration.
 
-    Errors: Invalid, CatalogFailed; as for `ExportTable`.
+    Errors: Invalid, CatalogFailed; those of `ExportTable`.
     """
     catalog_name, *identifier = name.split(".")
     if len(identifier) < 2 or not all((catalog_name, *identifier)):
@@ -303,7 +305,7 @@ def opened_table(
     catalog = _opened_catalog(catalog_name, properties)
     try:
         try:
-            table = _found_or_made(catalog, tuple(identifier), headers=headers)
+            table = _load_or_create(catalog, tuple(identifier), headers=headers)
         except Exception as error:
             raise CatalogFailed(f"catalog {catalog_name}: {error}") from error
         check_table(table, headers=headers)
@@ -322,7 +324,7 @@ def _opened_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
 
 
-def _found_or_made(catalog: Catalog, identifier: tuple[str, ...], *, headers: bool) -> Table:
+def _load_or_create(catalog: Catalog, identifier: tuple[str, ...], *, headers: bool) -> Table:
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
