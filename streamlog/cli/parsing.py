@@ -26,7 +26,7 @@ def pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPosition:
     """Where reading begins.
 
     `number`: the offset, the timestamp in milliseconds, or how many of the last records.
@@ -52,7 +52,7 @@ UNIT_MS = {
 _BACK = re.compile(r"-(\d{1,18})([smhdw]?)", re.ASCII)
 
 
-def start_position(ctx: click.Context, param: click.Parameter, value: str) -> Start:
+def start_position(ctx: click.Context, param: click.Parameter, value: str) -> StartPosition:
     """One of START_FORMS."""
     start = parse_start(value, int(time.time() * 1000))
     if start is None:
@@ -60,29 +60,33 @@ def start_position(ctx: click.Context, param: click.Parameter, value: str) -> St
     return start
 
 
-def parse_start(value: str, now_ms: int) -> Start | None:
+def parse_start(value: str, now_ms: int) -> StartPosition | None:
     """None where the text is none of START_FORMS. A time without a zone is this machine's."""
     if value == "earliest":
-        return Start("earliest")
+        return StartPosition("earliest")
     if value == "latest":
-        return Start("latest")
+        return StartPosition("latest")
     if value.isascii() and value.isdigit():
-        return Start("offset", int(value)) if int(value) < INT64_END else None
+        return StartPosition("offset", int(value)) if int(value) < INT64_END else None
     back = _BACK.fullmatch(value)
     if back is not None:
         number, unit = int(back[1]), back[2]
         if not unit:
-            return Start("last", number)
-        return Start("timestamp", max(0, now_ms - number * UNIT_MS[unit]))
+            return StartPosition("last", number)
+        return StartPosition("timestamp", max(0, now_ms - number * UNIT_MS[unit]))
     kind, _, number_text = value.partition(":")
     if kind == "timestamp":
         is_number = number_text.isascii() and number_text.isdigit()
-        return Start("timestamp", int(number_text)) if is_number and len(number_text) < 19 else None
+        return (
+            StartPosition("timestamp", int(number_text))
+            if is_number and len(number_text) < 19
+            else None
+        )
     try:
         moment = datetime.fromisoformat(value).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-    return Start("timestamp", int(moment * 1000)) if moment >= 0 else None
+    return StartPosition("timestamp", int(moment * 1000)) if moment >= 0 else None
 
 
 def one_byte_string(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:

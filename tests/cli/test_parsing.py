@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from streamlog.cli.addresses import listen_address, server_address
-from streamlog.cli.parsing import Start, parse_start
+from streamlog.cli.parsing import StartPosition, parse_start
 from streamlog.cli.records.record_format import compile_pattern
 from streamlog.client import ConsumerRecord
 
@@ -63,28 +63,28 @@ def test_a_listen_address_has_a_port_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("earliest", Start("earliest")),
-        ("latest", Start("latest")),
-        ("17", Start("offset", 17)),
-        ("-100", Start("last", 100)),
-        ("-90s", Start("timestamp", NOW_MS - 90_000)),
-        ("-10m", Start("timestamp", NOW_MS - 600_000)),
-        ("-2h", Start("timestamp", NOW_MS - 7_200_000)),
-        ("-1d", Start("timestamp", NOW_MS - 86_400_000)),
-        ("-1w", Start("timestamp", NOW_MS - 604_800_000)),
-        ("-999999w", Start("timestamp", 0)),
-        ("timestamp:5", Start("timestamp", 5)),
-        ("2026-01-31T12:00:00Z", Start("timestamp", 1_769_860_800_000)),
-        ("2026-01-31T12:00:00.250+01:00", Start("timestamp", 1_769_857_200_250)),
+        ("earliest", StartPosition("earliest")),
+        ("latest", StartPosition("latest")),
+        ("17", StartPosition("offset", 17)),
+        ("-100", StartPosition("last", 100)),
+        ("-90s", StartPosition("timestamp", NOW_MS - 90_000)),
+        ("-10m", StartPosition("timestamp", NOW_MS - 600_000)),
+        ("-2h", StartPosition("timestamp", NOW_MS - 7_200_000)),
+        ("-1d", StartPosition("timestamp", NOW_MS - 86_400_000)),
+        ("-1w", StartPosition("timestamp", NOW_MS - 604_800_000)),
+        ("-999999w", StartPosition("timestamp", 0)),
+        ("timestamp:5", StartPosition("timestamp", 5)),
+        ("2026-01-31T12:00:00Z", StartPosition("timestamp", 1_769_860_800_000)),
+        ("2026-01-31T12:00:00.250+01:00", StartPosition("timestamp", 1_769_857_200_250)),
     ],
 )
-def test_a_start_is_understood(typed: str, meant: Start) -> None:
+def test_a_start_is_understood(typed: str, meant: StartPosition) -> None:
     assert parse_start(typed, NOW_MS) == meant
 
 
 def test_a_time_without_a_zone_is_in_this_machines_zone() -> None:
     there = datetime(2026, 1, 31, 12, 0, 0).astimezone(UTC)
-    assert parse_start("2026-01-31T12:00:00", NOW_MS) == Start(
+    assert parse_start("2026-01-31T12:00:00", NOW_MS) == StartPosition(
         "timestamp", int(there.timestamp() * 1000)
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from streamlog.cli.output import note
-from streamlog.cli.parsing import START_METAVAR, Start, one_byte_string, start_position
+from streamlog.cli.parsing import START_METAVAR, StartPosition, one_byte_string, start_position
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records.record_copy import CopyLimits, RecordCopy, TopicPartition, TopicProbe
 from streamlog.cli.records.record_format import (
@@ -97,7 +97,7 @@ def _form(ctx: click.Context, param: click.Parameter, value: str) -> str | Forma
 def consume(
     state: State,
     topic: str,
-    start: Start,
+    start: StartPosition,
     partition: int | None,
     count: int | None,
     until_end: bool,
@@ -127,7 +127,9 @@ def consume(
         client.assign(chosen)
         ends = client.end_offsets(chosen)
         # A topic that did not exist when the command began is read from its start.
-        positions = _positions(client, chosen, Start("earliest") if had_to_wait else start, ends)
+        positions = _positions(
+            client, chosen, StartPosition("earliest") if had_to_wait else start, ends
+        )
         for tp, offset in positions.items():
             client.seek(*tp, offset)
         limits = CopyLimits(
@@ -172,7 +174,10 @@ def _waiting_note(topic: str, *, is_told: bool) -> Callable[[], None]:
 
 
 def _positions(
-    client: Consumer, chosen: list[TopicPartition], start: Start, ends: dict[TopicPartition, int]
+    client: Consumer,
+    chosen: list[TopicPartition],
+    start: StartPosition,
+    ends: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """The first offset to read of each partition."""
     if start.kind == "latest":

@@ -45,7 +45,7 @@ class ChainWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class ChainBreak:
     """Where a chain breaks: at the record read as number `position` (the first is 0)."""
 
     position: int
@@ -58,7 +58,7 @@ class ChainReader:
     def __init__(self, topic: str, partition: int) -> None:
         self._last = _genesis(topic, partition)
         self.count = 0
-        self.broken: Break | None = None
+        self.broken: ChainBreak | None = None
 
     def check(self, values: Iterable[bytes | None]) -> None:
         for value in values:
@@ -68,14 +68,16 @@ class ChainReader:
             self._last = _digest(value or b"")
             self.count += 1
 
-    def _fault(self, value: bytes) -> Break | None:
+    def _fault(self, value: bytes) -> ChainBreak | None:
         if len(value) < RECORD_BYTES_MIN:
-            return Break(self.count, f"a record of {len(value)} bytes is not the chain's")
+            return ChainBreak(self.count, f"a record of {len(value)} bytes is not the chain's")
         sequence = int.from_bytes(value[:SEQUENCE_BYTES], "big")
         if sequence < self.count:
-            return Break(self.count, f"record {sequence} is there twice")
+            return ChainBreak(self.count, f"record {sequence} is there twice")
         if sequence > self.count:
-            return Break(self.count, f"records {self.count} to {sequence - 1} are missing")
+            return ChainBreak(self.count, f"records {self.count} to {sequence - 1} are missing")
         if value[SEQUENCE_BYTES:RECORD_BYTES_MIN] != self._last:
-            return Break(self.count, f"record {sequence - 1} is not what was written before this")
+            return ChainBreak(
+                self.count, f"record {sequence - 1} is not what was written before this"
+            )
         return None
