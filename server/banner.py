@@ -76,7 +76,7 @@ class Banner:
             f"  wal    {self.wal}{where}: {self._durability()}",
         ]
         lines += [
-            f"  {endpoint.protocol} clients are told {endpoint.advertised}"
+            f"  {endpoint.protocol} is advertised as {endpoint.advertised}"
             for endpoint in self.listeners
             if endpoint.advertised != endpoint.address
         ]
@@ -84,7 +84,7 @@ class Banner:
             lines.append(f"  NOTE   {self.note}")
         if self.insecure:
             lines.append(
-                "  WARNING: listens beyond this machine without TLS; anybody who reaches the port "
+                "  WARNING: listens beyond this machine without TLS; everyone who reaches the port "
                 "may read and write everything"
             )
         lines += [

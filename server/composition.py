@@ -1,7 +1,7 @@
 """Builds the services of a node, once, over an open engine.
 
-Listeners are handed the result and serve it over their protocols. This module knows none of them:
-whatever speaks gRPC, or later Kafka's protocol, stands above it.
+Listeners get the result and serve it over their protocols. This module imports no protocol: code
+that speaks gRPC, or later Kafka's protocol, stands above it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ from streamlog.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the services stand on. `status` gives fields of GetStatusResponse by name."""
+    """The parts of an open engine that the services use.
+
+    `status` gives fields of GetStatusResponse by name.
+    """
 
     streams: StreamClient
     kv: KVClient
@@ -75,7 +78,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Every service of a node, and what the listeners that serve them share."""
+    """Every service of a node, and the resources that its listeners share."""
 
     produce: ProduceService
     fetch: FetchService

@@ -84,7 +84,7 @@ def with_places(node: NodeConfig, mode: str) -> NodeConfig:
 
 
 def _with_compactor(engine: StreamEngineConfig, store: str) -> StreamEngineConfig:
-    """A node compacts in a process of its own, unless told otherwise."""
+    """The config with compaction in a process of its own, unless the settings choose."""
     if engine.compaction.compaction_process != "auto" or store.startswith("memory:"):
         return engine
     return replace(engine, compaction=replace(engine.compaction, compaction_process="process"))
@@ -102,7 +102,7 @@ class Node:
         self.engine: OpenEngine | None = None
 
     async def start(self) -> Banner:
-        """Opens the engine, waiting for what is away, and serves; returns where.
+        """Opens the engine, waiting for its store and metadata, and serves; returns the addresses.
 
         Errors: DataInUse, ForeignCluster, LineageFenced, UnsupportedVersion, StoreUntrusted,
         Invalid, Unauthorized, Corrupt, WalPending; Unavailable of what waiting cannot mend, or with

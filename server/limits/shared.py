@@ -20,7 +20,7 @@ class ListenerResources:
 
     `requests` bounds requests under way, `budgets` the bytes of each connection, and `drain` ends
     open streams when the node stops. A listener bounds its connections itself, by
-    `limits.connections_max`, and says how many it has.
+    `limits.connections_max`, and counts them.
     """
 
     limits: LimitsConfig

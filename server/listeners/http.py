@@ -76,7 +76,7 @@ class HttpListener:
         self._view = view
 
     async def drain(self) -> None:
-        """/readyz says so by itself."""
+        """/readyz shows it already (`NodeView.not_ready_reason`)."""
 
     async def stop(self, grace_s: float) -> None:
         self._is_answering.set()

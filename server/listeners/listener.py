@@ -52,7 +52,7 @@ class Listener(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Clients are told to go elsewhere; requests are still served."""
+        """Tells clients to use another node; requests are still served."""
         ...
 
     async def stop(self, grace_s: float) -> None:

@@ -29,7 +29,10 @@ class _State(IntEnum):
 
 
 class Listeners:
-    """Made inside a running loop. HTTP stands first: it says how the node is until the end."""
+    """Made inside a running loop.
+
+    HTTP comes first, so that /readyz answers until all other listeners have ended.
+    """
 
     def __init__(self, listeners: Sequence[Listener], *, is_insecure: bool = False) -> None:
         self._listeners = tuple(listeners)
@@ -80,7 +83,7 @@ class Listeners:
         self._state = _State.SERVING
 
     async def drain(self) -> None:
-        """Clients are told to go elsewhere."""
+        """Tells clients to use another node."""
         for listener in self._listeners:
             await listener.drain()
 

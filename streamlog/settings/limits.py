@@ -50,8 +50,8 @@ class LimitsConfig:
     )
     fetch_bytes_max: int = setting(
         16 * MIB,
-        "Bytes of record batches in one fetch answer (Fetch, FetchStream), whatever is asked for; "
-        "one batch may pass it. Memory: this much for each fetch under way.",
+        "Bytes of record batches in one fetch answer (Fetch, FetchStream), even if a client asks "
+        "for more; one batch may pass it. Memory: this much for each fetch under way.",
         minimum=64 * 1024,
         maximum=1024 * MIB,
     )
@@ -91,7 +91,7 @@ class LimitsConfig:
         "Pins that readers who go to the store themselves hold at once, through all nodes together "
         "and about; the next one is refused until some end. A batch read on Spark leaves its pin "
         "behind for pinTtlMs. Cost: about 200 bytes of metadata each, read whenever the collector "
-        "looks and a pin is put; and what is pinned is not deleted.",
+        "looks and a pin is put; and pinned objects are not deleted.",
         minimum=1,
         maximum=1_000_000,
     )

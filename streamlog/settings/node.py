@@ -29,7 +29,7 @@ class NodeConfig:
     )
     wal: str | None = setting(
         None,
-        "disk acknowledges after a sync to the local disk (milliseconds; a lost disk costs what is "
+        "disk acknowledges after a sync to the local disk (milliseconds; a lost disk costs records "
         "not uploaded yet); object after the upload and commit (a lost machine costs no record; "
         "`streamlog recover` rebuilds its local metadata from the store). "
         "Default: disk on local stores, object on remote ones.",
@@ -55,13 +55,13 @@ class NodeConfig:
     )
     insecure: bool = setting(
         False,
-        "Allows addresses beyond loopback without TLS: anybody who reaches the port may read and "
+        "Allows addresses beyond loopback without TLS: everyone who reaches the port may read and "
         "write everything.",
     )
     wait_at_start: bool = setting(
         True,
-        "Whether a start waits for a store or metadata that is away, and says for what every 10 s. "
-        "False: it ends with the error, for supervisors that start it again.",
+        "Whether a start waits for a store or metadata that is away; it logs the reason every "
+        "10 s. False: it ends with the error, for supervisors that start it again.",
     )
     shutdown_grace_ms: int = setting(
         4000,

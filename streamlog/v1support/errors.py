@@ -55,7 +55,7 @@ _STATUS: tuple[tuple[type[StreamlogError], grpc.StatusCode], ...] = (
     (StreamlogError, grpc.StatusCode.INTERNAL),
 )
 
-# What a status without our details means: raised by gRPC itself or by something in between.
+# Errors for statuses without our details, which gRPC itself or a proxy sends.
 _BARE: dict[grpc.StatusCode, type[StreamlogError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.Invalid,
     grpc.StatusCode.OUT_OF_RANGE: errors.Invalid,
@@ -81,7 +81,7 @@ _ON_THE_WAY = frozenset(
 
 
 class WireStatus(NamedTuple):
-    """What a gRPC handler aborts with."""
+    """Code, text and trailers with which a gRPC call ends."""
 
     code: grpc.StatusCode
     message: str
@@ -94,7 +94,7 @@ def grpc_code(error: StreamlogError) -> grpc.StatusCode:
 
 
 def clip(text: str, bytes_max: int) -> str:
-    """Text of at most so many bytes of UTF-8; what was cut is shown by an ellipsis."""
+    """Text of at most so many bytes of UTF-8; an ellipsis marks a cut."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= bytes_max:
         return data.decode()

@@ -142,7 +142,7 @@ async def _advertised(tmp_path: Path) -> None:
     assert listeners["grpc"].address == banner.grpc
     assert listeners["grpc"].advertised == "log.example:9644"
     assert listeners["http"].address == listeners["http"].advertised == banner.http
-    assert "grpc clients are told log.example:9644" in banner.as_text()
+    assert "grpc is advertised as log.example:9644" in banner.as_text()
 
 
 def test_the_addresses_are_known_before_the_engine_is_opened(
