@@ -12,6 +12,7 @@ from streamlog.log.partition.batch_metadata import (
     encode_batch_metadata,
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
+from streamlog.log.partition.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -26,7 +27,6 @@ from streamlog.log.shared.meta.codec import (
 )
 from streamlog.log.shared.meta.pieces import encoded_entries
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.shared.state.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.log.topics.topic_record import (
     TopicRecord,
     decode_partition,

@@ -17,14 +17,10 @@ from itertools import takewhile
 
 from streamlog.errors import Internal, StreamlogError
 from streamlog.log.partition.lifecycle import LogLifecycle
+from streamlog.log.partition.time_index import ENTRY_BYTES, TimeEntry, encode_entries
 from streamlog.log.shared.meta.codec import Checkpoint, MetaRecord
 from streamlog.log.shared.meta.log import MetaLog
-from streamlog.log.shared.state.time_index import (
-    ENTRY_BYTES,
-    SegmentTimeIndex,
-    TimeEntry,
-    encode_entries,
-)
+from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.runtime.concurrency.background import Background

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import BatchMetadata
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
-from streamlog.log.shared.state.time_index import SegmentTimeIndex
+from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import StreamSlice
 
 NO_TIMESTAMP = -1

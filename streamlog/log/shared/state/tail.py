@@ -12,10 +12,10 @@ from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
 from streamlog.log.partition.batch_metadata import BatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
+from streamlog.log.partition.time_index import TimeEntry
 from streamlog.log.shared.meta.codec import OPEN_END, Checkpoint, SegmentOpened, SegmentSealed
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.log.shared.state.time_index import TimeEntry
 from streamlog.model.batch import StreamSlice
 
 
