@@ -79,12 +79,9 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
     async def scenario() -> None:
         cluster = Cluster()
         async with cluster.node(crash=True) as engine:
-            await engine.logs.create_topic("kept", 2, {"retention.ms": "1000000"})
-            await engine.logs.create_topic("deleted", 1)
-            await engine.logs.alter_topic_configs("kept", set={"retention.bytes": "99999"})
+            await engine.logs.create_topic("kept", 2)
             log = await partition(engine, "kept")
             await produce(log, b"before")
-            await engine.kv.put_kv(Key(b"user"), b"value")
             stream = await engine.streams.create_and_open_stream(
                 CreateStreamOptions(tags={"name": "x"})
             )
@@ -93,7 +90,6 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             await engine.metadata.checkpoint()
             await append(stream, b"10")
             content = await backed_up(cluster)
-            await engine.kv.put_kv(Key(b"later"), b"lost")
             await append(stream, b"11", b"12")
             await produce(log, b"after")
             await engine.logs.create_partitions("kept", 3)
@@ -101,7 +97,6 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             await engine.logs.create_topic("new", 1)
             await produce(await partition(engine, "new"), b"n")
             if checkpoints_after:
-                await engine.logs.delete_topic("deleted")
                 await engine.metadata.checkpoint()
                 await stream.trim(6)
                 await engine.metadata.checkpoint()
@@ -109,19 +104,9 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             expected = await consume(log)
             stream_id, start, end = stream.stream_id, stream.start_offset, stream.confirm_offset
         cluster.lose_metadata()
-        report = await restored(cluster, content)
-        assert report.counts["values_from_backup"] == 1
+        await restored(cluster, content)
         await cluster.is_clean()
         async with cluster.node() as engine:
-            value = await engine.kv.get_kv(Key(b"user"))
-            assert value is not None
-            assert value.data == b"value"
-            assert await engine.kv.get_kv(Key(b"later")) is None
-            topic = engine.logs.topic("kept")
-            assert topic is not None
-            assert topic.partitions == 3
-            assert dict(topic.configs) == {"retention.ms": "1000000", "retention.bytes": "99999"}
-            assert (engine.logs.topic("deleted") is None) is checkpoints_after
             assert await consume(await partition(engine, "kept")) == expected
             assert (await partition(engine, "kept", 2)).high_watermark == 1
             assert (await partition(engine, "new")).high_watermark == 1
@@ -130,6 +115,38 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             assert await read(stream) == {n: b"%d" % n for n in range(start, end)}
             await append(stream, b"more")
         await cluster.is_clean()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("checkpoint_after", [False, True])
+def test_topics_and_values_are_those_of_the_backup(checkpoint_after: bool) -> None:
+    """Topics that were deleted later stay deleted, where a checkpoint tells of it."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        configs = {"retention.ms": "1000000", "retention.bytes": "99999"}
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("kept", 2, configs)
+            await engine.logs.create_topic("deleted", 1)
+            await engine.kv.put_kv(Key(b"user"), b"value")
+            content = await backed_up(cluster)
+            await engine.kv.put_kv(Key(b"later"), b"lost")
+            await engine.logs.delete_topic("deleted")
+            if checkpoint_after:
+                await engine.metadata.checkpoint()
+        cluster.lose_metadata()
+        report = await restored(cluster, content)
+        assert report.counts["values_from_backup"] == 1
+        async with cluster.node() as engine:
+            value = await engine.kv.get_kv(Key(b"user"))
+            assert value is not None
+            assert value.data == b"value"
+            assert await engine.kv.get_kv(Key(b"later")) is None
+            topic = engine.logs.topic("kept")
+            assert topic is not None
+            assert (topic.partitions, dict(topic.configs)) == (2, configs)
+            assert (engine.logs.topic("deleted") is None) is checkpoint_after
 
     run(scenario)
 

@@ -3,11 +3,14 @@ damage is told with what to do, and a loss that the user accepts lets the engine
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.model.stream import Stream
+from streamlog.testing.torn_disk import TornDisk
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import batch, error_of, read_all, run, sent, until
@@ -59,59 +62,61 @@ def test_a_failed_write_is_not_trusted_after_a_restart(seed: int) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("harm", ["group", "superblock", "identity", "file"])
-def test_accepting_a_loss_opens_a_damaged_log(harm: str) -> None:
-    """Two streams; the middle append of one is damaged. The other one keeps everything that can be
-    read, and what is acknowledged afterwards needs no second acceptance."""
+ONE, OTHER = [b"one 0", b"one 1" * 1000, b"one 2"], [b"other 0", b"other 1"]
+HARM: dict[str, tuple[Callable[[TornDisk], None], list[list[bytes]]]] = {
+    "middle append": (lambda disk: disk.flip("wal-00000001", 3 * 4096 + 500), [ONE[:1], OTHER]),
+    "superblock": (lambda disk: disk.flip("wal-00000001", 20), [[], []]),
+    "identity": (lambda disk: disk.flip("wal-identity", 20), [ONE, OTHER]),
+    "file": (lambda disk: disk.remove("wal-00000002"), [ONE, [*OTHER, b"other 2"]]),
+}
+"""How a log of two streams is damaged, and what is left of them: all that can be read."""
+harms = pytest.mark.parametrize("harm", HARM)
 
+
+async def harmed(harm: str) -> tuple[DiskMachine, list[int]]:
+    """A machine with a damaged log, and the ids of its two streams."""
+    machine = DiskMachine(CONFIG)
+    async with machine.engine(machine.kill) as engine:
+        one = await engine.streams.create_and_open_stream()
+        other = await engine.streams.create_and_open_stream()
+        await append(other, OTHER[0])
+        await append(one, *ONE)
+        await append(other, OTHER[1])
+        if harm == "file":
+            # A file of its own, which goes; others follow it.
+            await append(one, bytes(20 * KIB), bytes(20 * KIB))
+            await append(other, b"other 2")
+    HARM[harm][0](machine.disk)
+    return machine, [one.stream_id, other.stream_id]
+
+
+@harms
+def test_an_engine_does_not_open_on_a_damaged_log_and_says_what_to_do(harm: str) -> None:
     async def scenario() -> None:
-        machine = DiskMachine(CONFIG)
-        async with machine.engine(machine.kill) as engine:
-            one = await engine.streams.create_and_open_stream()
-            other = await engine.streams.create_and_open_stream()
-            await append(other, b"other 0")
-            await append(one, b"one 0", b"one 1" * 1000, b"one 2")
-            await append(other, b"other 1")
-            if harm == "file":
-                # A file of its own, which goes; others follow it.
-                await append(one, bytes(20 * KIB), bytes(20 * KIB))
-                await append(other, b"other 2")
-        disk = machine.disk
-        if harm == "group":
-            disk.flip("wal-00000001", 3 * 4096 + 500)
-        elif harm == "superblock":
-            disk.flip("wal-00000001", 20)
-        elif harm == "identity":
-            disk.flip("wal-identity", 20)
-        else:
-            disk.remove("wal-00000002")
+        machine, _ = await harmed(harm)
         with pytest.raises(Corrupt) as raised:
             async with machine.engine():
                 pass
-        for said in ("accept_data_loss=true", "streamlog wal show torn disk", "from a copy"):
-            assert said in str(raised.value)
-        assert raised.value.fields["object_key"].startswith("wal-")  # type: ignore[union-attr]
+        for advice in ("accept_data_loss=true", "streamlog wal show torn disk", "from a copy"):
+            assert advice in str(raised.value)
+        assert str(raised.value.fields["object_key"]).startswith("wal-")
+
+    run(scenario)
+
+
+@harms
+def test_accepting_a_loss_opens_a_damaged_log_once_and_for_all(harm: str) -> None:
+    """What is acknowledged afterwards needs no second acceptance."""
+
+    async def scenario() -> None:
+        machine, ids = await harmed(harm)
         async with machine.engine(config=LOSSY) as engine:
-            kept = [
-                await read_all(await reopened(engine, stream.stream_id)) for stream in (one, other)
-            ]
-            await append(await reopened(engine, one.stream_id), b"new")
+            kept = [await read_all(await reopened(engine, stream_id)) for stream_id in ids]
+            assert kept == HARM[harm][1]
+            await append(await reopened(engine, ids[0]), b"new")
             await engine.drain()
-        assert (
-            kept
-            == {
-                "group": [[b"one 0"], [b"other 0", b"other 1"]],
-                "superblock": [[], []],
-                "identity": [[b"one 0", b"one 1" * 1000, b"one 2"], [b"other 0", b"other 1"]],
-                "file": [
-                    [b"one 0", b"one 1" * 1000, b"one 2"],
-                    [b"other 0", b"other 1", b"other 2"],
-                ],
-            }[harm]
-        )
         async with machine.engine() as engine:
-            found = await read_all(await reopened(engine, one.stream_id))
-            assert found == [*kept[0], b"new"]
-            assert await read_all(await reopened(engine, other.stream_id)) == kept[1]
+            assert await read_all(await reopened(engine, ids[0])) == [*kept[0], b"new"]
+            assert await read_all(await reopened(engine, ids[1])) == kept[1]
 
     run(scenario)
