@@ -1,4 +1,4 @@
-"""The consumer: what to fetch next, what came, and the caller's place in it.
+"""The consumer: positions, fetches under way, and records decoded for `poll()`.
 
     Consumer ◀──poll── PendingRecords ◀──batches── FetchState ◀──answers── node
                                                    Subscription  topics to look up
