@@ -124,6 +124,14 @@ def test_status_says_what_the_node_holds(done: Done) -> None:
     assert b"cluster_id" in done("status")
 
 
+def test_status_shows_where_the_node_listens(done: Done, environment: dict[str, str]) -> None:
+    listeners = {entry["protocol"]: entry for entry in _json(done, "status")["listeners"]}
+    assert listeners["grpc"]["address"] == environment["STREAMLOG_SERVER"]
+    assert listeners["grpc"]["advertised"] == environment["STREAMLOG_SERVER"]
+    assert listeners["http"]["address"]
+    assert f"grpc {environment['STREAMLOG_SERVER']}".encode() in done("status")
+
+
 def test_status_shows_alarms_first(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is well; what it answers is changed on the way."""
     ask = Admin.status

@@ -108,8 +108,8 @@ class Executor:
 
     async def all_jobs(self) -> int:
         count = 0
-        while (found := await self.job()) is not None:
-            await self.done(found[0], await self.carried_out(found[1]))
+        while (assigned := await self.job()) is not None:
+            await self.done(assigned[0], await self.carried_out(assigned[1]))
             count += 1
         return count
 
@@ -184,7 +184,7 @@ def test_another_process_merges_while_appends_go_on(tmp_path: Path) -> None:
             await until(lambda: running.metric("streamlog_compaction_lent") == 0)
             assert not before & {row.object_id for row in await live(engine)}
             await check(engine, history, streams)
-            # There may be another one now, and with nothing to do it is told so.
+            # Now another executor is accepted, and its call ends at once without a job.
             await compacted(engine)
             other = await Executor(running).begin()
             await other.all_jobs()
@@ -227,9 +227,9 @@ def test_a_node_goes_on_when_its_executor_is_lost(tmp_path: Path, zombie: bool) 
             await history.append(streams, 40)
             await engine.drain()
             executor = await Executor(running).begin()
-            found = await executor.job()
-            assert found is not None
-            job = found[1]
+            assigned = await executor.job()
+            assert assigned is not None
+            job = assigned[1]
             keys = [data_key(object_id) for object_id in job.object_ids]
             if not zombie:
                 await executor.carried_out(job)
@@ -266,14 +266,14 @@ def test_a_wrong_outcome_is_refused(tmp_path: Path) -> None:
             async def refused(**changes: Any) -> str:
                 """`is_stored`, or fields of the first object's row."""
                 executor = await Executor(running, "a liar").begin()
-                found = await executor.job()
-                assert found is not None
-                outcome = await executor.carried_out(found[1])
+                assigned = await executor.job()
+                assert assigned is not None
+                outcome = await executor.carried_out(assigned[1])
                 if not changes.pop("is_stored", True):
-                    await engine.store.delete([data_key(found[1].object_ids[0])])
+                    await engine.store.delete([data_key(assigned[1].object_ids[0])])
                 first = dataclasses.replace(outcome.objects[0], **changes)
                 lie = dataclasses.replace(outcome, objects=[first, *outcome.objects[1:]])
-                await executor.done(found[0], lie)
+                await executor.done(assigned[0], lie)
                 error = await executor.error()
                 assert type(error) is by_name()["Invalid"], error
                 await until(lambda: running.metric("streamlog_compaction_lent") == 0)
@@ -300,11 +300,11 @@ def test_a_damaged_input_is_left_alone_and_the_rest_is_merged(tmp_path: Path) ->
             await history.append(streams, 40)
             await engine.drain()
             executor = await Executor(running).begin()
-            found = await executor.job()
-            assert found is not None
-            damaged = found[1].spec.inputs[0].row.object_id
+            assigned = await executor.job()
+            assert assigned is not None
+            damaged = assigned[1].spec.inputs[0].row.object_id
             error = to_proto(Corrupt("a flipped bit", object_key=data_key(damaged)))
-            await executor.say(failed=compaction_pb2.MergeFailed(number=found[0], error=error))
+            await executor.say(failed=compaction_pb2.MergeFailed(number=assigned[0], error=error))
             await executor.all_jobs()
             assert executor.settled.merges > 0
             assert sample(engine, "quarantined_objects") == 1

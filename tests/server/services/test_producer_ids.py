@@ -44,18 +44,18 @@ def test_more_producers_than_one_append_can_list_are_remembered(tmp_path: Path) 
     async def main() -> None:
         async with running_node(**settings) as node:
             await create(node)
-            answers = await asyncio.gather(*(produced(node, one) for one in range(count)))
-            assert not [one.error.message for one in answers if one.HasField("error")]
-            offsets = [one.base_offset for one in answers]
+            answers = await asyncio.gather(*(produced(node, number) for number in range(count)))
+            assert not [answer.error.message for answer in answers if answer.HasField("error")]
+            offsets = [answer.base_offset for answer in answers]
             assert sorted(offsets) == list(range(count))
-            for one in (0, count - 1):
-                assert (await produced(node, one, 1)).base_offset >= count
+            for number in (0, count - 1):
+                assert (await produced(node, number, 1)).base_offset >= count
             assert node.metric("streamlog_log_producer_ids") == count
             assert node.metric("streamlog_log_failed_partitions_total") == 0
         async with running_node(**settings) as node:
-            again = await asyncio.gather(*(produced(node, one) for one in range(count)))
-            assert [one.base_offset for one in again] == offsets
-            assert all(one.duplicate for one in again)
+            again = await asyncio.gather(*(produced(node, number) for number in range(count)))
+            assert [answer.base_offset for answer in again] == offsets
+            assert all(answer.duplicate for answer in again)
             assert node.metric("streamlog_log_producer_ids") == count
 
     asyncio.run(main())
