@@ -1,6 +1,6 @@
 """Record batches ↔ columns, without a node: each twin, aiokafka, and a plain copy of the bytes.
 
-Figures are per second of CPU, which neighbours on the machine disturb least.
+Figures are per second of CPU, which other processes on the machine disturb least.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AIMS = {("decode", 100): 1000.0, ("decode", 1024): 3000.0, ("encode", 100): 1500
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
-    """`scale` 1 takes 128 MiB of records; the slow ones take a part of it."""
+    """`scale` 1 takes 128 MiB of records; slow cases take a part of it."""
     for record_bytes in (100, 1024):
         count = max(1000, int((128 << 20) * scale) // record_bytes)
         values = _values(record_bytes, count)
@@ -140,7 +140,7 @@ def _rate(work: Callable[[], object], size_bytes: int) -> float:
 
 
 def _copy_rate(source: bytes) -> float:
-    """To memory that is there already."""
+    """A copy to memory that is already allocated."""
     target = memoryview(bytearray(len(source)))
 
     def copy() -> None:
@@ -150,7 +150,7 @@ def _copy_rate(source: bytes) -> float:
 
 
 def _aiokafka_decode(data: bytes) -> int:
-    """Its compiled parser, CRC checked, into the lists that columns would be made of."""
+    """aiokafka's compiled parser, CRC checked, into the lists that columns would be made of."""
     offsets, stamps, keys, values = [], [], [], []
     for batch in scan(data):
         plain = batch.view
@@ -168,7 +168,7 @@ def _aiokafka_decode(data: bytes) -> int:
 def _aiokafka_encode(
     values: BinaryColumn, record_bytes: int, count: int, codec: Compression
 ) -> int:
-    """Its compiled builder; compressed by its own libraries at their default level."""
+    """aiokafka's compiled builder, with its own compression libraries at their default level."""
     size, data = 0, memoryview(values.data)
     builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, BATCH_BYTES)
     index = 0

@@ -1,7 +1,7 @@
-"""What the machine can do without streamlog: bare gRPC streams, a bare synced file.
+"""Floors, which are the machine's speed without streamlog: bare gRPC streams, a bare synced file.
 
-Floors use ordinary generated messages and plain files, the same sizes and the same windows as the
-measured run, in the same process layout (client and server are two processes on this machine).
+Floors use ordinary generated messages and plain files, with the sizes, windows and process layout
+of the measured run (client and server are two processes on this machine).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BareServer:
     def produce(
         self, batches: Sequence[tuple[str, int, bytes]], unanswered_max: int
     ) -> tuple[float, dict[str, float]]:
-        """MB/s of the batches in ordinary messages, and what it cost."""
+        """MB/s of the batches in ordinary messages, and the CPU cost."""
         cpu_before, own_before = cpu_s_of(self._process), own_cpu_s()
         began = time.perf_counter()
         stream_batches(self.stub, batches, unanswered_max)
@@ -105,7 +105,8 @@ class BareServer:
         }
 
     def fetch_mb_s(self, message_bytes: int, total_bytes: int) -> float:
-        """Unary answers of `message_bytes`, the next asked for while the last is read."""
+        """MB/s of unary answers of `message_bytes`; the next is requested while the last is
+        read."""
         request = log_pb2.FetchRequest(max_bytes=message_bytes)
         count = max(2, total_bytes // message_bytes)
         began = time.perf_counter()

@@ -21,11 +21,11 @@ CATCH_UP_BYTES = 800_000_000
 CONSUMERS = 10
 RECORD_BYTES = 64 << 10
 RETURNED_AFTER_S = 5.0
-"""What a read left free in the heap goes back within two looks of the node."""
+"""The node returns free heap memory after two of its checks."""
 
 
 class PeakRss:
-    """The highest resident memory of a node, looked at 20 times a second."""
+    """The highest resident memory of a node, sampled 20 times a second."""
 
     def __init__(self, node: RunningNode) -> None:
         self._node = node
@@ -77,7 +77,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
 
 
 def _catch_up(report: Report, folder: Path, *, scale: float) -> None:
-    """A node that was just started reads everything from the store, through gRPC."""
+    """A freshly started node reads everything from the store, for gRPC clients."""
     with s3_server(folder) as server:
         places = {"store": server.url(BUCKET, "footprint"), "meta": f"rocksdb://{folder}/s3-meta"}
         with running_node(folder / "s3-fill", wal="object", **places) as node:
@@ -97,7 +97,7 @@ def _catch_up(report: Report, folder: Path, *, scale: float) -> None:
 
 
 def _fill(node: RunningNode, total: int) -> int:
-    """How many records."""
+    """Produces records; returns their number."""
     with Admin(node.server) as admin:
         admin.create_topic("catch-up", CATCH_UP_PARTITIONS)
     value, count = os.urandom(RECORD_BYTES), total // RECORD_BYTES
@@ -109,7 +109,7 @@ def _fill(node: RunningNode, total: int) -> int:
 
 
 def _read(node: RunningNode, number: int) -> int:
-    """How many records a consumer of every tenth partition reads to the end."""
+    """Consumes every tenth partition to its end; returns the number of records."""
     mine = range(number, CATCH_UP_PARTITIONS, CONSUMERS)
     with Admin(node.server) as admin:
         found = admin.describe_topic("catch-up").partitions

@@ -1,13 +1,13 @@
 """Acks and tail reads of a node while eight readers, far behind, read another topic.
 
-The node, its loader, its tail reader and the lagging readers are a process each. The loader sends a
-quarter of what the node was just seen to take at most. Rounds alone and rounds beside the lagging
-readers take turns. An ack's time counts from when its batch was due, a tail read's from then until
-the reader has the batch. At scale 1 the old data is larger than all caches of the node.
+The node, its loader, its tail reader and the lagging readers are one process each. The loader sends
+a quarter of the node's measured maximum. Rounds without and with the lagging readers alternate. Ack
+times count from when a batch was due, tail read times from then until the reader has the batch. At
+scale 1 the old data is larger than all caches of the node.
 
-The lagging readers' process runs at nice 19, for their CPU is another machine's in life, and would
-else be taken from the node on these cores; what the node does for them, it does as ever. They read
-at full speed before a round begins, so that a round starts with large answers under way.
+The lagging readers' process runs at nice 19: in production their CPU is on another machine, and
+here it would be taken from the node. The node's work for them is not niced. They read at full speed
+before a round begins, so that the round starts with large answers under way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
 
 @dataclass
 class _Seen:
-    """Milliseconds of all rounds of a kind, and what it cost."""
+    """Milliseconds of all rounds of one kind, and their costs."""
 
     acks: list[float] = field(default_factory=list)
     tails: list[float] = field(default_factory=list)
@@ -150,7 +150,8 @@ def _round(
 
 
 def _pressure(what: str) -> float:
-    """Seconds so far in which some task of this machine waited; 0 where the kernel does not say."""
+    """Seconds so far in which a task of this machine waited; 0 if the kernel does not measure
+    it."""
     path = Path(f"/proc/pressure/{what}")
     if not path.exists():
         return 0.0
@@ -158,7 +159,7 @@ def _pressure(what: str) -> float:
 
 
 class _Readers:
-    """The lagging readers' process says after each poll how many bytes it has read."""
+    """Bytes that the lagging readers have read; their process reports after each poll."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -231,7 +232,7 @@ def _lag(server: str, path: str) -> None:
     print("ready", flush=True)
     new = Path(f"{path}.new")
     while True:
-        # Replaced, not overwritten: whoever reads it sees a whole number.
+        # Replaced, not overwritten, so that readers see a whole number.
         new.write_text(str(sum(seen)))
         new.replace(path)
         time.sleep(0.1)

@@ -1,8 +1,8 @@
 """Library append, wal=disk, against a plain preallocated file with write + fdatasync.
 
-The group size is what the engine makes of the load: it is read from its metrics, and the file is
-written in groups of that size in the same run, in turns with the engine. The engine writes each
-byte twice (WAL, then object), which the second throughput row takes into account.
+The engine's metrics give the size of its groups; the file is written in groups of that size in the
+same run, alternating with the engine. The engine writes each byte twice (WAL, then object), which
+the second throughput row takes into account.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A node with 10,000 open partitions: the first record to each of many topics, a clean stop, and
 all topics consumed once after a restart.
 
-Wall-clock seconds are the figures; CPU seconds of node and client, and the node's commits and WAL
-writes, stand beside them: on a busy machine these say more.
+The figures are wall-clock seconds. CPU seconds of node and client, and the node's commits and WAL
+writes are shown beside them: on a busy machine these are more reliable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamlog.client import Admin, Consumer, Producer
 TOPICS = 2400
 PARTITIONS = 10_000
 WIDE = "wide"
-"""The topic that has the partitions which the others have not."""
+"""The topic with the remaining partitions."""
 AIM_S = 5.0
 COUNTED = {
     "commits": "streamlog_metadata_commit_seconds_count",
@@ -96,7 +96,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
 
 @contextmanager
 def _timed_stop(data: Path, wal: str, stopping: list[float]) -> Iterator[RunningNode]:
-    """Seconds and CPU seconds from SIGTERM to the end go to `stopping`."""
+    """Adds seconds and CPU seconds from SIGTERM to the end to `stopping`."""
     with running_node(data, wal=wal) as node:
         yield node
         process = node.process

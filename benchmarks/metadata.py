@@ -1,6 +1,6 @@
 """Memory and opening time of a million objects; metadata bytes at 1, 100, 10,000 streams.
 
-Opening runs in processes of its own over local files. The other part is simulated in virtual time
+Opening runs in separate processes over local files. The other part is simulated in virtual time
 (metadata_world): commits of 1 MiB objects with a row for each stream, ten a second, with
 checkpoints, compaction and deletion; no data bytes.
 """
@@ -41,7 +41,8 @@ DAY_S = 24 * 3600
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
-    """`scale` 1: a million objects; an hour, or as much of it as five minutes of CPU simulate."""
+    """`scale` 1: a million objects; an hour, or as much of it as five minutes of CPU can
+    simulate."""
     objects = max(1000, int(OBJECTS * min(scale, 1)))
     asyncio.run(_fill(folder, objects))
     _opened(report, folder, objects)
@@ -93,7 +94,7 @@ def _open_in_a_child(folder: Path, how: str) -> dict[str, float]:
 
 
 async def _open(folder: Path, how: str) -> dict[str, float]:
-    """`mib`: what opening added, in RSS or (traced) in Python's allocations."""
+    """`mib`: the growth by opening, in RSS or (traced) in Python's allocations."""
     offload, clock = ThreadOffload(), SystemClock()
     store = await LocalObjectStore.open(folder / "objects", offload, clock)
     kv = await RocksKVStore.open(folder / "meta", clock, offload)
@@ -185,7 +186,7 @@ def _rows(streams: int, course: Course) -> list[Row]:
 
 
 def _per_s(samples: list[Sample], name: str) -> float:
-    """How fast a sum grew."""
+    """The growth of a sum per second."""
     first, last = samples[0], samples[-1]
     grown: float = getattr(last, name) - getattr(first, name)
     return grown / max(last.at_s - first.at_s, 1)

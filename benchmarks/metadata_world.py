@@ -1,8 +1,8 @@
 """A node's metadata in virtual time, with its compactor and collector; no data is moved.
 
-Real are: commits, fold, checkpoints, the compactor with catalog and planner, the compaction tenure,
-the collector. Made up are the objects: their rows are known here, so that nobody reads them, and an
-executor answers after the time that the bytes would take.
+Commits, fold, checkpoints, the compactor with catalog and planner, the compaction tenure and the
+collector are real. Objects are simulated: their rows are known here, so that no object is read, and
+the executor answers after the time that its bytes would take.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ MIB = 1 << 20
 OBJECT_BYTES = MIB
 COMMITS_PER_S = 10
 RECORDS_MAX = 15
-"""Records that a stream has in an object: 1 to so many."""
+"""A stream has 1 to so many records in an object."""
 COUNTS = range(1, RECORDS_MAX + 1)
 SAMPLE_S = 10
 
 
 class CountingKV(MemoryKVStore):
-    """Counts what transactions compare and write."""
+    """Counts compares and writes of transactions."""
 
     operations = 0
     put_bytes = 0
@@ -91,7 +91,7 @@ class CountingStore(MemoryObjectStore):
 
 
 class InlineOffload:
-    """Runs the work at the call."""
+    """Runs the work at once."""
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return fn(*args)
@@ -101,7 +101,7 @@ class InlineOffload:
 
 
 class Objects:
-    """What each object that lives has in it; a record of a stream is `record_bytes` long."""
+    """The contents of each live object; a record of a stream has `record_bytes`."""
 
     def __init__(self, record_bytes: float) -> None:
         self._record_bytes = record_bytes
@@ -142,7 +142,7 @@ class KnownCatalog(Catalog):
 
 
 class PaperExecutor:
-    """Takes the time that the bytes take, and moves none."""
+    """Takes the time of the bytes, and moves none."""
 
     def __init__(self, objects: Objects, bytes_per_s: int) -> None:
         self._objects = objects
@@ -178,7 +178,7 @@ class Sample:
 
 @dataclass
 class Course:
-    """What happened in the virtual time that was simulated."""
+    """Sums over the simulated time."""
 
     simulated_s: float = 0.0
     cpu_s: float = 0.0
@@ -211,7 +211,7 @@ class SimulatedNode:
         self._ends: list[int] = []
 
     async def run(self, minutes: int, cpu_s_max: float) -> None:
-        """`minutes` of virtual time, or as many as go into `cpu_s_max`."""
+        """Simulates `minutes` of virtual time, or as many as `cpu_s_max` allows."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulationLoop)
         clock = SimulationClock(loop)

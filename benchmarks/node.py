@@ -27,7 +27,7 @@ class RunningNode:
         return cpu_s_of(self.process)
 
     def wait_until_idle(self) -> None:
-        """Returns when the node has nothing left to do: 0.2 s with less than 10 ms of CPU."""
+        """Returns after 0.2 s in which the node took less than 10 ms of CPU."""
         before = self.cpu_s()
         while True:
             time.sleep(0.2)
@@ -37,7 +37,7 @@ class RunningNode:
             before = now
 
     def metric(self, name: str) -> float:
-        """A sample without labels; 0 where there is none."""
+        """A sample without labels; 0 if there is none."""
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=30) as page:
             for line in page.read().decode().splitlines():
                 found, _, value = line.partition(" ")

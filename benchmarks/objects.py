@@ -1,7 +1,7 @@
 """Opening a node, a stream and a partition with 10, 10,000 and 1,000,000 committed objects.
 
-Each opening is a process of its own over local files, so that its RSS is its own. The metadata
-looks as after that many commits: a base checkpoint in the store, keys in RocksDB.
+Each opening runs in a separate process over local files, so that its RSS can be measured. The
+metadata is that of so many commits: a base checkpoint in the store, keys in RocksDB.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Produce through gRPC, 1 KiB records, 4 partitions, idempotent, durable acks, both modes.
 
 Each round measures the bare gRPC stream, encoded batches, send_many() and send() one after another,
-so that the machine's moods meet all of them; the ratio is the median of the rounds' ratios. Floor
-and measured run send the same bytes with the same window, and each starts when the node is idle.
+so that variations of the machine's speed affect all of them; the ratio is the median of the rounds'
+ratios. Floor and measured run send the same bytes with the same window, and each starts when the
+node is idle.
 
-The floor is the lower of two, both shown: the bare stream (nothing stored), and a plain file that
-is written and synced in groups of the size that the node made, for each time that this mode writes
-a byte: WAL and object with wal=disk, the object with wal=object.
+The floor is the lower of two, both shown: the bare stream, which stores nothing, and a plain file
+that is written and synced in groups of the node's size, as often as the mode writes a byte: WAL and
+object with wal=disk, only the object with wal=object.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> No
             mb_s, facts = load.send(batches, size)
             node.wait_until_idle()
             written = node.written_groups(wal)
-            # What each byte costs in seconds adds up over the times it is written.
+            # The seconds per byte add up over the times that a byte is written.
             disk_floor = 1 / sum(1 / file.mb_s(group, 64 << 20) for group in written)
             disk_mb_s.append(disk_floor)
             floor = min(grpc_floor, disk_floor)
@@ -143,7 +144,7 @@ class EncodedLoad:
     def send(
         self, batches: Batches, size: int, unanswered_max: int | None = None
     ) -> tuple[float, dict[str, float]]:
-        """MB/s, and what it cost. `unanswered_max` messages; None: the producer's default."""
+        """MB/s and CPU cost. `unanswered_max`: messages; None: the producer's default."""
         node = self._node
         cpu_before, own_before = node.cpu_s(), own_cpu_s()
         began = time.perf_counter()
@@ -161,7 +162,7 @@ class EncodedLoad:
     def paced(
         self, topic: str, size: int, mb_s: float, seconds: float
     ) -> tuple[float, float, float]:
-        """Ack p50 and p99 (ms) at a steady rate, and the rate that came of it."""
+        """Ack p50 and p99 (ms) at a steady rate, and the actual rate."""
         batches = self.batches(topic, size, int(mb_s * 1e6 * seconds))
         self._node.wait_until_idle()
         began = time.perf_counter()
@@ -175,7 +176,7 @@ class EncodedLoad:
 def with_client(
     node: RunningNode, method: str, values: list[bytes], size: int, total: int
 ) -> tuple[float, dict[str, float]]:
-    """The client's own encoding, one producer, every result looked at."""
+    """The client's own encoding, one producer, every result checked."""
     topic = f"{method.replace('_', '-')}-{size}-{time.monotonic_ns()}"
     with Admin(node.server) as admin:
         admin.create_topic(topic, PARTITIONS)

@@ -49,7 +49,7 @@ def _send(
             else:
                 pairs = zip(values, keys, strict=True)
                 views = [producer.send(topic, value, key=key) for value, key in pairs]
-            # An application looks at results as it goes, and does not keep millions of them.
+            # An application checks results as it goes, and does not keep millions of them.
             lasts.append(views[-1])
         producer.flush()
         assert all(last.result().offset >= 0 for last in lasts)

@@ -27,7 +27,7 @@ class Row:
     less_is_better: bool = False
     facts: dict[str, float] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
-    """Of the rounds, where each had a floor of its own; their median counts."""
+    """Ratios of the rounds, if each has its own floor; their median counts."""
 
     @property
     def ratio(self) -> float | None:
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class Measured:
-    """One case over all rounds, each with a floor of its own."""
+    """One case over all rounds, each with its own floor."""
 
     mb_s: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
@@ -73,14 +73,14 @@ class Measured:
 
 
 class Report:
-    """Collects rows and prints each as soon as it is there."""
+    """Collects rows and prints each at once."""
 
     def __init__(self, echo: Callable[[str], None] = print) -> None:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self._echo = echo
         self.variant = ""
-        """What the benchmark runs on, where it has a choice; empty: its first one."""
+        """The server that the benchmark runs on; empty: its first choice."""
 
     def add(self, row: Row) -> None:
         if self.variant:
@@ -89,7 +89,7 @@ class Report:
         self._echo(line(row))
 
     def note(self, text: str) -> None:
-        """What the rows cannot say, such as why some are not there."""
+        """Prints a remark, such as why rows are missing."""
         self.notes.append(text)
         self._echo(f"note: {text}")
 

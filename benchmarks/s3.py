@@ -1,7 +1,7 @@
-"""What the benchmarks on S3 share: a server, an engine on it, raw requests with the same client.
+"""Shared by the benchmarks on S3: a server, an engine on it, raw requests with the same client.
 
-The server runs on this machine and shares its cores: figures are ratios to raw requests through
-the same store client, in turns with them.
+The server runs on this machine and shares its cores. So figures are ratios to raw requests through
+the same store client, which alternate with the measured runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 BUCKET = "bench"
 SERVERS = ("versitygw", "minio")
-"""Built when they are not there yet; the first is what benchmarks run on unless told otherwise."""
+"""Servers, built if missing; the first is the default."""
 
 KEPT_BYTES = ReadConfig().block_cache_bytes
 
@@ -56,7 +56,7 @@ def s3_server(folder: Path, kind: str = "") -> Iterator[S3Server]:
 
 @asynccontextmanager
 async def raw_store(server: S3Server, prefix: str = "raw") -> AsyncIterator[ObjectStore]:
-    """The engine's own client on that server, with nothing around it."""
+    """The engine's store client on that server, without caches."""
     offload, clock = ThreadOffload(), SystemClock()
     url = parse_store_url(server.url(BUCKET, prefix))
     store = await open_store(url, offload, clock)
@@ -75,7 +75,7 @@ async def engine_on(
     config: StreamEngineConfig | None = None,
     components: Components | None = None,
 ) -> AsyncIterator[OpenEngine]:
-    """A library engine with wal=object; its data outlives it under the name of `folder`."""
+    """A library engine with wal=object; its data stays in the store under the name of `folder`."""
     async with streamlog.open(
         server.url(BUCKET, folder.name),
         meta=f"rocksdb://{folder}/meta",
@@ -87,7 +87,7 @@ async def engine_on(
 
 
 def without_compaction(config: StreamEngineConfig | None = None) -> StreamEngineConfig:
-    """Compaction would share the cores with what is measured."""
+    """A configuration without compaction, which would share the cores with the measured run."""
     config = config or StreamEngineConfig()
     return replace(config, compaction=replace(config.compaction, compaction_process="off"))
 
@@ -205,7 +205,7 @@ async def raw_get(
 
 
 async def data_ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[str, int, int]]:
-    """Ranges of `mean` bytes over the data objects that are there, `total` bytes together."""
+    """Ranges of `mean` bytes over the existing data objects, `total` bytes together."""
     found: list[tuple[str, int, int]] = []
     left = total
     token: str | None = None
@@ -226,7 +226,7 @@ async def data_ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[s
 async def copy_objects(
     source: ObjectStore, target: ObjectStore, prefix: str, total: int, count: int
 ) -> int:
-    """Gets and puts `total` bytes of the data objects that are there, `count` at a time; bytes."""
+    """Gets and puts `total` bytes of existing data objects, `count` at a time; returns bytes."""
     found = await data_ranges(source, GIB, total)
 
     async def copy(key: str, length: int) -> int:
@@ -258,18 +258,18 @@ async def append_all(
 
 
 def objects_made(engine: OpenEngine) -> tuple[float, float]:
-    """Bytes and number of the objects that appends became so far."""
+    """Bytes and number of the objects uploaded so far."""
     name = "streamlog_engine_object_bytes"
     return sample(engine, f"{name}_sum"), sample(engine, f"{name}_count")
 
 
 def sample(engine: OpenEngine, name: str, **labels: str) -> float:
-    """A sample of the engine's own metrics; 0 where there is none."""
+    """A sample of the engine's metrics; 0 if there is none."""
     return engine.registry.get_sample_value(name, labels or None) or 0.0
 
 
 def requests_of(engine: OpenEngine) -> dict[str, float]:
-    """Requests to the store so far, whatever came of them, by operation."""
+    """Requests to the store so far by operation, failed ones included."""
     found: dict[str, float] = {}
     for metric in engine.registry.collect():
         if metric.name == "streamlog_store_requests":

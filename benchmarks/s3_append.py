@@ -2,10 +2,10 @@
 
 Each round measures raw PUTs (the same client, object size and number in flight), the library, and
 a node through gRPC, without and with a reader at its tail, one after another. Through gRPC as many
-bytes are under way as in the raw PUTs; a row of its own shows one producer's default of half that.
-Then the same store gets 20, 100 and 300 ms slower: the throughput of appends should stay until the
-byte bound is reached, which raw PUTs with as many bytes in flight show. At last one PUT in 1,000
-hangs for a minute.
+bytes are under way as in the raw PUTs; a separate row shows one producer's default of half that.
+Then the same store gets 20, 100 and 300 ms slower: append throughput should stay the same until the
+bound on bytes in flight is reached, which raw PUTs with as many bytes in flight show. Finally one
+PUT in 1,000 hangs for a minute.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ APPEND_BYTES = MIB
 OBJECT_BYTES = FlushConfig().flush_bytes_target
 WINDOW_BYTES = AppendConfig().append_bytes_max
 GRPC_WINDOW = IN_FLIGHT * OBJECT_BYTES // MIB
-"""Messages of 1 MiB; the most that a node takes from one connection."""
+"""Messages of 1 MiB: the maximum that a node takes from one connection."""
 ROUNDS = 5
 DELAYS_MS = (0, 20, 100, 300)
 HANGING_SHARE = 0.001
@@ -104,7 +104,7 @@ def _throughput(report: Report, folder: Path, server: S3Server, total: int) -> N
 async def _library(
     server: S3Server, folder: Path, total: int
 ) -> tuple[float, float, dict[str, float]]:
-    """MB/s of raw PUTs of the objects that the engine made, MB/s of its appends, and its facts."""
+    """MB/s of raw PUTs of the engine's objects, MB/s of its appends, and further figures."""
     async with engine_on(server, folder, config=without_compaction()) as engine:
         streams = await engine.streams.create_and_open_streams([CreateStreamOptions()] * 8)
         batch = RecordBatch(1, 0, (os.urandom(APPEND_BYTES),))
@@ -123,7 +123,7 @@ async def _library(
 
 
 _SENT = "streamlog_store_sent_bytes_total"
-"""Checkpoints of the metadata among them."""
+"""Metadata checkpoints included."""
 
 
 def _through_grpc(
@@ -153,7 +153,7 @@ class _TailReader:
         self._thread = threading.Thread(target=self._read)
 
     def mb_s(self) -> float:
-        """Of all behind the first answer; 0 when there was no other."""
+        """The rate after the first answer; 0 if there was no other."""
         elapsed = self._last - self._began
         return self._bytes / elapsed / 1e6 if elapsed else 0.0
 
@@ -172,7 +172,7 @@ class _TailReader:
                 is_over = self._ends.is_set()
                 found = sum(len(batch.data) for batch in consumer.poll_batches(0.2))
                 if is_over and not found:
-                    # To the end: else what it is behind by would count as time and not as bytes.
+                    # Reads to the end: otherwise its lag would count as time and not as bytes.
                     return
                 if found:
                     self._last = time.perf_counter()
@@ -182,7 +182,7 @@ class _TailReader:
 
 
 async def _slow(report: Report, folder: Path, server: S3Server, total: int) -> None:
-    """More appends are called than may be under way: the engine's bound is what holds them back."""
+    """Calls more appends than may be under way, so that the engine's bound limits them."""
     fastest = 0.0
     for delay_ms in DELAYS_MS:
         measured, single = Measured(), []
@@ -220,7 +220,7 @@ async def _slow(report: Report, folder: Path, server: S3Server, total: int) -> N
 
 
 async def _hanging(report: Report, folder: Path, server: S3Server, count: int) -> None:
-    """Small appends and PUTs, for enough of them to meet the one in 1,000."""
+    """Small appends and PUTs, enough of them to meet the one PUT in 1,000."""
     config = StreamEngineConfig(flush=FlushConfig(put_rate_max_per_s=1000))
     async with raw_store(server, "hanging") as raw:
         store = SlowStore(raw, Moods(hanging_put_share=HANGING_SHARE))

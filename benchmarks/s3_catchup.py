@@ -1,12 +1,11 @@
 """Catching up on a real S3 server: 1 GiB in 1, 100 and 10,000 streams, before and after
 compaction; and compaction itself.
 
-Each reading is by an engine that has just been opened, so that nothing is cached. Its floor is raw
-ranged GETs of the same bytes, each as large as the engine's were or, where a stream has less, as a
-stream: with the same client and as many in flight, made right after it. Medians of several such
-pairs count.
-Compaction is held against copying the same bytes with the same client, object by object, both by
-the CPU seconds of their processes; the server's are in neither.
+Each reading uses a freshly opened engine, so that nothing is cached. Its floor, measured right
+after it, is raw ranged GETs of the same bytes with the same client and as many in flight, each as
+large as the engine's GETs or, if smaller, as a stream. Medians of several such pairs count.
+Compaction is compared with copying the same bytes with the same client, object by object, by the
+CPU seconds of both processes, without those of the server.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ async def _read(
     label: str,
     aim: float | None,
 ) -> None:
-    """Readings and their floors in turns, for as long as ROUNDS_S: a short one says little."""
+    """Alternates readings and floors for ROUNDS_S: a short reading is unreliable."""
     measured, floors, began = Measured(), [], time.perf_counter()
     while not measured.mb_s or (
         len(measured.mb_s) < ROUNDS_MAX and time.perf_counter() - began < ROUNDS_S
@@ -112,11 +111,11 @@ async def _read(
 async def _reading(
     server: S3Server, folder: Path, stream_ids: list[int]
 ) -> tuple[float, dict[str, float]]:
-    """MB/s of one reading, and what it asked the store for."""
+    """MB/s of one reading, and its requests to the store."""
     async with engine_on(server, folder, config=without_compaction()) as engine:
         before = requests_of(engine).get("get", 0.0)
         received = sample(engine, "streamlog_store_received_bytes_total")
-        # What earlier engines and clients left is not this reading's.
+        # Garbage of earlier engines and clients must not count here.
         gc.collect()
         began = time.perf_counter()
         seen = await read_all(await open_all(engine, stream_ids), READERS)
@@ -131,7 +130,7 @@ async def _reading(
 
 
 async def open_all(engine: OpenEngine, stream_ids: list[int]) -> list[Stream]:
-    """Streams that an earlier process held: the engine has taken them over, so no call goes out."""
+    """Opens streams that an earlier process held and the engine has taken over, without a call."""
     return [await engine.streams.open_stream(one, OpenStreamOptions()) for one in stream_ids]
 
 
@@ -158,8 +157,8 @@ async def compact_all(engine: OpenEngine) -> None:
 
 
 async def _compact(report: Report, server: S3Server, folder: Path, label: str) -> None:
-    """In a child process, as a node does: loop lag and `broker_cpu_s` are what the node feels, the
-    latter beyond what it takes idle (timers, the watcher of the lag)."""
+    """Compacts in a child process, as a node does. Loop lag and `broker_cpu_s` are the cost to the
+    node, the latter without its idle CPU (timers, the watcher of the lag)."""
     config = StreamEngineConfig()
     config = replace(config, compaction=replace(config.compaction, compaction_process="process"))
     async with engine_on(server, folder, config=config) as engine:
@@ -200,14 +199,14 @@ async def _compact(report: Report, server: S3Server, folder: Path, label: str) -
 
 
 async def _start_worker(engine: OpenEngine, config: StreamEngineConfig) -> None:
-    """A second of imports is no part of what compaction costs a byte."""
+    """Starts the worker first: a second of imports is not part of compaction's cost per byte."""
     assert engine.compactor is not None
     nothing = MergePlanRequest(CompactionPoint(0, 0), [], STREAM_END, config.compaction)
     await engine.compactor._executor.plan(nothing)
 
 
 def _worker_cpu_s() -> float:
-    """Of the compactor process so far."""
+    """CPU seconds of the compactor process so far."""
     workers = [
         one
         for one in psutil.Process().children()
@@ -231,7 +230,7 @@ async def _watch_lag(lags: list[float]) -> None:
 
 
 async def _copy(server: S3Server, folder: Path, total: int) -> tuple[int, float]:
-    """Bytes and CPU seconds of getting and putting `total` bytes of what is there, 2 at a time."""
+    """Bytes and CPU seconds of a copy of `total` bytes of existing objects, 2 at a time."""
     async with raw_store(server, folder.name) as source, raw_store(server, "copies") as target:
         before = own_cpu_s()
         copied = await copy_objects(source, target, folder.name, total, 2)

@@ -1,7 +1,7 @@
 """Requests of a GiB and dollars of a TiB for 1, 100 and 10,000 streams at the same byte rate.
 
-Appends of 16 KiB at 16 MiB/s, uploads and commits as they come; then everything is compacted, and
-read once by an engine that has just been opened. List prices of S3 Standard, as `streamlog doctor`
+Appends of 16 KiB at 16 MiB/s with their uploads and commits; then everything is compacted, and
+read once by a freshly opened engine. List prices of S3 Standard, as `streamlog doctor`
 names them; DELETE is free.
 """
 

@@ -1,9 +1,9 @@
 """How long an append waits for its acknowledgement on a real S3 server.
 
-An idle node uploads at once: one append costs one PUT and one commit, and its floor is a raw PUT of
-the same size and a raw synced transaction, one after the other, in turns with it. Under a steady
-load of 1 KiB records the p99 of acks is held against the flush interval and the p99 of raw PUTs at
-the same rate and size.
+An idle node uploads at once: one append costs one PUT and one commit. Its floor is a raw PUT of the
+same size followed by a raw synced transaction, alternating with the appends. Under a steady load of
+1 KiB records the p99 of acks is compared with the flush interval and the p99 of raw PUTs at the
+same rate and size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ROUNDS = 5
 RATE_MB_S = 50 * MIB / 1e6
 BATCH_BYTES = 64 << 10
 MESSAGE_BYTES = 512 << 10
-"""What a producer's batches grow to; its window of 16 MiB then outlasts a flush interval."""
+"""The size to which a producer's batches grow; its window of 16 MiB then outlasts a flush
+interval."""
 FLUSH_MS = FlushConfig().flush_interval_ms
 NODE_SETTINGS = {"engine.compaction.compaction_process": '"off"'}
 
@@ -80,7 +81,7 @@ async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> N
         took: dict[str, list[float]] = {"append": [], "floor": []}
         for number in range(ROUNDS * count):
             for name, work in (("append", append), ("floor", floor)):
-                # The engine spaces uploads that are not full: the next append meets an idle node.
+                # The engine spaces uploads that are not full: waits until the node is idle.
                 await asyncio.sleep(0.6 / FlushConfig().put_rate_max_per_s)
                 began = time.perf_counter()
                 await work(number)
@@ -107,7 +108,7 @@ async def _synced_kv(folder: Path) -> AsyncIterator[RocksKVStore]:
 
 
 async def _commit(kv: RocksKVStore, name: str) -> None:
-    """A raw transaction as that of a commit: a head and a record, synced."""
+    """A raw transaction like that of a commit: a head and a record, synced."""
     key = b"bench/%s" % name.encode()
     await kv.txn([], [Put(b"bench/head", key), Put(key, bytes(200))])
 

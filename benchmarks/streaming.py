@@ -1,4 +1,4 @@
-"""Sends encoded batches over a ProduceStream: the same for a node and for the bare server."""
+"""Sends encoded batches over a ProduceStream, to a node or to the bare server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES_IN_FLIGHT_MAX = 16 << 20
 
 
 def window(message_bytes: int) -> int:
-    """Unanswered messages: what the client's producer has by default."""
+    """The default number of unanswered messages of the client's producer."""
     return min(MESSAGES_IN_FLIGHT_MAX, BYTES_IN_FLIGHT_MAX // message_bytes)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/wal_floor.py [FOLDER]
 
 For each group size rounds of raw pwrite + fdatasync, of `append` one at a time, and of `append` two
-at a time (one fills while one syncs) take turns, so that all meet the same moods of the disk.
+at a time (one fills while one syncs) alternate, so that variations of the disk affect all.
 Groups are made of 64 KiB batches; small ones of one batch. Ratios are raw time over append time.
 """
 
@@ -34,7 +34,7 @@ ROUNDS = 5
 
 
 class RawFile:
-    """What a program without a log would do."""
+    """A program without a log."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT)

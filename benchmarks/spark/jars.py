@@ -1,4 +1,4 @@
-"""Java libraries that only these benchmarks use: Maven brings them, once, into the tools folder.
+"""Java libraries of these benchmarks: Maven downloads them once into the tools folder.
 
 Nothing of them is part of the package. `mvn` and `java` are the machine's.
 """
@@ -21,8 +21,8 @@ CENTRAL = "https://repo.maven.apache.org/maven2"
 KAFKA = "4.1.1"
 LOG4J = "2.25.1"
 CONNECTOR_ELSE = ("4.2.0", "4.1.0-preview1")
-"""Spark's Kafka source, and the library of it that finds delegation tokens: what is taken where
-the source has not been published in the version of the installed PySpark."""
+"""Spark's Kafka source and its library for delegation tokens, in a version that is used if none is
+published for the installed PySpark."""
 
 
 class Artifact(NamedTuple):
@@ -34,7 +34,7 @@ class Artifact(NamedTuple):
 class Jars(NamedTuple):
     paths: list[Path]
     version: str
-    """Of the first artifact."""
+    """The version of the first artifact."""
 
 
 def kafka_jars() -> Jars:
@@ -48,7 +48,7 @@ def kafka_jars() -> Jars:
 
 
 def connector_jars() -> Jars:
-    """Spark's Kafka source, without what PySpark brings itself. Errors: Unavailable."""
+    """Spark's Kafka source, without libraries that PySpark has itself. Errors: Unavailable."""
     import pyspark
 
     known = {_artifact_name(one) for one in Path(pyspark.__file__).parent.glob("jars/*.jar")}
@@ -108,7 +108,7 @@ def _pom(artifacts: Sequence[Artifact]) -> str:
         f"<version>{one.version}</version></dependency>"
         for one in artifacts
     )
-    # Spark's poms name a mirror of Central by this id, which not every network lets through.
+    # Spark's poms name a mirror of Central by this id, which some networks block.
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         "<groupId>streamlog</groupId><artifactId>benchmark-jars</artifactId><version>1</version>"

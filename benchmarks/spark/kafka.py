@@ -1,4 +1,4 @@
-"""Apache Kafka on this machine: a KRaft node of its own on free ports, for comparison."""
+"""Apache Kafka on this machine, for comparison: a KRaft node on free ports."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Kafka:
                 child.wait()
 
     def make_topic(self, name: str) -> None:
-        """Returns when its leaders answer. An idempotent producer that writes to a topic in the
-        making may lose its place: a first batch is refused, the second one taken."""
+        """Creates a topic and returns when its leaders answer. Until then an idempotent producer
+        may get out of sequence: its first batch is refused and the second accepted."""
         asyncio.run(_make_topic(self.server, name))
 
     def _java(self, heap: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -84,8 +84,10 @@ class Kafka:
                 if child.poll() is None and time.monotonic() < give_up_at:
                     time.sleep(0.1)
                     continue
-                said = self._log.read_text(errors="replace")[-1000:]
-                raise Unavailable(f"Kafka did not start: {error}; it said: {said}") from error
+                output = self._log.read_text(errors="replace")[-1000:]
+                raise Unavailable(
+                    f"Kafka did not start: {error}; its log ends: {output}"
+                ) from error
 
 
 async def _make_topic(server: str, name: str) -> None:

@@ -19,10 +19,10 @@ from benchmarks.spark.world import World
 from streamlog.client import Producer
 
 BATCHES = 40
-"""At scale 1; as many as half of it come first, to warm up."""
+"""Batches at scale 1; half as many come first, to warm up."""
 BATCHES_MIN = 20
 BATCHES_KEPT = 100
-"""What Spark remembers of a query's progress."""
+"""Batches of a query's progress that Spark keeps."""
 RECORDS_PER_S = 50
 TIMEOUT_S = 300.0
 NAME = "latency"
@@ -96,7 +96,7 @@ def _trickle(opened: Callable[[], Any]) -> Iterator[None]:
             with opened() as send:
                 while not ended.wait(1 / RECORDS_PER_S):
                     send()
-        except Exception as error:  # noqa: BLE001 - told below
+        except Exception as error:  # noqa: BLE001 - raised below
             failed.append(error)
 
     thread = threading.Thread(target=work)

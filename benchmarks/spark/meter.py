@@ -1,4 +1,4 @@
-"""What a Spark query costs: time, and CPU of the driver, the JVM and all Python workers."""
+"""The cost of a Spark query: time, and CPU of the driver, the JVM and all Python workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 import psutil
 
 WARM_UPS = 4
-"""Of each case: the JVM compiles what it runs, which is half of a first run's CPU."""
+"""Rounds before the measured ones: compiling in the JVM takes half of a first run's CPU."""
 ROUNDS = 5
 
 
@@ -19,9 +19,9 @@ ROUNDS = 5
 class Cost:
     wall_s: float
     cpu_s: float
-    """Spark's: this process, the JVM, Python workers."""
+    """CPU of Spark: this process, the JVM, Python workers."""
     server_cpu_s: float
-    """Of Kafka's server and of our node, together."""
+    """CPU of Kafka's server and of our node together."""
 
 
 class Meter:
@@ -32,12 +32,12 @@ class Meter:
         self._servers = [_Tree(one) for one in servers]
 
     def begin(self) -> Cost:
-        """For `end`."""
+        """Starts a measurement, which `end` ends."""
         spark, servers = self._spark_s(), self._servers_s()
         return Cost(time.perf_counter(), spark, servers)
 
     def end(self, began: Cost) -> Cost:
-        """What it took since then."""
+        """The cost since `begin`'s result."""
         wall_s = time.perf_counter() - began.wall_s
         spark, servers = self._spark_s(), self._servers_s()
         return Cost(wall_s, spark - began.cpu_s, servers - began.server_cpu_s)
@@ -50,7 +50,7 @@ class Meter:
     def in_turns(
         self, cases: Mapping[str, Callable[[], object]], rounds: int = ROUNDS
     ) -> dict[str, list[Cost]]:
-        """All cases in turn, `rounds` times, after WARM_UPS such rounds that do not count."""
+        """Runs all cases in turn, `rounds` times, after WARM_UPS rounds that do not count."""
         for work in WARM_UPS * list(cases.values()):
             work()
         costs: dict[str, list[Cost]] = {name: [] for name in cases}
@@ -80,7 +80,7 @@ class _Tree:
         self._found_s = 0.0
 
     def cpu_s(self) -> float:
-        """So far; it never goes back."""
+        """CPU seconds so far; it never decreases."""
         found = 0.0
         children = self._root.children()
         for one in (self._root, *children):
@@ -91,13 +91,13 @@ class _Tree:
                 for worker in child.children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         self._workers_s[worker] = sum(worker.cpu_times()[:2])
-        # A child may end between two looks, and be in neither.
+        # A child may end between two samples and be counted in neither.
         self._found_s = max(self._found_s, found + sum(self._workers_s.values()))
         return self._found_s
 
 
 def ratios(base: list[Cost], measured: list[Cost], *, wall: bool = False) -> list[float]:
-    """Round by round, how many times less `measured` took than `base`."""
+    """By round, the cost of `base` as a multiple of that of `measured`."""
     return [
         one.wall_s / other.wall_s if wall else one.cpu_s / other.cpu_s
         for one, other in zip(base, measured, strict=True)
@@ -121,7 +121,7 @@ def ratio(base: list[Cost], measured: list[Cost], *, wall: bool = False) -> floa
 
 
 def ratio_with_servers(base: list[Cost], measured: list[Cost]) -> float:
-    """Of all CPU that was spent on either side of the network."""
+    """The ratio by all CPU, on both sides of the network."""
     return median(
         (one.cpu_s + one.server_cpu_s) / (other.cpu_s + other.server_cpu_s)
         for one, other in zip(base, measured, strict=True)

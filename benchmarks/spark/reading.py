@@ -24,7 +24,7 @@ from benchmarks.spark.rows import write_seed
 from benchmarks.spark.world import World, deliver
 
 BYTES = 256 << 20
-"""Of values, at scale 1."""
+"""Bytes of values at scale 1."""
 NAME = "read"
 
 
@@ -71,7 +71,7 @@ def fill(world: World, record_bytes: int, compression: str) -> Data:
 
 
 def _frames(world: World, data: Data) -> dict[str, Callable[[], object]]:
-    """By where they come from; a frame is made anew for each query, planning and all."""
+    """Queries by source; each makes a new frame, so that planning is measured, too."""
     found: dict[str, Callable[[], object]] = {
         "store": lambda: world.read(data.topic, "store"),
         "service": lambda: world.read(data.topic, "service"),

@@ -1,4 +1,4 @@
-"""Rows that look like log lines: each unlike the others, zstd shrinks them to about a third."""
+"""Rows like log lines: all different, and compressed by zstd to about a third."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_BYTES = 16 << 20
 
 
 def write_seed(folder: Path, record_bytes: int, count: int) -> str:
-    """The path of a folder of plain Parquet files, one for each partition: a column `value`."""
+    """The path of a folder of Parquet files, one per partition, with a column `value`."""
     folder.mkdir(parents=True)
     chosen = np.random.default_rng(record_bytes)
     text = _text()

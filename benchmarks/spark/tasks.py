@@ -59,6 +59,6 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _each(many: list[Cost], few: list[Cost], tasks: int) -> tuple[float, float]:
-    """ms of a core by the clock, and of CPU, for each of so many tasks."""
+    """Wall-clock ms of a core and ms of CPU per task."""
     clock_s = (wall_s(many) - wall_s(few)) * CORES
     return clock_s / tasks * 1000, (cpu_s(many) - cpu_s(few)) / tasks * 1000

@@ -1,4 +1,4 @@
-"""What all Spark benchmarks share: one session, one node, one Kafka, and data frames on them."""
+"""Shared by all Spark benchmarks: one session, one node, one Kafka, and data frames on them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class World:
     spark: Any
     node: RunningNode
     kafka: Kafka | None
-    """None: it, or Spark's source for it, could not be had."""
+    """None: Kafka, or Spark's source for it, could not be downloaded."""
     s3: S3Server | None
-    """None: it could not be had."""
+    """None: it could not be downloaded."""
     meter: Meter
 
     def read(
@@ -56,7 +56,7 @@ class World:
         return reader.option("kafka.bootstrap.servers", self.kafka.server).load()
 
     def make_topic(self, name: str) -> None:
-        """On our node, and in Kafka where it is there."""
+        """Creates a topic on our node, and in Kafka if it runs."""
         with Admin(self.node.server) as admin:
             admin.create_topic(name, PARTITIONS)
         if self.kafka is not None:
@@ -83,7 +83,7 @@ class World:
 
 
 def deliver(frame: Any) -> None:
-    """All rows and columns, to a sink that does nothing with them."""
+    """Writes all rows and columns to a sink that discards them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -96,7 +96,7 @@ def world(report: Report, folder: Path, scale: float) -> Iterator[World]:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             # 40 ms a task, as docs/spark.md says.
             "spark.python.unix.domain.socket.enabled": "true",
-            # A query that is stopped in a batch is told as an error.
+            # Spark logs an error for a query that is stopped in a batch.
             "spark.log.level": "FATAL",
         }
         servers: list[psutil.Process] = []
@@ -112,7 +112,7 @@ def world(report: Report, folder: Path, scale: float) -> Iterator[World]:
             conf["spark.jars"] = ",".join(map(str, connector.paths))
         s3: S3Server | None = None
         try:
-            # Before the session: Python workers have its credentials from their environment.
+            # Before the session: Python workers take its credentials from their environment.
             s3 = stack.enter_context(s3_server(folder))
         except Unavailable as error:
             report.note(f"no rows of compaction: {error.message}")

@@ -23,7 +23,7 @@ from benchmarks.spark.rows import write_seed
 from benchmarks.spark.world import World
 
 BYTES = 128 << 20
-"""Of values, at scale 1."""
+"""Bytes of values at scale 1."""
 NAME = "write"
 
 

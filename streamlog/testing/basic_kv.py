@@ -10,7 +10,7 @@ from streamlog.model.kv import Key, KeyValue, KVChange, Value
 
 
 class BasicKV:
-    """The newest `changes_held_max` changes can be watched."""
+    """Keeps the newest `changes_held_max` changes for watches."""
 
     def __init__(self, *, changes_held_max: int = 10_000) -> None:
         self._values: dict[tuple[str, bytes], Value] = {}

@@ -1,4 +1,4 @@
-"""StreamClient and Stream over a `Backing`: all of the contract but for where bytes are kept.
+"""StreamClient and Stream over a `Backing`: the whole contract except storage.
 
 A backing holds rows (streams with their durable batches) and makes changes durable; several
 clients, each one process, may share it. Invariants:
@@ -61,7 +61,7 @@ CLOSE, DELETE = CloseStreamOptions(), DeleteStreamOptions()
 
 @dataclass(slots=True)
 class StreamRow:
-    """A stream as it is durably: batches from `start` on, in order, without a gap."""
+    """The durable state of a stream: batches from `start` on, in order, without a gap."""
 
     stream_id: int
     epoch: int
@@ -74,7 +74,7 @@ class StreamRow:
     token: bytes = b""
 
     def index_of(self, offset: int) -> int:
-        """Of the batch that contains the offset."""
+        """The index of the batch that contains the offset."""
         return max(bisect_right(self.batches, offset, key=lambda one: one.base_offset) - 1, 0)
 
     def add(self, batch: StoredBatch) -> None:
@@ -96,24 +96,24 @@ class Backing(Protocol):
     def next_stream_id(self) -> int: ...
 
     async def create(self, rows: Sequence[StreamRow]) -> None:
-        """All or none, with the batches they hold."""
+        """Creates all streams or none, with the batches that they have."""
         ...
 
     async def append(self, batches: Sequence[tuple[StreamRow, StoredBatch]]) -> None: ...
 
     async def update(self, row: StreamRow) -> None:
-        """Everything but the batches; `row` holds the new values."""
+        """Stores everything but the batches; `row` has the new values."""
         ...
 
     async def remove(self, stream_id: int) -> None: ...
 
 
 Granted = Callable[[StreamlogError | None], None]
-"""Called once: with None when the room is taken, else with why it never will be."""
+"""Called once: with None when the budget is granted, otherwise with the error."""
 
 
 class Budget:
-    """Bytes of appends under way; whoever waits is served in order."""
+    """Bytes of appends under way; waiting appends are served in order."""
 
     def __init__(self, bound_bytes: int) -> None:
         self.bound_bytes = bound_bytes
@@ -191,7 +191,7 @@ class BasicStream:
         self._epoch = row.epoch
         self._next = row.end
         self._token = row.token
-        """Once everything that was sequenced is durable."""
+        """Returns once all sequenced appends are durable."""
         self._waiting: dict[asyncio.Future[None], int] = {}
         self.under_way = 0
         self._closed: StreamlogError | None = None
@@ -217,7 +217,7 @@ class BasicStream:
         return self._next
 
     def stop(self) -> StreamlogError | None:
-        """Why nothing more can be appended."""
+        """The reason why appends are refused."""
         if self._closed is not None or self._client.stopped is not None:
             return self._closed or self._client.stopped
         if self._row.stream_id not in self._client.backing.rows:
@@ -405,7 +405,7 @@ class BasicStream:
             self._waiting.pop(future, None)
 
     def progressed(self) -> None:
-        """Tells waiters of a new confirm offset, or why there will be none."""
+        """Wakes waiters with a new confirm offset, or with the error that ended the stream."""
         stop = self.stop()
         for future, offset in list(self._waiting.items()):
             if future.done():
@@ -530,7 +530,7 @@ class BasicStreamClient:
             self._is_writing = False
 
     async def _wait_for_more(self) -> None:
-        """For a release, or an item that is not held."""
+        """Waits for a release, or for an item that is not held."""
         self._arrived.clear()
         waits = [asyncio.ensure_future(one.wait()) for one in (self._released, self._arrived)]
         try:
@@ -573,7 +573,7 @@ class BasicStreamClient:
             stream.progressed()
 
     async def kill(self) -> None:
-        """As a crash: what is not durable is lost; streams stay open in a dead holder's name."""
+        """Acts as a crash: non-durable appends are lost; streams stay open under a dead holder."""
         await self._background.close()
         self._stop(Closed("the process was killed"))
 
@@ -584,7 +584,7 @@ class BasicStreamClient:
         await self.kill()
 
     async def settled(self, stream: BasicStream) -> None:
-        """Returns when nothing of the stream is under way."""
+        """Returns when the stream has no append under way."""
         async with self._progress:
             await self._progress.wait_for(lambda: stream.under_way == 0 or self.stopped is not None)
 
@@ -719,7 +719,7 @@ class BasicStreamClient:
 
 
 def _up_to_token(items: list[_Item]) -> list[_Item]:
-    """Items up to the first change of a token: what follows is durable after it."""
+    """Items up to the first change of a token; later items become durable after it."""
     for number, item in enumerate(items):
         if item.token is not None:
             return items[: number + 1]

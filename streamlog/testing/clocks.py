@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told."""
+"""A clock that a test moves."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class FrameFile:
         self.path = path
 
     def read(self) -> list[bytes]:
-        """What is behind each CRC; cuts a torn tail off. Errors: Corrupt."""
+        """The payload of each frame; cuts a torn tail off. Errors: Corrupt."""
         if not self.path.exists():
             return []
         data = self.path.read_bytes()
@@ -75,7 +75,7 @@ class FrameFile:
         return frames
 
     def append(self, frames: Sequence[Sequence[Buffer]]) -> None:
-        """Durable on return; after a crash a prefix of them may be there."""
+        """The frames are durable on return; after a crash a prefix of them may exist."""
         with open(self.path, "ab", buffering=0) as file:
             pieces: list[Buffer] = []
             for parts in frames:
@@ -126,7 +126,7 @@ class FileMedium:
 
     @classmethod
     async def open(cls, folder: Path, offload: Offload) -> FileMedium:
-        """What was durable is there again; every earlier holder is dead. Errors: Corrupt."""
+        """Restores the durable state; all earlier holders are dead. Errors: Corrupt."""
         medium = cls(folder, offload)
         await medium.kv.load()
         # On the lane of writes: those of a process that was killed end before this reads.
@@ -243,6 +243,6 @@ def _batch_of(frame: bytes) -> StoredBatch:
 
 
 def stored_frames(path: Path) -> Iterator[tuple[int, int]]:
-    """(kind, bytes) of each frame in a file, for people who look inside."""
+    """(kind, bytes) of each frame in a file, for inspection."""
     for frame in FrameFile(path).read():
         yield frame[0], len(frame)

@@ -1,4 +1,4 @@
-"""What every KVStore does: inherit `KVStoreConformance` and say how to make a store.
+"""The contract of KVStore: inherit `KVStoreConformance` and say how to make a store.
 
 The rules are those of `streamlog.kvstore.interface`; each test shows one through it alone.
 """
@@ -35,7 +35,7 @@ from streamlog.testing.clocks import ManualClock
 T = TypeVar("T")
 
 PATIENCE_S = 20.0
-"""How long a test waits for what must come; no test waits for something not to come."""
+"""How long a test waits for an event that must come; no test waits for the absence of one."""
 
 
 async def put(kv: KVStore, key: bytes, value: bytes, lease_id: int = 0) -> int:

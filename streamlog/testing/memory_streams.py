@@ -15,7 +15,7 @@ from streamlog.testing.basic_streams import BasicStreamClient, StreamRow
 
 
 class MemoryMedium:
-    """A Backing. Rows are kept as they are; durability takes one turn of the event loop."""
+    """A Backing in memory; durability takes one turn of the event loop."""
 
     def __init__(self) -> None:
         self.rows: dict[int, StreamRow] = {}

@@ -1,4 +1,4 @@
-"""What every ObjectStore does: inherit `ObjectStoreConformance` and say how to make a store.
+"""The contract of ObjectStore: inherit `ObjectStoreConformance` and say how to make a store.
 
 The rules are those of `streamlog.objectstore.interface`; each test shows one through it alone.
 """
@@ -93,7 +93,7 @@ class ObjectStoreConformance(ABC):
         asyncio.run(main())
 
     def same(self, info: ObjectInfo, put: ObjectInfo) -> bool:
-        """Whether `info` is what a put returned; a remote store tells its time a little apart."""
+        """Whether `info` equals the result of a put; a remote store's times may differ a little."""
         apart_ms = 2000 if self.tells_own_time else 0
         return (info.key, info.size_bytes, info.etag) == (put.key, put.size_bytes, put.etag) and (
             abs(info.modified_ms - put.modified_ms) <= apart_ms
@@ -132,7 +132,7 @@ class ObjectStoreConformance(ABC):
         self.run(body)
 
     def test_large_objects(self) -> None:
-        """Larger than what goes in one piece; parts that end anywhere."""
+        """Objects larger than one upload part, with parts that end anywhere."""
 
         async def body(store: ObjectStore, clock: ManualClock) -> None:
             data = bytes(range(256)) * (self.large_mib * MIB // 256) + b"tail"
@@ -256,7 +256,7 @@ class ObjectStoreConformance(ABC):
                     store.get(key, 5, 5),
                     store.head(key),
                 ]
-                # Some stores keep keys as paths, and refuse in words of their own below an object.
+                # Some stores keep keys as paths, and raise other errors below an object.
                 if key != "a/b/c":
                     uses.append(store.put_if_match(key, (b"y",), "etag"))
                 for use in uses:

@@ -1,4 +1,4 @@
-"""A Disk in memory that loses and tears what was not acknowledged when the power goes.
+"""A Disk in memory that loses and tears unacknowledged writes at a power cut.
 
 1. A file is a row of 512-byte sectors. Each has the content that is on the medium, and the contents
    that were written since without being certain (`pending`); reads see the newest.
@@ -30,12 +30,12 @@ FREE_BYTES = 1 << 40
 
 class DiskFault(Enum):
     POWER = "power"
-    """The power goes during the call."""
+    """The power fails during the call."""
     IO_ERROR = "io error"
-    """The call fails; a mixture of old and new sectors is there, or the new ones in the page cache
+    """The call fails; it leaves a mixture of old and new sectors, or new sectors in the page cache
     alone."""
     FULL = "full"
-    """The call fails for want of room; a prefix may be there."""
+    """The call fails because the disk is full; it may leave a prefix."""
 
 
 FaultPlan = Callable[[str, str], DiskFault | None]
@@ -46,7 +46,7 @@ class _Content:
     def __init__(self, size: int) -> None:
         self.newest = bytearray(size)
         self.pending: dict[int, list[bytes]] = {}
-        """Sector → what it may hold after a power cut; the first is what is on the medium."""
+        """Sector → its possible contents after a power cut; the first is on the medium."""
         self.dropped: dict[int, list[bytes]] = {}
         """The same for sectors whose write-back failed: clean pages, which no sync writes."""
 
@@ -70,11 +70,11 @@ class _Content:
             self.pending.pop(sector, None)
 
     def sync(self) -> None:
-        """What is pending is certain; clean pages are not looked at."""
+        """Makes pending sectors durable; clean pages are not written."""
         self.pending.clear()
 
     def fail(self, sectors: Iterable[int]) -> None:
-        """Their write-back failed."""
+        """The write-back of the sectors fails."""
         for sector in list(sectors):
             if sector in self.pending:
                 self.dropped[sector] = self.pending.pop(sector)
@@ -86,7 +86,7 @@ class _Content:
         self.dropped.clear()
 
     def tear(self, random: Random, sectors: Iterable[int]) -> None:
-        """Leaves one of its contents in each of those that are not certain."""
+        """Leaves one of its possible contents in each sector that is not durable."""
         keep = (0.0, 1.0, random.random())[int(random.random() * 3)]
         for sector in list(sectors):
             contents = self.pending.pop(sector, None) or self.dropped.pop(sector, None)
@@ -180,11 +180,11 @@ class TornDisk:
 
     @property
     def has_pending(self) -> bool:
-        """Something was written that a power cut may lose."""
+        """Whether there are writes that a power cut may lose."""
         return any(content.pending or content.dropped for content in self._files.values())
 
     def crash(self) -> None:
-        """The power is cut (if it was not) and comes back; what was pending is torn."""
+        """Cuts the power (if it is on) and restores it; pending writes are torn."""
         if self._unsynced:
             states = [*self._unsynced, self._files]
             self._files = states[int(self.random.random() * len(states))]
@@ -211,7 +211,7 @@ class TornDisk:
         self.held.clear()
 
     def acknowledge(self) -> None:
-        """Held writes have reached their callers: they are certain."""
+        """Makes held writes durable: their callers have been answered."""
         for content, sectors in self.held:
             content.make_durable(sectors)
         self.held.clear()
@@ -221,7 +221,7 @@ class TornDisk:
         self._files[name].newest[position] ^= mask
 
     def strike(self, operation: str, name: str) -> DiskFault | None:
-        """The fault for a call that is about to change something."""
+        """The fault for a call that changes the disk."""
         fault = self.plan_faults(operation, name) if self.plan_faults else None
         if fault is DiskFault.POWER:
             self.has_power = False
