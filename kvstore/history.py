@@ -93,12 +93,12 @@ class History:
 
     def undo(self, revision: int, start: bytes, end: bytes) -> dict[bytes, KeyValue | None]:
         """The keys in [start, end) that changed after `revision`, as they were at it."""
-        found: dict[bytes, KeyValue | None] = {}
+        previous: dict[bytes, KeyValue | None] = {}
         for batch in self.since(revision + 1):
             for change in batch.changes:
                 if start <= change.key < end:
-                    found.setdefault(change.key, change.previous)
-        return found
+                    previous.setdefault(change.key, change.previous)
+        return previous
 
 
 def _size(batch: WatchBatch) -> int:

@@ -41,8 +41,8 @@ class LeaseTable:
 
     def due(self, now: float) -> list[Lease]:
         """Leases that have ended, oldest deadline first."""
-        found = [lease for lease in self._leases.values() if lease.deadline <= now]
-        return sorted(found, key=lambda lease: (lease.deadline, lease.lease_id))
+        ended = [lease for lease in self._leases.values() if lease.deadline <= now]
+        return sorted(ended, key=lambda lease: (lease.deadline, lease.lease_id))
 
     def next_deadline(self) -> float:
         """Infinity if there is no lease."""

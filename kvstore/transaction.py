@@ -148,9 +148,9 @@ class Staging:
             elif isinstance(operation, Put):
                 responses.append(self._put(operation, revision, changes))
             else:
-                found = tuple(self._read(operation.key, operation.end))
-                self._remove(found, revision, changes)
-                responses.append(found)
+                removed = tuple(self._read(operation.key, operation.end))
+                self._remove(removed, revision, changes)
+                responses.append(removed)
         self._seal(revision, changes)
         return TxnResult(succeeded, self.revision, tuple(responses))
 
@@ -221,8 +221,8 @@ class Staging:
         keys |= {k for k, kv in self.effects.items() if kv is not None and kv.lease_id == lease_id}
         changes: list[Change] = []
         revision = self.revision + 1
-        found = (self._get(key) for key in sorted(keys))
-        self._remove((kv for kv in found if kv is not None), revision, changes)
+        kvs = (self._get(key) for key in sorted(keys))
+        self._remove((kv for kv in kvs if kv is not None), revision, changes)
         self._seal(revision, changes)
         self.lease_effects[lease_id] = None
 

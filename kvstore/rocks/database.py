@@ -105,14 +105,14 @@ class RangeCursor:
         """The next keys (`count_max` 0: no bound), at least one of any size; False at the end."""
         if self._iterator is None:
             raise MetadataUnavailable("the metadata store was closed or reopened during a read")
-        found: list[KeyValue] = []
+        kvs: list[KeyValue] = []
         size = 0
         for key, value in self._iterator:
-            found.append(layout.decode_kv(key[1:], value))
+            kvs.append(layout.decode_kv(key[1:], value))
             size += len(key) + len(value)
-            if size >= bytes_max or len(found) == count_max:
-                return found, True
-        return found, False
+            if size >= bytes_max or len(kvs) == count_max:
+                return kvs, True
+        return kvs, False
 
     def close(self) -> None:
         self._iterator = None
@@ -170,10 +170,10 @@ class RocksDatabase:
         if self._db is None:
             return False, None
         try:
-            known = self._db.key_may_exist(layout.DATA_PREFIX + key, fetch=True)
+            answer = self._db.key_may_exist(layout.DATA_PREFIX + key, fetch=True)
         except Exception as error:
             raise translate(error, self._path, "a read") from error
-        may_exist, value = cast(tuple[bool, bytes | None], known)
+        may_exist, value = cast(tuple[bool, bytes | None], answer)
         if not may_exist:
             return True, None
         return (False, None) if value is None else (True, layout.decode_kv(key, value))

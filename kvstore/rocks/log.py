@@ -139,8 +139,8 @@ def _fragment(data: bytes, position: int) -> _Fragment | None:
         return None
     if end > (position // BLOCK_BYTES + 1) * BLOCK_BYTES:
         return None
-    found = cast(int, checksums.crc32c(data[position + 6 : end]))
-    masked = (((found >> 15) | (found << 17)) + _MASK_DELTA) & _FULL_32
+    actual = cast(int, checksums.crc32c(data[position + 6 : end]))
+    masked = (((actual >> 15) | (actual << 17)) + _MASK_DELTA) & _FULL_32
     return _Fragment(kind, end) if masked == crc else None
 
 

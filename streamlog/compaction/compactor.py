@@ -555,13 +555,13 @@ class Compactor:
             self._forgotten += 1
 
     def _show(self) -> None:
-        found = {
+        counts = {
             (str(tier.steps), "large" if tier.is_large else "small"): count
             for tier, count in self._catalog.backlog.items()
         }
-        self._labels |= found.keys()
+        self._labels |= counts.keys()
         for labels in self._labels:
-            self._metrics.backlog.labels(*labels).set(found.get(labels, 0))
+            self._metrics.backlog.labels(*labels).set(counts.get(labels, 0))
 
     def _fail(self, error: BaseException) -> None:
         # A node without compaction goes on serving; objects pile up, which the backlog shows.

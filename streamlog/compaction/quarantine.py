@@ -29,8 +29,8 @@ class Quarantine:
 
     def add(self, object_id: int) -> float:
         """Seconds for which the object is left alone: twice as many as the last time."""
-        known = self._pauses.get(object_id)
-        seconds = PAUSE_S if known is None else min(2 * known.seconds, PAUSE_S_MAX)
+        last = self._pauses.get(object_id)
+        seconds = PAUSE_S if last is None else min(2 * last.seconds, PAUSE_S_MAX)
         self._pauses[object_id] = _Pause(self._clock.monotonic() + seconds, seconds)
         return seconds
 

@@ -52,11 +52,11 @@ PROTO_PACKAGE = "streamlog.v1"
 
 
 def check_versions() -> Finding:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     missing = []
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             missing.append(name)
     if missing:
@@ -67,7 +67,7 @@ def check_versions() -> Finding:
             "install streamlog-engine again",
         )
     formats = ", ".join(f"{name} {number}" for name, number in FORMATS.items())
-    packages = ", ".join(f"{name} {text}" for name, text in found.items())
+    packages = ", ".join(f"{name} {text}" for name, text in versions.items())
     return Finding(
         "versions",
         CheckOutcome.INFO,

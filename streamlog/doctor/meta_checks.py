@@ -60,9 +60,9 @@ async def limits(meta: MetaScratch) -> Good:
     """The store takes the largest transaction that the engine may send."""
     full = [Put(meta.key(f"limit/{number:03d}"), b"x") for number in range(OPERATIONS_MAX)]
     await meta.kv.txn((), full)
-    found = await meta.kv.range(meta.key("limit/"), prefix_end(meta.key("limit/")))
-    if len(found.kvs) != OPERATIONS_MAX:
-        raise Wrong(f"{len(found.kvs)} of a transaction's {OPERATIONS_MAX} writes are there")
+    written = await meta.kv.range(meta.key("limit/"), prefix_end(meta.key("limit/")))
+    if len(written.kvs) != OPERATIONS_MAX:
+        raise Wrong(f"{len(written.kvs)} of a transaction's {OPERATIONS_MAX} writes are there")
     one_more = [*full, Put(meta.key("limit/more"), b"x")]
     await _refused(meta.kv.txn((), one_more), Invalid, f"{len(one_more)} operations")
     large = bytes(TXN_BYTES_MAX - _OVERHEAD_BYTES)
@@ -102,12 +102,12 @@ async def compare_and_set(meta: MetaScratch) -> Good:
 async def revisions(meta: MetaScratch) -> Good:
     """All keys share one revision counter; keys can be read at an older revision."""
     key = meta.key("revision")
-    one = (await meta.kv.txn((), (Put(key, b"1"),))).revision
-    two = (await meta.kv.txn((), (Put(key, b"2"),))).revision
+    first = (await meta.kv.txn((), (Put(key, b"1"),))).revision
+    second = (await meta.kv.txn((), (Put(key, b"2"),))).revision
     now = await meta.kv.revision()
-    if not one < two <= now:
-        raise Wrong(f"revisions do not rise: {one}, {two}, then {now}")
-    old, new = await meta.kv.get(key, revision=one), await meta.kv.get(key)
+    if not first < second <= now:
+        raise Wrong(f"revisions do not rise: {first}, {second}, then {now}")
+    old, new = await meta.kv.get(key, revision=first), await meta.kv.get(key)
     if old is None or new is None or (old.value, new.value) != (b"1", b"2"):
         raise Wrong("a read at an older revision does not show what was there")
     return Good(f"reads at an older revision see it; now at {now}")

@@ -79,7 +79,7 @@ def _target(link: Path) -> str:
 
 
 def _listening(port: int) -> set[str]:
-    found = set()
+    inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
             lines = (_PROC / table).read_text("ascii").splitlines()[1:]
@@ -88,5 +88,5 @@ def _listening(port: int) -> set[str]:
         for line in lines:
             fields = line.split()
             if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(f"socket:[{fields[9]}]")
-    return found
+                inodes.add(f"socket:[{fields[9]}]")
+    return inodes

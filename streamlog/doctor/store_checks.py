@@ -128,11 +128,11 @@ async def ranges(scratch: Scratch) -> Good:
     for name, start, length in wanted:
         whole = data if name == "range" else b""
         expected = whole[start:] if length is None else whole[start : start + length]
-        found = await scratch.get(name, start, length)
-        if found != expected:
+        answer = await scratch.get(name, start, length)
+        if answer != expected:
             raise Wrong(
                 f"{'all' if length is None else length} bytes from {start} of an object of "
-                f"{len(whole)}: got {_shown(found)}, not {_shown(expected)}"
+                f"{len(whole)}: got {_shown(answer)}, not {_shown(expected)}"
             )
     for name, start in (("range", size + 1), ("empty", 1)):
         await _refused(scratch.get(name, start, 1), Invalid, "a get from past the end")
@@ -147,24 +147,24 @@ async def listing(scratch: Scratch) -> Good:
     for name in (*names[::-1], *beside):
         await scratch.put(name, name.encode())
     keys = [scratch.prefix + name for name in names]
-    found: list[str] = []
+    listed: list[str] = []
     token: str | None = None
     sizes: list[int] = []
     while True:
         page = await scratch.page("list/", token=token, limit=LIST_PAGE)
         sizes.append(len(page.objects))
-        found += [one.key for one in page.objects]
+        listed += [one.key for one in page.objects]
         token = page.next_token
         if token is None:
             break
         if len(sizes) > LISTED:
             raise Wrong(f"a list of {LISTED} objects does not end after {len(sizes)} pages")
-    if found != keys:
-        missing, more = set(keys) - set(found), set(found) - set(keys)
+    if listed != keys:
+        missing, more = set(keys) - set(listed), set(listed) - set(keys)
         raise Wrong(
-            f"a list of {LISTED} objects in pages of {LIST_PAGE} has {len(found)}: "
+            f"a list of {LISTED} objects in pages of {LIST_PAGE} has {len(listed)}: "
             f"{len(missing)} missing, {len(more)} of other prefixes, "
-            f"{'in order' if found == sorted(found) else 'out of order'}"
+            f"{'in order' if listed == sorted(listed) else 'out of order'}"
         )
     if max(sizes) > LIST_PAGE:
         raise Wrong(f"a page of at most {LIST_PAGE} has {max(sizes)} objects")
@@ -218,9 +218,9 @@ async def multipart(scratch: Scratch) -> Good:
 
 
 async def _holds(scratch: Scratch, name: str, data: bytes) -> None:
-    found = await scratch.get(name)
-    if found != data:
-        raise Wrong(f"{name}: a get right after the put has {_shown(found)}, not {_shown(data)}")
+    stored = await scratch.get(name)
+    if stored != data:
+        raise Wrong(f"{name}: a get right after the put has {_shown(stored)}, not {_shown(data)}")
 
 
 async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) -> None:

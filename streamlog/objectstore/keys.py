@@ -69,10 +69,10 @@ def data_key(object_id: int) -> str:
 
 def object_id(key: str) -> int:
     """The inverse of `data_key`. Errors: InvalidName for the key of something else."""
-    found = _DATA_KEY.match(key)
-    if found is None:
+    match = _DATA_KEY.match(key)
+    if match is None:
         raise InvalidName(f"{_shown(key)} is not the key of a data object")
-    return int(found[1][::-1], 16)
+    return int(match[1][::-1], 16)
 
 
 def checkpoint_key(tenure: str, n: int) -> str:

@@ -74,8 +74,8 @@ class _Piecewise(_Observed):
 
 class _Uploading(_Observed):
     def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
-        found = cast("UploadingStore", self._store).upload(key, about_bytes)
-        return None if found is None else _ObservedUpload(found, self._answers)
+        started = cast("UploadingStore", self._store).upload(key, about_bytes)
+        return None if started is None else _ObservedUpload(started, self._answers)
 
 
 class _PiecewiseUploading(_Piecewise, _Uploading):

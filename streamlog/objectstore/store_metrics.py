@@ -97,8 +97,8 @@ class StoreMetrics:
 
     def _of(self, operation: str, outcome: str) -> tuple[Counter, Histogram]:
         """Cached, because `labels` would double the time that counting takes."""
-        found = self._children.get((operation, outcome))
-        if found is None:
-            found = self.requests.labels(operation, outcome), self.seconds.labels(operation)
-            self._children[operation, outcome] = found
-        return found
+        children = self._children.get((operation, outcome))
+        if children is None:
+            children = self.requests.labels(operation, outcome), self.seconds.labels(operation)
+            self._children[operation, outcome] = children
+        return children

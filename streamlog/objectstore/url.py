@@ -83,11 +83,11 @@ def parse_store_url(text: str) -> StoreUrl:
 def _s3(url: SplitResult, text: str) -> S3Url:
     if not url.netloc or ":" in url.netloc:
         raise KIND.invalid(text, "s3:// needs a bucket (a port belongs to endpoint=)")
-    known = ("endpoint", "region", "path_style", "client")
+    parameters = ("endpoint", "region", "path_style", "client")
     values: dict[str, str] = {}
     for name, value in parse_qsl(url.query, keep_blank_values=True):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise KIND.invalid(text, f"s3:// has no parameter {name[:40]!r}{hint}")
         if name in values:

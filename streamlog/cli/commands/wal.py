@@ -66,12 +66,12 @@ def show(
     import asyncio
 
     from streamlog import settings
-    from streamlog.repair.wal.folder import Places, Seen, groups_of, look
+    from streamlog.repair.wal.folder import ClusterUrls, Seen, groups_of, look
 
     if store is None and meta is not None:
         raise click.UsageError("--meta needs --store")
-    places = None if store is None else Places(store, meta)
-    seen: Seen = asyncio.run(look(folder, places, settings.load(file).engine))
+    urls = None if store is None else ClusterUrls(store, meta)
+    seen: Seen = asyncio.run(look(folder, urls, settings.load(file).engine))
     content = seen.content
     identity = content.identity
     summary: dict[str, Any] = {
@@ -181,13 +181,13 @@ def upload(
     import asyncio
 
     from streamlog import settings
-    from streamlog.repair.wal.folder import Places, Uploaded
+    from streamlog.repair.wal.folder import ClusterUrls, Uploaded
     from streamlog.repair.wal.folder import upload as bring
 
     if store is None:
         raise click.UsageError("where to? give --store URL, and --meta URL")
     config = settings.load(file, None, more).engine
-    done: Uploaded = asyncio.run(bring(folder, Places(store, meta), config, note, force=force))
+    done: Uploaded = asyncio.run(bring(folder, ClusterUrls(store, meta), config, note, force=force))
     if state.json:
         emit(_plain(done))
         return

@@ -77,12 +77,12 @@ class Guard:
 
     async def _of_cluster(self) -> str:
         try:
-            found = await read_cluster(self._store)
+            cluster = await read_cluster(self._store)
         except (Corrupt, UnsupportedVersion) as error:
             return str(error)
-        if found is not None and found.cluster_id == self._metadata.cluster_id:
-            return self._of_lineage(found.lineage)
-        owner = f"belongs to cluster {found.cluster_id}" if found else "has no cluster.json"
+        if cluster is not None and cluster.cluster_id == self._metadata.cluster_id:
+            return self._of_lineage(cluster.lineage)
+        owner = f"belongs to cluster {cluster.cluster_id}" if cluster else "has no cluster.json"
         return f"{self._store.url} {owner}, the metadata to {self._metadata.cluster_id}"
 
     def _of_lineage(self, found: Lineage) -> str:

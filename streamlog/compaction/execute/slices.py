@@ -118,7 +118,7 @@ def _assigned(spec: CompactionSpec) -> list[tuple[array[int], ...]]:
             left += row.end - row.start
     for rows in places.values():
         rows.sort()
-    found = [tuple(array("Q") for _ in range(5)) for _ in spec.outputs]
+    assigned = [tuple(array("Q") for _ in range(5)) for _ in spec.outputs]
     for stream_id, start, end, epoch, number in merge(
         *(_parts(number, one.rows) for number, one in enumerate(spec.inputs))
     ):
@@ -126,13 +126,13 @@ def _assigned(spec: CompactionSpec) -> list[tuple[array[int], ...]]:
         at = bisect_right(rows, (start, 1 << 64, 0)) - 1
         if at < 0 or end > rows[at][1]:
             raise Internal(f"a compaction spec has no output for {start} to {end} of {stream_id}")
-        columns = found[rows[at][2]]
+        columns = assigned[rows[at][2]]
         for column, value in zip(columns, (number, stream_id, epoch, start, end), strict=True):
             column.append(value)
         left -= end - start
     if left:
         raise Internal(f"a compaction spec has outputs with {left} offsets that no input holds")
-    return found
+    return assigned
 
 
 def _parts(number: int, rows: Rows) -> Iterator[tuple[int, int, int, int, int]]:
@@ -158,17 +158,17 @@ class _Cursor:
         if (stream_id, start) < self._place or not self._is_near(stream_id, start):
             self._at = index.numbers_for(stream_id, start, end).start
         self._place = (stream_id, end)
-        found: list[BlockRow] = []
+        blocks: list[BlockRow] = []
         while self._at < len(index):
             block = self._block(self._at)
             if (block.stream_id, block.end) > (stream_id, start):
                 if block.stream_id != stream_id or block.start >= end:
                     break
-                found.append(block)
+                blocks.append(block)
                 if block.end > end:
                     break
             self._at += 1
-        return found
+        return blocks
 
     def _is_near(self, stream_id: int, start: int) -> bool:
         """Whether the stream's first block is one of the next few."""

@@ -133,11 +133,11 @@ class Catalog:
         )
 
     async def _read_file(self, name: str, *, is_delta: bool) -> _File:
-        found = _File(name)
+        file = _File(name)
         if name:
             async for blocks in self._metadata.object_blocks(name):
-                await self._offload.run(Lane.CPU, self._take_in, found, blocks, is_delta)
-        return found
+                await self._offload.run(Lane.CPU, self._take_in, file, blocks, is_delta)
+        return file
 
     def _take_in(self, file: _File, blocks: Sequence[ObjectColumns], is_delta: bool) -> None:
         for block in blocks:
@@ -199,10 +199,10 @@ class Catalog:
         at = pages = 0
         while at < len(missing) and pages < PAGES_A_LOOK:
             page = await self._metadata.live_objects(after=missing[at] - 1, limit=PAGE_OBJECTS)
-            found = {one.row.object_id: one for one in page}
+            live = {one.row.object_id: one for one in page}
             is_last = len(page) < PAGE_OBJECTS
             while at < len(missing) and (is_last or missing[at] <= page[-1].row.object_id):
-                one = found.get(missing[at])
+                one = live.get(missing[at])
                 # Absent: it died in a newer checkpoint, which the next look reads.
                 if one is not None:
                     self._rows[missing[at]] = self._candidate(one.row, one.live_ranges)
@@ -233,22 +233,22 @@ class Catalog:
 
     async def stats(self, row: ObjectRow) -> ObjectStats:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable."""
-        found = self._stats.get(row.object_id)
-        if found is None:
+        stats = self._stats.get(row.object_id)
+        if stats is None:
             key = data_key(row.object_id)
             length = row.size_bytes - row.index_position
             data = await get_exactly(self._store, key, row.index_position, length)
-            found = await self._offload.run(Lane.CPU, _decode, row, data, key)
-            self._stats[row.object_id] = found
-            self._stats_bytes += found.memory_bytes
-            streams = len(set(found.rows.streams))
+            stats = await self._offload.run(Lane.CPU, _decode, row, data, key)
+            self._stats[row.object_id] = stats
+            self._stats_bytes += stats.memory_bytes
+            streams = len(set(stats.rows.streams))
             if streams > 1:
                 self._remember_parts(row.object_id, streams)
         self._stats.move_to_end(row.object_id)
         while self._stats_bytes > self._config.object_stats_cache_bytes and len(self._stats) > 1:
             _, dropped = self._stats.popitem(last=False)
             self._stats_bytes -= dropped.memory_bytes
-        return found
+        return stats
 
     def forget(self, object_ids: Collection[int]) -> None:
         """Drops the stats of objects that were compacted."""

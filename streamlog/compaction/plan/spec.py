@@ -269,11 +269,11 @@ class Cursor:
         self._at = 0
 
     def bytes(self, count: int) -> memoryview:
-        found = self._data[self._at : self._at + count]
-        if len(found) != count:
+        data = self._data[self._at : self._at + count]
+        if len(data) != count:
             raise Corrupt("a compaction spec is cut short")
         self._at += count
-        return found
+        return data
 
     def take(self, form: struct.Struct) -> tuple[int, ...]:
         return form.unpack(self.bytes(form.size))

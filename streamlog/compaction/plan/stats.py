@@ -59,7 +59,7 @@ class ObjectStats:
             if rows == own.part(first, last):
                 sizes = map(sub, self.totals[first + 1 : last + 1], self.totals[first:last])
                 return array("Q", map(max, sizes, repeat(1)))
-        found = array("Q")
+        estimates = array("Q")
         for stream, start, end in zip(rows.streams, rows.starts, rows.ends, strict=True):
             while (own.streams[at], own.ends[at]) < (stream, end):
                 at += 1
@@ -73,8 +73,8 @@ class ObjectStats:
                 if own_start <= start or first == 0 or own.streams[first - 1] != stream:
                     break
                 first -= 1
-            found.append(max(size, 1))
-        return found
+            estimates.append(max(size, 1))
+        return estimates
 
 
 def read_stats(row: ObjectRow, tail: Buffer, object_key: str) -> ObjectStats:

@@ -58,8 +58,8 @@ class WorkerSettings:
 
     @classmethod
     def decode(cls, data: bytes) -> WorkerSettings:
-        found = json.loads(data)
-        return cls(**{**found, "store": StoreConfig(**found["store"])})
+        fields = json.loads(data)
+        return cls(**{**fields, "store": StoreConfig(**fields["store"])})
 
 
 def encode_frame(kind: Frame, payload: bytes = b"") -> bytes:
@@ -74,8 +74,8 @@ def encode_error(error: StreamlogError) -> bytes:
 
 def decode_error(data: bytes) -> StreamlogError:
     """The error as it was raised in the other process."""
-    found = json.loads(data)
-    kind = getattr(errors, found["type"], None)
+    fields = json.loads(data)
+    kind = getattr(errors, fields["type"], None)
     if not (isinstance(kind, type) and issubclass(kind, StreamlogError)):
-        return Internal(f"{found['type']}: {found['message']}")
-    return kind(found["message"], **found["fields"])
+        return Internal(f"{fields['type']}: {fields['message']}")
+    return kind(fields["message"], **fields["fields"])

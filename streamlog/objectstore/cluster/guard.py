@@ -136,21 +136,21 @@ async def claim(store: ObjectStore, cluster_id: str, lineage: Lineage = FIRST) -
     StoreUnavailable.
     """
     mine = ClusterFile(check_cluster_id(cluster_id), lineage)
-    found = await read_cluster(store)
-    if found is None:
+    cluster = await read_cluster(store)
+    if cluster is None:
         try:
             await store.put(CLUSTER_KEY, (encode(mine),), if_absent=True)
         except AlreadyExists as error:
-            found = await read_cluster(store)
-            if found is None:
+            cluster = await read_cluster(store)
+            if cluster is None:
                 raise StoreUnavailable(
                     f"{store.url} says that {CLUSTER_KEY} exists, and does not have it; try again",
                     operation="get",
                 ) from error
         else:
             return mine
-    check_same(store.url, found, cluster_id)
-    return found
+    check_same(store.url, cluster, cluster_id)
+    return cluster
 
 
 def check_same(url: str, found: ClusterFile | None, cluster_id: str) -> None:

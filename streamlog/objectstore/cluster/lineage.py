@@ -75,21 +75,21 @@ class LineageCheck:
         LineageFenced (stop for good), StoreUnavailable.
         """
         try:
-            found = await read_cluster(self._store)
+            cluster = await read_cluster(self._store)
         except Unavailable:
             raise
         except StreamlogError as error:
             # No other answer of a store is a reason to end a node.
             log.error("cluster.json cannot be read: %s", error)
             return False
-        if found is None:
+        if cluster is None:
             return True
-        if found.cluster_id != self._cluster_id:
+        if cluster.cluster_id != self._cluster_id:
             log.error(
-                "cluster.json names the cluster %s, not %s", found.cluster_id, self._cluster_id
+                "cluster.json names the cluster %s, not %s", cluster.cluster_id, self._cluster_id
             )
             return False
-        check_lineage(self._store.url, found.lineage, self.lineage)
+        check_lineage(self._store.url, cluster.lineage, self.lineage)
         return True
 
     async def watch(self) -> None:
@@ -130,12 +130,12 @@ async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> 
         etag = (await store.head(CLUSTER_KEY)).etag
     except ObjectNotFound:
         raise Invalid(f"{store.url} has no cluster.json; check the prefix") from None
-    found = await read_cluster(store)
-    if found is None:
+    cluster = await read_cluster(store)
+    if cluster is None:
         raise Conflict(f"cluster.json vanished from {store.url} meanwhile; look who deleted it")
-    check_same(store.url, found, cluster_id)
-    raised = Lineage(found.lineage.number + 1, random.uuid().hex)
-    await _replace(store, etag, replace(found, lineage=raised))
+    check_same(store.url, cluster, cluster_id)
+    raised = Lineage(cluster.lineage.number + 1, random.uuid().hex)
+    await _replace(store, etag, replace(cluster, lineage=raised))
     await confirm_lineage(store, cluster_id, raised)
     return raised
 
@@ -158,9 +158,9 @@ async def restate_lineage(store: ObjectStore, found: ClusterFile, mine: Lineage)
 
 async def confirm_lineage(store: ObjectStore, cluster_id: str, mine: Lineage) -> None:
     """The store still belongs to `mine`. Errors: Conflict where another recovery has it by now."""
-    found = await read_cluster(store)
-    if found is None or found.cluster_id != cluster_id or found.lineage != mine:
-        number = "no cluster.json" if found is None else f"lineage {found.lineage.number}"
+    cluster = await read_cluster(store)
+    if cluster is None or cluster.cluster_id != cluster_id or cluster.lineage != mine:
+        number = "no cluster.json" if cluster is None else f"lineage {cluster.lineage.number}"
         raise Conflict(
             f"{store.url} has {number} by now, not lineage {mine.number} of this recovery: another "
             "recover or restore runs for the same objects. Stop all but one, then run that one "
@@ -179,8 +179,8 @@ async def _replace(store: ObjectStore, etag: str, cluster: ClusterFile) -> None:
         ) from error
     except OutcomeUnknown:
         # Only this writer uses the id, so the file tells whether the write took effect.
-        found = await read_cluster(store)
-        if found != cluster:
+        current = await read_cluster(store)
+        if current != cluster:
             raise
     except Invalid as error:
         # The store does not know If-Match. The last of two racers wins, and both look afterwards.

@@ -141,9 +141,9 @@ class LocalFiles:
     def _rename(self, key: str, temporary: str, path: str, etag: str | None) -> None:
         with self._replacing(fcntl.LOCK_SH if etag is None else fcntl.LOCK_EX):
             if etag is not None:
-                found = self.head(key)
-                if found.etag != etag:
-                    raise changed(key, etag, found.etag)
+                current = self.head(key)
+                if current.etag != etag:
+                    raise changed(key, etag, current.etag)
             try:
                 os.rename(temporary, path)
             except IsADirectoryError as error:
@@ -202,10 +202,10 @@ class LocalFiles:
     def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
         with self._typed("looking up an object", path):
-            found = self._status(key, path)
-            if found is None:
+            info = self._status(key, path)
+            if info is None:
                 raise not_found(key)
-            return found
+            return info
 
     def _status(self, key: str, path: str) -> ObjectInfo | None:
         try:
@@ -260,16 +260,16 @@ class LocalFiles:
 
     def infos(self, keys: Iterator[str], limit: int) -> list[ObjectInfo]:
         """The next `limit` objects that are still there."""
-        found: list[ObjectInfo] = []
+        infos: list[ObjectInfo] = []
         for key in keys:
             path = self._path(key)
             with self._typed("listing objects", path):
                 info = self._status(key, path)
             if info is not None:
-                found.append(info)
-            if len(found) == limit:
+                infos.append(info)
+            if len(infos) == limit:
                 break
-        return found
+        return infos
 
     # paths, folders, errors
 

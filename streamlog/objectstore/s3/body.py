@@ -13,16 +13,16 @@ _JOIN_BYTES = 32 * 1024
 
 def sliced(parts: Sequence[Buffer], start: int, end: int) -> list[memoryview]:
     """The bytes from `start` to `end` (exclusive) of the parts in order, as views."""
-    found: list[memoryview] = []
+    views: list[memoryview] = []
     at = 0
     for part in parts:
         size = len(part)
         if at + size > start and at < end and size:
-            found.append(memoryview(part)[max(start - at, 0) : end - at])
+            views.append(memoryview(part)[max(start - at, 0) : end - at])
         at += size
         if at >= end:
             break
-    return found
+    return views
 
 
 def split(parts: Sequence[Buffer], size_bytes: int) -> list[list[memoryview]]:
@@ -42,10 +42,10 @@ def split(parts: Sequence[Buffer], size_bytes: int) -> list[list[memoryview]]:
 
 
 class S3Body:
-    """What an HTTP client needs of a file: `read`, `seek`, `tell` and a length.
+    """The part of a file that an HTTP client needs: `read`, `seek`, `tell` and a length.
 
-    `read` returns the next piece as it is, whatever size is asked for. Going back to 0 is for a
-    client that sends the body again.
+    `read` returns the next piece as it is, whatever the requested size. A client that sends the
+    body again seeks to 0.
     """
 
     def __init__(self, parts: Sequence[Buffer], size_bytes: int) -> None:

@@ -48,7 +48,7 @@ _USER_AGENT = f"streamlog Boto3/{boto3.__version__} Botocore/{botocore.__version
 _FAILURES = (
     boto.BotoCoreError,
     boto.ClientError,
-    # botocore translates neither: an answer that is no XML, and TLS that breaks within a body.
+    # botocore does not translate these: an answer that is not XML, and TLS that breaks in a body.
     ResponseParserError,
     HTTPError,
     OSError,
@@ -62,7 +62,7 @@ _ANSWERS: Mapping[str, tuple[str, str]] = {
     "upload_part": ("ETag", "part"),
     "complete_multipart_upload": ("ETag", "complete"),
 }
-"""What a store's answer has for certain, and the operation."""
+"""By method: a field that every answer has, and the operation."""
 _CHECKSUMS: Mapping[str, str] = {"crc32c": "ChecksumCRC32C", "md5": "ContentMD5"}
 
 
@@ -149,20 +149,20 @@ class Boto3Requests:
             token = response.get("NextContinuationToken")
             if response.get("Contents") or not response["IsTruncated"] or token is None:
                 break
-            # Behind many deleted versions a page may be empty, and not the last.
+            # Behind many deleted versions a page may be empty without being the last.
             arguments["ContinuationToken"] = token
-        found = tuple(
+        objects = tuple(
             ObjectInfo(one["Key"], one["Size"], one["ETag"], _ms(one["LastModified"]))
             for one in response.get("Contents", ())
         )
-        is_cut = response["IsTruncated"] or len(found) > limit
-        return Listed(found[:limit], found[:limit][-1].key if is_cut and found else None)
+        is_cut = response["IsTruncated"] or len(objects) > limit
+        return Listed(objects[:limit], objects[:limit][-1].key if is_cut and objects else None)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._run(Lane.STORE, "delete", keys[0], self._delete, keys)
 
     async def close(self) -> None:
-        """Aborts under way have two seconds."""
+        """Aborts under way get two seconds."""
         if self._aborts:
             await asyncio.wait(self._aborts, timeout=ABORT_GRACE_S)
         await self._background.close()
@@ -185,7 +185,7 @@ class Boto3Requests:
     async def part(
         self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], size_bytes: int
     ) -> dict[str, Any]:
-        """What `complete` wants to know of the part."""
+        """The part as `complete` needs it."""
         answer = await self._run(
             Lane.STORE, "part", key, self._part, key, upload_id, number, parts, size_bytes
         )
@@ -237,7 +237,7 @@ class Boto3Requests:
         response: Response = getattr(self._client, name)(Bucket=self._url.bucket, **arguments)
         wanted, operation = _ANSWERS.get(name, ("", ""))
         if wanted and wanted not in response:
-            # As a proxy's page may come, with status 200.
+            # Such as a proxy's page with status 200.
             if "Body" in response:
                 response["Body"].close()
             raise lost(operation, self._url, f"the answer has no {wanted}")
@@ -278,7 +278,7 @@ class Boto3Requests:
         with closing(response["Body"]) as body:
             data: bytes = body.read()
         if "Range" in arguments and response["ResponseMetadata"]["HTTPStatusCode"] == 200:
-            # A store that does not know ranges sends everything.
+            # A store that ignores ranges sends the whole object.
             return memoryview(data)[start:end]
         return data
 
@@ -306,7 +306,7 @@ class Boto3Requests:
         for error in response.get("Errors", ()):
             if error.get("Code") == "NoSuchKey":
                 continue
-            # As if the object had been deleted alone; what is left is in the next try.
+            # The error as a delete of this key alone would get it; the next try has the other keys.
             answer = {"Error": error, "ResponseMetadata": {}}
             if error.get("Code") == "InternalError":
                 answer["ResponseMetadata"] = {"HTTPStatusCode": 500}
@@ -334,7 +334,7 @@ def _nobody(error: BaseException) -> None:
 
 def _client(url: S3Url, config: StoreConfig) -> Any:
     session = botocore.session.get_session()
-    # Every GET has a date that nobody reads: parsing it is a tenth of a request's CPU.
+    # Parsing the date of every GET, which is not used, would take a tenth of a request's CPU.
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
     try:
         client = boto3.session.Session(botocore_session=session).client(

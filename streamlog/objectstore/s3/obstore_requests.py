@@ -92,9 +92,10 @@ class ObstoreRequests:
         condition: Condition,
         tries: Callable[[str], Tries],
     ) -> ObjectInfo:
-        """In parts; with a condition in one piece, for the client has no other way (5 GiB at most).
+        """Sends parts; with a condition one piece (5 GiB at most), because the client has no other
+        way.
 
-        Parts that a failure leaves behind stay until the bucket's lifecycle rule.
+        Parts that a failure leaves behind stay until the bucket's lifecycle rule removes them.
         """
         is_conditional = condition.is_absent or condition.etag is not None
         series = tries("put")
@@ -107,11 +108,11 @@ class ObstoreRequests:
         except (ObjectNotFound, ValueConflict) as error:
             if not series.is_unknown:
                 raise
-            # An earlier try, whose answer was lost, may be what stands against it.
+            # An earlier try, whose answer was lost, may have made the condition fail.
             raise OutcomeUnknown(f"a put of {key} gave no answer", operation="put") from error
 
     def multipart(self, key: str, about_bytes: int, tries: Callable[[str], Tries]) -> None:
-        """The client sends whole objects alone."""
+        """None: the client sends only whole objects."""
         return None
 
     async def _put(
@@ -140,7 +141,7 @@ class ObstoreRequests:
                 chunk_size=self._config.part_bytes,
                 max_concurrency=self._config.parts_in_flight_max,
             )
-            # The answer's date is not to be had from this client.
+            # This client does not pass the answer's date on.
             return ObjectInfo(key, size_bytes, result["e_tag"] or "", _ms(datetime.now(UTC)))
 
         info = await self._run("put", key, request)
@@ -165,7 +166,7 @@ class ObstoreRequests:
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
-        """The client's own pieces end anywhere: all are told at the end."""
+        """The client's own pieces end anywhere, so all pieces are passed on at the end."""
         data = await self.get(key, start, start + sum(sizes))
         await self._offload.run(Lane.GET, tell_pieces, data, sizes, arrived)
 
@@ -177,25 +178,25 @@ class ObstoreRequests:
         return await self._run("head", key, request)
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listed:
-        """The client lists folders alone: what else lies in the prefix's folder is read too."""
+        """The client lists whole folders, so other keys in the prefix's folder are read, too."""
         folder, _, _ = prefix.rpartition("/")
         if after is not None and after < prefix:
             after = None
 
         async def request() -> Listed:
-            found: list[ObjectInfo] = []
+            objects: list[ObjectInfo] = []
             pages = obstore.list(
                 self._store, folder or None, offset=after, chunk_size=min(limit + 1, 1000)
             )
             async for page in pages:
                 for one in page:
                     if one["path"].startswith(prefix):
-                        found.append(_info(one))
-                    elif found:
-                        return Listed(tuple(found), None)
-                    if len(found) > limit:
-                        return Listed(tuple(found[:limit]), found[limit - 1].key)
-            return Listed(tuple(found), None)
+                        objects.append(_info(one))
+                    elif objects:
+                        return Listed(tuple(objects), None)
+                    if len(objects) > limit:
+                        return Listed(tuple(objects[:limit]), objects[limit - 1].key)
+            return Listed(tuple(objects), None)
 
         return await self._run("list", "", request)
 
@@ -206,7 +207,7 @@ class ObstoreRequests:
         await self._run("delete", keys[0], request)
 
     async def close(self) -> None:
-        """The client's connections end with its memory."""
+        """Nothing to close: the client's connections end with its memory."""
 
     async def _run(self, operation: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
         async def translated() -> T:
@@ -221,14 +222,14 @@ class ObstoreRequests:
         text = str(error)
         code, region = _CODE.search(text), _REGION.search(text)
         status = _STATUS.search(text)
-        said = _TEXT.search(text)
+        message = _TEXT.search(text)
         first = text.split("\n", 1)[0]
         if status is not None:
             answer = {
                 "Error": {"Code": code[1] if code else "", "Region": region[1] if region else ""},
                 "ResponseMetadata": {"HTTPStatusCode": int(status[1])},
             }
-            shown = f"{code[1]}: {said[1]}" if code and said else first[:300]
+            shown = f"{code[1]}: {message[1]}" if code and message else first[:300]
             return refused(answer, shown, operation, key, self._url)
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return ValueConflict(f"a condition of the {operation} of {key} does not hold")

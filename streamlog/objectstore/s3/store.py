@@ -1,8 +1,8 @@
 """S3ObjectStore: the ObjectStore contract over single S3 requests, whichever client sends them.
 
-A write whose answer was lost is sent again with the same bytes. A conditional one then meets its
-own traces: each carries an id of its own, kept with the object, so a refused repetition is told
-from a lost race by one HEAD.
+A write whose answer was lost is sent again with the same bytes. A conditional write may then be
+refused because of its own first try. So each one has a put id, which the object keeps: one HEAD
+tells a refused repetition from a lost race.
 """
 
 from __future__ import annotations
@@ -191,10 +191,10 @@ class S3ObjectStore:
         check_key(key)
         path = self._root + key
         try:
-            found = await self._tries("head").run(lambda: self._requests.head(path))
+            answer = await self._tries("head").run(lambda: self._requests.head(path))
         except ObjectNotFound:
             raise not_found(key) from None
-        return self._named(key, found.info)
+        return self._named(key, answer.info)
 
     async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
         """A page holds 1,000 objects at most. A token is the key behind which the page begins."""
@@ -267,10 +267,10 @@ class S3ObjectStore:
 
         Errors: AlreadyExists, if another writer's object is there; else OutcomeUnknown.
         """
-        found = await self._found(key)
-        if found is not None and found.put_id == condition.put_id:
-            return found.info
-        if found is not None and condition.is_absent:
+        stored = await self._found(key)
+        if stored is not None and stored.put_id == condition.put_id:
+            return stored.info
+        if stored is not None and condition.is_absent:
             taken = already_exists(key)
             # Our object may have been there until another writer replaced it.
             taken.has_no_side_effects = False
@@ -282,8 +282,8 @@ class S3ObjectStore:
 
     async def _completed(self, key: str, put_id: str | None) -> ObjectInfo | None:
         """The object, if that upload wrote it."""
-        found = await self._found(key)
-        return found.info if found is not None and found.put_id == put_id else None
+        stored = await self._found(key)
+        return stored.info if stored is not None and stored.put_id == put_id else None
 
     async def _found(self, key: str) -> Head | None:
         """None: the object is absent, or the store does not answer."""

@@ -64,12 +64,12 @@ async def _check(scratch: Scratch) -> None:
     else:
         raise _untrusted("store.if_absent", "a put with If-None-Match replaced an object")
     try:
-        found = await scratch.get(_NAME)
+        stored = await scratch.get(_NAME)
     except ObjectNotFound:
         raise _untrusted(
             "store.read_after_write", "a get right after a put found nothing"
         ) from None
-    if found != data:
+    if stored != data:
         raise _untrusted("store.read_after_write", "a get right after a put had other bytes")
     if await scratch.get(_NAME, 989, 10) != data[989:999]:
         raise _untrusted("store.range", "a ranged get had other bytes")

@@ -52,14 +52,14 @@ class Scratch:
 
     async def names(self, prefix: str) -> list[str]:
         """All names under `prefix`, as listed, without the scratch's prefix."""
-        found: list[str] = []
+        names: list[str] = []
         token: str | None = None
         while True:
             page = await self.page(prefix, token=token)
-            found += [one.key.removeprefix(self.prefix) for one in page.objects]
+            names += [one.key.removeprefix(self.prefix) for one in page.objects]
             token = page.next_token
             if token is None:
-                return found
+                return names
 
     async def delete(self, *names: str) -> None:
         await self._store.delete([self.prefix + name for name in names])

@@ -138,8 +138,8 @@ def _take_backup(backup: Backup, recovered: Recovered, report: Report) -> None:
             old[namespace.decode("ascii", "replace"), name] = kv.value[VALUE_AT:]
         elif kv.key.startswith(b"n/"):
             node_id = int.from_bytes(kv.key[2:], "big")
-            known = recovered.node_epochs.get(node_id, 0)
-            recovered.node_epochs[node_id] = max(known, node.decode(kv.value).node_epoch)
+            seen = recovered.node_epochs.get(node_id, 0)
+            recovered.node_epochs[node_id] = max(seen, node.decode(kv.value).node_epoch)
         elif prefix + kv.key == id_block.counter_key(prefix, id_block.OBJECTS):
             highest = id_block.decode_counter(kv.value) << id_block.OBJECTS.block_bits
             recovered.object_id_max = max(recovered.object_id_max, highest)
@@ -177,15 +177,15 @@ def _take_topics(old: dict[tuple[str, bytes], bytes], recovered: Recovered, repo
         if namespace != TOPIC_NAMESPACE:
             continue
         topic = name.decode()
-        known = decode_topic(topic, value)
-        found = recovered.values.get((namespace, name))
-        if found is not None:
-            now = decode_topic(topic, found)
-            if now.topic_id == known.topic_id:
-                if now.partitions > known.partitions:
+        topic_record = decode_topic(topic, value)
+        present = recovered.values.get((namespace, name))
+        if present is not None:
+            now = decode_topic(topic, present)
+            if now.topic_id == topic_record.topic_id:
+                if now.partitions > topic_record.partitions:
                     # Partitions that were pending in the backup have their keys by now.
-                    known = replace(known, partitions=now.partitions, pending=())
-                recovered.values[namespace, name] = encode_topic(known)
+                    topic_record = replace(topic_record, partitions=now.partitions, pending=())
+                recovered.values[namespace, name] = encode_topic(topic_record)
             continue
         if name in partitions:
             recovered.values[namespace, name] = value

@@ -52,10 +52,10 @@ async def check_bucket(
     report: Report,
 ) -> Unneeded:
     """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
-    found = Unneeded()
+    unneeded = Unneeded()
     for known in keys.fences.values():
-        found.windows += 0 if known.is_live else known.window
-    found.windows += sum(map(len, keys.late_deletes.values()))
+        unneeded.windows += 0 if known.is_live else known.window
+    unneeded.windows += sum(map(len, keys.late_deletes.values()))
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
     report.counts["dead_objects"] = len(view.state.dead)
@@ -76,7 +76,7 @@ async def check_bucket(
         finding = rules.finding(object_id)
         report.add(finding)
         if finding.kind in (Kind.ORPHAN, Kind.ORPHAN_DUE):
-            found.orphans.append(object_id)
+            unneeded.orphans.append(object_id)
     for key in bucket.foreign:
         report.add(
             Finding(
@@ -97,8 +97,8 @@ async def check_bucket(
                 key="cluster.json",
             )
         )
-    _check_files(view, bucket, keys, report, found)
-    return found
+    _check_files(view, bucket, keys, report, unneeded)
+    return unneeded
 
 
 async def _check_staged(
@@ -107,10 +107,10 @@ async def _check_staged(
     async def is_there(stage: Stage) -> bool:
         """Looks again, because it may have been staged since the bucket was listed."""
         try:
-            found = await store.head(data_key(stage.row.object_id))
+            info = await store.head(data_key(stage.row.object_id))
         except ObjectNotFound:
             return False
-        return found.size_bytes == stage.row.size_bytes
+        return info.size_bytes == stage.row.size_bytes
 
     unlisted = [
         (object_id, stage)

@@ -75,14 +75,14 @@ class ObjectCheck:
         if identity.cluster_id != self._cluster_id:
             self._add(Kind.OBJECT_FOREIGN, row, f"is of the cluster {identity.cluster_id}", ranges)
         elif (identity.object_id, footer.row) != (row.object_id, replace(row, placements=())):
-            what = f"says of itself that it is {footer.row}, the metadata has {row}"
-            self._add(Kind.OBJECT_WRONG, row, what, ranges)
+            text = f"says of itself that it is {footer.row}, the metadata has {row}"
+            self._add(Kind.OBJECT_WRONG, row, text, ranges)
         else:
             rows = rows_placed(Rows(footer.ranges), row.placements)
             missing = uncovered(ranges, list(rows))
             if missing:
-                what = f"does not hold {some_ranges(missing)}"
-                self._add(Kind.OBJECT_WRONG, row, what, missing)
+                text = f"does not hold {some_ranges(missing)}"
+                self._add(Kind.OBJECT_WRONG, row, text, missing)
 
     async def _read_blocks(self, row: ObjectRow, index: ObjectIndex) -> None:
         key = data_key(row.object_id)

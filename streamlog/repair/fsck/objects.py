@@ -127,8 +127,8 @@ class ObjectChecks:
                         at = one.end
                         object_id = one.object.object_id
                         if batch.after < object_id <= batch.last:
-                            known = batch.ranges.setdefault(object_id, array("Q"))
-                            known.extend((row.stream_id, one.start, one.end))
+                            flat = batch.ranges.setdefault(object_id, array("Q"))
+                            flat.extend((row.stream_id, one.start, one.end))
             except Corrupt as error:
                 if is_first:
                     self._add_unreadable(row, at, error)

@@ -97,9 +97,9 @@ async def check_target(kv: KVStore, store: ObjectStore, *, overwrite: bool) -> s
             f"{store.url} has no cluster.json: there is nothing to recover; check the prefix"
         )
     prefix_of(claimed.cluster_id)
-    found = await kv.get(CLUSTER_KEY)
-    if found is not None:
-        check_same(store.url, claimed, cluster_id_of(found.value))
+    named = await kv.get(CLUSTER_KEY)
+    if named is not None:
+        check_same(store.url, claimed, cluster_id_of(named.value))
         if not overwrite:
             raise AlreadyExists(
                 f"the metadata store holds the metadata of cluster {claimed.cluster_id} already; "

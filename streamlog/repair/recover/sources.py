@@ -28,22 +28,22 @@ class Candidate:
 async def find_candidates(
     store: ObjectStore, files: list[ObjectInfo], cluster_id: str
 ) -> tuple[list[Candidate], list[StreamlogError]]:
-    """Deltas that name their base, the newest first; and why others are of no use.
+    """Deltas that name their base, the newest first; and why the other files are of no use.
 
     Errors: UnsupportedVersion (a newer release wrote one), StoreUnavailable.
     """
 
     async def look(info: ObjectInfo) -> Candidate | StreamlogError | None:
         try:
-            found = await read_trailer(store, info, cluster_id)
+            trailer = await read_trailer(store, info, cluster_id)
         except (Corrupt, ForeignCluster, ObjectNotFound) as error:
             return error
-        return None if found is None else Candidate(info, found)
+        return None if trailer is None else Candidate(info, trailer)
 
     looked = await in_flight(files, look)
-    found = [one for one in looked if isinstance(one, Candidate)]
-    found.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
-    return found, [one for one in looked if isinstance(one, StreamlogError)]
+    usable = [one for one in looked if isinstance(one, Candidate)]
+    usable.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
+    return usable, [one for one in looked if isinstance(one, StreamlogError)]
 
 
 async def view_of(
@@ -56,9 +56,9 @@ async def view_of(
     offload: Offload,
 ) -> MetadataView:
     """The metadata as that checkpoint has it. Errors: Corrupt (a file is gone or damaged)."""
-    found = candidate.checkpoint
+    named = candidate.checkpoint
     key = checkpoint.key(prefix_of(cluster_id))
-    value = checkpoint.encode(found)
-    revision = found.revision + 1
+    value = checkpoint.encode(named)
+    revision = named.revision + 1
     kv = FrozenKV([KeyValue(key, value, revision, revision)], revision)
     return await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)

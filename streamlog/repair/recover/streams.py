@@ -133,35 +133,35 @@ class StreamRecovery:
         self._sort_out()
 
     async def _take_known(self, view: MetadataView) -> None:
-        found, state = self._recovered, view.state
+        recovered, state = self._recovered, view.state
         for row in view.streams():
             pieces: list[Piece] = []
             async for page in view.ranges(row):
                 for one in page:
                     pieces.append(Piece(one.start, one.end, one.object.object_id))
-                    found.objects[one.object.object_id] = one.object
+                    recovered.objects[one.object.object_id] = one.object
             self._known[row.stream_id] = row, Known(row.epoch, row.start, row.end, pieces)
-            found.saw_tenure(row.holder)
+            recovered.saw_tenure(row.holder)
         for tenure in [*state.fold.marks, *state.fences]:
-            found.saw_tenure(tenure)
+            recovered.saw_tenure(tenure)
         if state.checkpoint is not None:
             for tenure in state.checkpoint.tenures:
-                found.saw_tenure(tenure)
+                recovered.saw_tenure(tenure)
             for ref in state.checkpoint.files:
-                found.saw_tenure(ref.tenure)
-        found.dead = {
+                recovered.saw_tenure(ref.tenure)
+        recovered.dead = {
             object_id: died_ms
             for object_id, (died_ms, _) in state.dead.items()
             if object_id in self._bucket
         }
-        found.staging = StagingRows(
+        recovered.staging = StagingRows(
             [s for s in state.fold.staging.staged.values() if s.row.object_id in self._bucket],
             list(state.fold.staging.writers.values()),
-            [one for one in state.fold.staging.attached.items() if one[0] in found.objects],
+            [one for one in state.fold.staging.attached.items() if one[0] in recovered.objects],
         )
-        found.revision_max = view.revision
+        recovered.revision_max = view.revision
         self._report.counts["streams_in_checkpoint"] = len(self._known)
-        self._report.counts["objects_in_checkpoint"] = len(found.objects)
+        self._report.counts["objects_in_checkpoint"] = len(recovered.objects)
 
     async def _read_unknown(self) -> None:
         found = self._recovered
@@ -191,12 +191,12 @@ class StreamRecovery:
             return None
         identity = footer.identity
         if identity.cluster_id != self._recovered.cluster_id:
-            what = f"is of the cluster {identity.cluster_id}"
-            self._skip(Kind.OBJECT_FOREIGN, object_id, what, Severity.WARNING)
+            reason = f"is of the cluster {identity.cluster_id}"
+            self._skip(Kind.OBJECT_FOREIGN, object_id, reason, Severity.WARNING)
             return None
         if identity.object_id != object_id:
-            what = f"says of itself that it is object {identity.object_id}"
-            self._skip(Kind.OBJECT_WRONG, object_id, what, Severity.ERROR)
+            reason = f"says of itself that it is object {identity.object_id}"
+            self._skip(Kind.OBJECT_WRONG, object_id, reason, Severity.ERROR)
             return None
         return footer
 
@@ -250,7 +250,7 @@ class StreamRecovery:
     def _resolve(self, stream_id: int) -> None:
         rows = self._footers.rows_of(stream_id)
         row, known = self._known.get(stream_id, (None, None))
-        found = resolve(
+        resolved = resolve(
             known,
             rows,
             self._bucket.__contains__,
@@ -262,19 +262,19 @@ class StreamRecovery:
         if writer is not None and (row is None or writer[0] > row.epoch):
             holder = writer[2]
         self._recovered.streams[stream_id] = RecoveredStream(
-            found.start,
-            found.end,
-            found.epoch,
+            resolved.start,
+            resolved.end,
+            resolved.epoch,
             holder,
-            found.pieces,
+            resolved.pieces,
             # A stream that continues under a later epoch was opened again.
-            row is None or row.state is StreamState.OPEN or found.epoch > row.epoch,
+            row is None or row.state is StreamState.OPEN or resolved.epoch > row.epoch,
             row.token if row is not None else b"",
             dict(row.tags) if row is not None else {},
         )
-        known_end = known.end if known is not None else found.start
-        self._report.counts["records_after_checkpoint"] += max(found.end - known_end, 0)
-        self._tell(stream_id, found)
+        known_end = known.end if known is not None else resolved.start
+        self._report.counts["records_after_checkpoint"] += max(resolved.end - known_end, 0)
+        self._tell(stream_id, resolved)
 
     def _tell(self, stream_id: int, found: Resolved) -> None:
         lost = _ranges(stream_id, found.missing)
@@ -344,8 +344,8 @@ class StreamRecovery:
 
     def _sort_out(self) -> None:
         """Keeps the objects that streams need; objects that certainly no stream needs are dead."""
-        found = self._recovered
-        used = {piece.object_id for one in found.streams.values() for piece in one.pieces}
+        recovered = self._recovered
+        used = {piece.object_id for one in recovered.streams.values() for piece in one.pieces}
         needed: set[int] = set()
         for stream_id in self._footers.rows:
             for row in self._footers.rows_of(stream_id):
@@ -356,10 +356,10 @@ class StreamRecovery:
             for object_id in self._footers.tenures
             if object_id not in used and object_id not in needed
         ]
-        found.dead.update(dict.fromkeys(now_dead, 0))
-        found.object_id_max = max([0, *self._bucket.ids, *found.objects])
-        found.stream_id_max = max([0, *found.streams])
-        found.objects = {i: row for i, row in found.objects.items() if i in used}
+        recovered.dead.update(dict.fromkeys(now_dead, 0))
+        recovered.object_id_max = max([0, *self._bucket.ids, *recovered.objects])
+        recovered.stream_id_max = max([0, *recovered.streams])
+        recovered.objects = {i: row for i, row in recovered.objects.items() if i in used}
         self._report.counts["objects"] = len(used)
         self._report.counts["objects_left_over"] = len(needed)
 

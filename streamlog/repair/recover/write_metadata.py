@@ -102,10 +102,10 @@ async def write_metadata(
 async def _begin(kv: KVStore, prefix: bytes, mine: Lineage) -> RevisionIs:
     """Empties the metadata store and writes the lineage; the compare of later transactions."""
     key = lineage_key.key(prefix)
-    found = await kv.get(key)
-    if found is not None and lineage_key.decode(found.value).number > mine.number:
+    previous = await kv.get(key)
+    if previous is not None and lineage_key.decode(previous.value).number > mine.number:
         raise _overtaken()
-    as_read = RevisionIs(key, found.mod_revision if found is not None else 0)
+    as_read = RevisionIs(key, previous.mod_revision if previous is not None else 0)
     await _write(kv, [as_read], [Delete(CLUSTER_KEY), Delete(prefix, prefix_end(prefix))])
     absent = [RevisionIs(key, 0), RevisionIs(CLUSTER_KEY, 0)]
     return RevisionIs(key, await _write(kv, absent, [Put(key, lineage_key.encode(mine))]))
@@ -174,8 +174,8 @@ def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[
     node_epoch_max = max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD
     for node_id in sorted(recovered.node_epochs):
         if node_id != WRITER_NODE:
-            known = node.NodeEntry(node_epoch_max, False, window)
-            puts.append(Put(node.key(prefix, node_id), node.encode(known)))
+            record = node.NodeEntry(node_epoch_max, False, window)
+            puts.append(Put(node.key(prefix, node_id), node.encode(record)))
     object_blocks = _blocks_ahead(id_block.OBJECTS, recovered.object_id_max)
     stream_blocks = _blocks_ahead(id_block.STREAMS, recovered.stream_id_max)
     for kind, blocks in ((id_block.OBJECTS, object_blocks), (id_block.STREAMS, stream_blocks)):

@@ -43,7 +43,7 @@ STORED, PENDING, ELSEWHERE, GONE = "stored", "pending", "elsewhere", "gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ClusterUrls:
     """Store and metadata of a cluster, as URLs."""
 
     store: str
@@ -54,9 +54,9 @@ class Places:
 class StreamShare:
     """Neighbouring appends of one stream that are in the same state; bytes of payloads.
 
-    stored: committed as well. pending: acknowledged, nowhere else; a start with the log, or an
-    upload, brings it back. elsewhere: another node took the stream and went on without them. gone:
-    there is no such stream. Empty: not known.
+    stored: committed as well. pending: acknowledged, and only in this log; a start with the log, or
+    an upload, commits them. elsewhere: another node took the stream and continued without them.
+    gone: the stream does not exist. Empty: not known.
     """
 
     stream_id: int
@@ -70,7 +70,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`in_use`: who holds the folder, empty when nobody does."""
+    """`in_use`: the process that holds the folder; empty: none does."""
 
     content: WalContent
     in_use: str
@@ -79,8 +79,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """`left`: streams that another node took meanwhile, whose appends were left out. `given_up`:
-    streams whose appends can be read and have no place, where the loss was accepted."""
+    """The appends that were uploaded.
+
+    `left`: streams that another node took meanwhile, whose appends were left out. `given_up`:
+    streams with readable appends that have no place, if the loss was accepted.
+    """
 
     node_id: int
     appends: int
@@ -90,7 +93,7 @@ class Uploaded:
     given_up: tuple[int, ...] = ()
 
 
-async def look(folder: Path, places: Places | None, config: StreamEngineConfig) -> Seen:
+async def look(folder: Path, urls: ClusterUrls | None, config: StreamEngineConfig) -> Seen:
     """Errors: Invalid, ForeignCluster, DataInUse (the metadata store), UnsupportedVersion, OSError,
     Unavailable.
     """
@@ -98,10 +101,10 @@ async def look(folder: Path, places: Places | None, config: StreamEngineConfig) 
     try:
         content = await offload.run(Lane.WAL, _inspected, folder)
         fold, recovery = None, None
-        if places is not None:
-            async with _metadata(places, offload) as (kv, cluster_id):
-                _check_cluster(content, cluster_id, places)
-                fold = await _fold(kv, cluster_id, places, config, offload)
+        if urls is not None:
+            async with _metadata(urls, offload) as (kv, cluster_id):
+                _check_cluster(content, cluster_id, urls)
+                fold = await _fold(kv, cluster_id, urls, config, offload)
                 recovery = await _recovery(kv, cluster_id)
     finally:
         await offload.close()
@@ -110,16 +113,16 @@ async def look(folder: Path, places: Places | None, config: StreamEngineConfig) 
 
 async def upload(
     folder: Path,
-    places: Places,
+    urls: ClusterUrls,
     config: StreamEngineConfig,
     say: Callable[[str], None],
     *,
     force: bool = False,
 ) -> Uploaded:
-    """Everything acknowledged that the folder holds is committed, and the streams can be opened by
-    any node, on return. `force`: also while another process runs as the node, which is fenced.
+    """Commits all acknowledged appends of the folder; then any node can open the streams.
 
-    A damaged folder is uploaded by the rules of a start: only where `config` accepts the loss.
+    `force`: even if another process runs as the node, which is fenced. A damaged folder is uploaded
+    by the rules of a start: only if `config` accepts the loss.
 
     Errors: Invalid (no WAL, or several nodes'), Corrupt, DataInUse (the folder's node runs),
     Conflict (the node runs elsewhere), ForeignCluster, OSError, Unavailable.
@@ -137,12 +140,12 @@ async def upload(
                 f"{folder} holds acknowledged appends of {names}; a folder is uploaded for one "
                 "node: give the folder of a write-ahead log"
             )
-        async with _metadata(places, offload) as (kv, cluster_id):
-            _check_cluster(content, cluster_id, places)
+        async with _metadata(urls, offload) as (kv, cluster_id):
+            _check_cluster(content, cluster_id, urls)
             (node_id,) = content.node_ids
-            if cluster_id is not None and not force and is_shared(places.meta, places.store):
+            if cluster_id is not None and not force and is_shared(urls.meta, urls.store):
                 await check_away(kv, cluster_id, node_id)
-            fold = await _fold(kv, cluster_id, places, config, offload)
+            fold = await _fold(kv, cluster_id, urls, config, offload)
             recovery = await _recovery(kv, cluster_id)
     finally:
         await offload.close()
@@ -152,14 +155,14 @@ async def upload(
     pending = [one for one in states if one.state == PENDING]
     size_bytes = sum(one.size_bytes for one in pending)
     say(f"… uploading {_appends(pending)} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
-    await _drain(folder, places, node_id, config, say)
+    await _drain(folder, urls, node_id, config, say)
     after = _inspected(folder)
     if after.entries:
         raise Corrupt(f"{len(after.entries)} appends in {folder} were not uploaded")
     done, lost = pending, list[StreamShare]()
     if accept_data_loss:
-        # What lies behind a hole was given up, and only the metadata says from where on.
-        done, lost = await _outcome(content, pending, places, config)
+        # The appends behind a hole were given up; only the metadata tells from which offset on.
+        done, lost = await _outcome(content, pending, urls, config)
     return Uploaded(
         node_id,
         _appends(done),
@@ -173,14 +176,14 @@ async def upload(
 async def _outcome(
     content: WalContent,
     pending: Sequence[StreamShare],
-    places: Places,
+    urls: ClusterUrls,
     config: StreamEngineConfig,
 ) -> tuple[list[StreamShare], list[StreamShare]]:
-    """What the metadata has of the appends that were pending, and what it has not."""
+    """The appends that were pending: those that the metadata has now, and those that it lacks."""
     offload = ThreadOffload()
     try:
-        async with _metadata(places, offload) as (kv, cluster_id):
-            fold = await _fold(kv, cluster_id, places, config, offload)
+        async with _metadata(urls, offload) as (kv, cluster_id):
+            fold = await _fold(kv, cluster_id, urls, config, offload)
     finally:
         await offload.close()
     first: dict[tuple[int, int], int] = {}
@@ -191,10 +194,10 @@ async def _outcome(
         for one in content.entries
         if one.base_offset >= first.get((one.stream_id, one.epoch), one.end_offset)
     ]
-    found = shares(replace(content, entries=were_pending), fold)
+    states = shares(replace(content, entries=were_pending), fold)
     return (
-        [share for share in found if share.state == STORED],
-        [share for share in found if share.state != STORED],
+        [share for share in states if share.state == STORED],
+        [share for share in states if share.state != STORED],
     )
 
 
@@ -207,18 +210,18 @@ def _streams(found: Iterable[StreamShare]) -> tuple[int, ...]:
 
 
 async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:
-    """An upload takes the node's id: whoever runs under it would be fenced. Errors: Conflict."""
+    """Checks that no process runs as the node: the upload would fence it. Errors: Conflict."""
     prefix = prefix_of(cluster_id)
-    found = await kv.get(node.key(prefix, node_id))
-    if found is None:
+    stored = await kv.get(node.key(prefix, node_id))
+    if stored is None:
         return
-    known = node.decode(found.value)
-    tenure = Tenure(node_id, known.node_epoch)
+    current = node.decode(stored.value)
+    tenure = Tenure(node_id, current.node_epoch)
     if await kv.get(lease.key(prefix, tenure)) is None:
         return
-    at = f" at {known.address}" if known.address else ""
+    where = f" at {current.address}" if current.address else ""
     raise Conflict(
-        f"node {node_id} seems to run{at}: its tenure {tenure} keeps its lease alive, and an "
+        f"node {node_id} seems to run{where}: its tenure {tenure} keeps its lease alive, and an "
         "upload would fence it. Stop it first, or start it with this folder; if it has just died, "
         "try again when its lease has ended, or use --force",
         holder=str(tenure),
@@ -227,13 +230,13 @@ async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:
 
 async def _drain(
     folder: Path,
-    places: Places,
+    urls: ClusterUrls,
     node_id: int,
     config: StreamEngineConfig,
     say: Callable[[str], None],
 ) -> None:
     registry = CollectorRegistry()
-    # Nothing but the upload is wanted of this engine.
+    # This engine only uploads.
     config = replace(config, compaction=replace(config.compaction, compaction_process="off"))
 
     async def report() -> None:
@@ -248,8 +251,8 @@ async def _drain(
     reporter = asyncio.create_task(report())
     try:
         async with streamlog.open(
-            places.store,
-            meta=places.meta,
+            urls.store,
+            meta=urls.meta,
             wal="object",
             wal_dir=folder,
             node_id=node_id,
@@ -264,18 +267,18 @@ async def _drain(
 def shares(
     content: WalContent, fold: Fold | None, recovery: Recovery | None = None
 ) -> list[StreamShare]:
-    """Per stream, in order of offsets."""
-    found: list[StreamShare] = []
+    """The shares of each stream, in the order of offsets."""
+    result: list[StreamShare] = []
     extents = _extents(content, recovery)
     for entry in sorted(content.entries, key=lambda e: (e.stream_id, e.base_offset, e.sequence)):
         state = _state(entry, content, fold, extents.get(entry.stream_id), recovery)
-        last = found[-1] if found else None
+        last = result[-1] if result else None
         if (
             last is not None
             and (last.stream_id, last.epoch, last.state) == (entry.stream_id, entry.epoch, state)
             and last.end_offset == entry.base_offset
         ):
-            found[-1] = StreamShare(
+            result[-1] = StreamShare(
                 last.stream_id,
                 last.epoch,
                 last.start_offset,
@@ -285,7 +288,7 @@ def shares(
                 state,
             )
         else:
-            found.append(
+            result.append(
                 StreamShare(
                     entry.stream_id,
                     entry.epoch,
@@ -296,7 +299,7 @@ def shares(
                     state,
                 )
             )
-    return found
+    return result
 
 
 def _extents(content: WalContent, recovery: Recovery | None) -> dict[int, WalExtent]:
@@ -320,9 +323,9 @@ def _state(
     if fold is None:
         return ""
     row = fold.row(entry.stream_id)
-    known = content.identity.tenures if content.identity is not None else frozenset()
+    tenures = content.identity.tenures if content.identity is not None else frozenset()
     is_held = row is not None and (
-        row.holder == entry.tenure or may_replay(row.holder, entry.tenure, known)
+        row.holder == entry.tenure or may_replay(row.holder, entry.tenure, tenures)
     )
     if extent is not None and recovery is not None:
         decision = decide(extent, row, recovery, is_held=is_held)
@@ -365,21 +368,21 @@ def _damaged(folder: Path, content: WalContent) -> Corrupt:
 
 @asynccontextmanager
 async def _metadata(
-    places: Places, offload: ThreadOffload
+    urls: ClusterUrls, offload: ThreadOffload
 ) -> AsyncIterator[tuple[KVStore, str | None]]:
-    kv = await open_metadata_store(places.meta, places.store, SystemClock(), offload)
+    kv = await open_metadata_store(urls.meta, urls.store, SystemClock(), offload)
     try:
         yield kv, await read_cluster_id(kv)
     finally:
         await kv.close()
 
 
-def _check_cluster(content: WalContent, cluster_id: str | None, places: Places) -> None:
+def _check_cluster(content: WalContent, cluster_id: str | None, urls: ClusterUrls) -> None:
     if content.identity is None or content.identity.cluster_id == cluster_id:
         return
     raise ForeignCluster(
         f"the write-ahead log belongs to cluster {content.identity.cluster_id}, the metadata of "
-        f"{places.store} {'to ' + cluster_id if cluster_id else 'is empty'}; give the store and "
+        f"{urls.store} {'to ' + cluster_id if cluster_id else 'is empty'}; give the store and "
         "the metadata of the log's cluster",
         store_cluster=content.identity.cluster_id,
         meta_cluster=cluster_id or "",
@@ -389,14 +392,14 @@ def _check_cluster(content: WalContent, cluster_id: str | None, places: Places) 
 async def _fold(
     kv: KVStore,
     cluster_id: str | None,
-    places: Places,
+    urls: ClusterUrls,
     config: StreamEngineConfig,
     offload: ThreadOffload,
 ) -> Fold:
     if cluster_id is None:
         return Fold()
     store = await open_object_store(
-        places.store, config, SystemClock(), SystemRandom(), offload, CollectorRegistry()
+        urls.store, config, SystemClock(), SystemRandom(), offload, CollectorRegistry()
     )
     try:
         return (await Loader(kv, store, prefix_of(cluster_id), offload).load()).fold

@@ -23,7 +23,7 @@ from streamlog.objectstore.keys import data_key
 from streamlog.repair.findings import Kind, Severity
 from streamlog.repair.recover import handover
 from streamlog.repair.recover.recover import RecoverOptions, recover
-from streamlog.repair.wal.folder import Places, look
+from streamlog.repair.wal.folder import ClusterUrls, look
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
@@ -362,7 +362,7 @@ def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
         await store.close()
         await kv.close()
         # `streamlog wal show` knows what a start will bring back.
-        seen = await look(tmp_path / "wal", Places(url, None), config)
+        seen = await look(tmp_path / "wal", ClusterUrls(url, None), config)
         assert [s.state for s in seen.streams if s.stream_id == young.stream_id] == ["pending"]
         async with streamlog.open(url, wal="disk", config=config) as engine:
             assert await read(await engine.streams.open_stream(young.stream_id)) == {0: b"young"}
