@@ -40,7 +40,7 @@ def _topic(server: str, name: str, partitions: int) -> str:
     return name
 
 
-def test_a_batch_read_from_the_bucket_gives_what_a_consumer_gets(
+def test_a_batch_read_from_the_bucket_equals_a_consumers_read(
     spark: Any, s3_node: NodeProcess
 ) -> None:
     topic = _topic(s3_node.server, "read", 2)

@@ -60,7 +60,7 @@ def test_a_store_that_cannot_be_read_is_closed_again(
         assert closed == tries
 
 
-def test_what_is_loaded_is_taken_out_of_garbage_collection_once_a_stage() -> None:
+def test_loaded_modules_leave_garbage_collection_once_per_stage() -> None:
     gc.unfreeze()
     freeze_gc("a test")
     assert gc.get_freeze_count() > 0

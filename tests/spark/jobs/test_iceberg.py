@@ -173,7 +173,7 @@ def killed(lake: Lake, monkeypatch: pytest.MonkeyPatch, where: object, name: str
             lake.export(round_records=20)
 
 
-def test_what_a_killed_run_left_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_killed_run_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     produce(lake.server, lake.topic, [(n % 2, b"%d" % n) for n in range(30)])
     killed(lake, monkeypatch, ExportTable, "add")  # files are written
     assert lake.table.current_snapshot() is None
@@ -326,7 +326,9 @@ def test_timestamps_to_the_end_of_the_calendar(lake: Lake) -> None:
     assert [row[3] for row in lake.rows()] == [0, last]
 
 
-def test_what_an_export_refuses(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iceberg_export_refuses_unfit_tables(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     produce(lake.server, lake.topic, [(n % 2, b"%d" % n) for n in range(10)])
     for name in ("events", "local.events", "local..events"):
         with pytest.raises(Invalid, match=r"CATALOG\.NAMESPACE\.TABLE"):
@@ -421,7 +423,7 @@ def _chaos_step(lake: Lake, rng: Random, monkeypatch: pytest.MonkeyPatch, *, und
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_record_is_missing_and_none_is_there_twice(
+def test_an_export_loses_and_doubles_no_record(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = Random(seed)

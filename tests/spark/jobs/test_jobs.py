@@ -265,9 +265,7 @@ def _crash(self: Manifest, paths: list[str]) -> None:
         raise Stopped
 
 
-def test_an_offline_export_and_what_it_refuses(
-    spark: Any, stopped_data: Path, tmp_path: Path
-) -> None:
+def test_an_offline_export_and_its_refusals(spark: Any, stopped_data: Path, tmp_path: Path) -> None:
     options = {
         "store": f"local://{stopped_data}/objects",
         "meta": f"rocksdb://{stopped_data}/meta",
@@ -413,7 +411,9 @@ def test_compaction_at_rest_keeps_every_record(spark: Any, tmp_path: Path) -> No
             asyncio.run(compact(spark, places, SMALL))
 
 
-def test_what_executors_cannot_merge_is_told_and_stays(spark: Any, tmp_path: Path) -> None:
+def test_inputs_that_executors_cannot_merge_are_reported_and_stay(
+    spark: Any, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     with started(data, wal="object") as node:
         for number in range(4):

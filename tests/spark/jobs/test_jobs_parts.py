@@ -190,7 +190,7 @@ def _java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_java_is_found_or_one_message_says_what_to_do(tmp_path: Path) -> None:
+def test_java_is_found_or_the_error_says_how_to_install_it(tmp_path: Path) -> None:
     old, new = _java(tmp_path / "old", "1.8.0_392"), _java(tmp_path / "new", "21.0.5")
     path = os.pathsep.join((str(new / "bin"), "/bin"))
     assert find_java({"JAVA_HOME": str(new), "PATH": ""}) == new
@@ -201,7 +201,7 @@ def test_java_is_found_or_one_message_says_what_to_do(tmp_path: Path) -> None:
         find_java({"PATH": "/nowhere"})
 
 
-def test_what_is_typed_becomes_options_of_the_source() -> None:
+def test_command_line_options_become_options_of_the_source() -> None:
     state = State(server="h:1")
     nowhere = (None, None, None)
     assert source_options(state, ("a", "b"), None, {}, nowhere) == {

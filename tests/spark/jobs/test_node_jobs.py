@@ -167,7 +167,7 @@ def test_a_node_that_dies_ends_the_job(tmp_path: Path) -> None:
     assert not [one for one in report.findings if one.severity.name == "ERROR"]
 
 
-def test_a_damaged_input_is_told_and_left(tmp_path: Path) -> None:
+def test_a_damaged_input_is_reported_and_left(tmp_path: Path) -> None:
     with node(tmp_path) as running:
         fill(running.server, 3)
         damaged = max(objects(tmp_path / "data"), key=lambda path: path.stat().st_size)
@@ -187,7 +187,9 @@ def test_a_damaged_input_is_told_and_left(tmp_path: Path) -> None:
 # scrub
 
 
-def test_a_scrub_keeps_what_it_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrub_pins_the_objects_that_it_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between its snapshot and its checks the node merges everything and writes checkpoints."""
     data = tmp_path / "data"
     monkeypatch.setattr(check_objects, "OBJECTS_MAX", 2)

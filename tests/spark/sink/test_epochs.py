@@ -123,7 +123,7 @@ def test_an_abort_after_a_commit_that_had_succeeded_takes_nothing_away(
     assert _values(node) == [b"1", b"2"]
 
 
-def test_a_commit_of_a_driver_that_was_given_up_comes_late(node: StagedNode) -> None:
+def test_a_late_commit_of_an_abandoned_driver(node: StagedNode) -> None:
     late, own = _stage(node, "q", "0-a", b"1"), _stage(node, "q", "0-b", b"1")
     assert not _commit(node, 3, own).was_committed
     assert _commit(node, 3, late).was_committed
@@ -171,7 +171,7 @@ def test_an_abort_that_cannot_ask_leaves_everything(node: StagedNode) -> None:
     assert not _commit(node, 0, objects).was_committed
 
 
-def test_what_nobody_commits_goes_by_itself(node: StagedNode) -> None:
+def test_uncommitted_objects_expire(node: StagedNode) -> None:
     kept = _stage(node, "q", "0-a", b"1")
     killed = _stage(node, "q", "0-b", b"1", ttl_ms=1000)
     ends_at = time.monotonic() + WAIT_S

@@ -84,7 +84,7 @@ def _wait_for(path: Path, is_going_on: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_batch_write_is_what_a_consumer_gets(
+def test_a_batch_write_equals_a_consumers_read(
     spark: Any, node: NodeProcess, new_topic: NewTopic
 ) -> None:
     keyed, other = new_topic(3), new_topic(2)
@@ -129,7 +129,7 @@ def test_rows_that_are_brought_together_by_their_partition_lie_in_few_objects(
     assert all(row[1] == with_key[row[5].decode()] for row in found if row[4] is not None)
 
 
-def test_what_cannot_be_written_is_named_and_leaves_nothing(
+def test_an_unwritable_row_is_named_and_leaves_nothing(
     spark: Any, node: NodeProcess, new_topic: NewTopic
 ) -> None:
     topic = new_topic()

@@ -34,7 +34,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_row_is_missing_and_none_is_there_twice() -> None:
+def test_writes_lose_and_double_no_row() -> None:
     report = chaos(RUNS, seed=1)
     assert report.is_good, report.to_json()
     assert report.runs == RUNS

@@ -284,7 +284,7 @@ def test_a_partition_that_has_much_is_not_waited_for_the_others() -> None:
     assert max(sum(map(len, call.values())) for call in target.calls) < 160_000
 
 
-def test_a_row_that_its_topic_does_not_take_says_what_to_do() -> None:
+def test_the_error_for_a_row_too_large_says_what_to_do() -> None:
     def rows(value: bytes) -> list[pa.RecordBatch]:
         return [_batch(value=pa.array([b"small"] * 5 + [value]))]
 
@@ -324,14 +324,14 @@ def test_keys_are_hashed_once_for_topics_with_as_many_partitions(
     }
 
 
-def test_a_large_batch_is_cut_and_a_large_row_comes_alone() -> None:
+def test_a_large_batch_is_split_and_a_large_row_stands_alone() -> None:
     batch = _batch(value=pa.array([b"x" * 10] * 1000 + [b"y" * 5000] + [b"z"] * 3))
     sizes = [(one.num_rows, one.nbytes) for one in chunks([batch], "t", lambda: 1000)]
     assert sum(rows for rows, _ in sizes) == 1004
     assert [rows for rows, size in sizes if size > 1000] == [1]
 
 
-def test_what_a_failed_attempt_staged_is_dropped_and_its_own_error_is_told() -> None:
+def test_a_failed_attempt_drops_its_objects_and_raises_its_own_error() -> None:
     batches = [_batch(value=pa.array([b"x" * 600] * 10)) for _ in range(5)]
     sizes = {"chunk_bytes": 6000, "object_bytes": 6000}
     options = _of_topic("one", batch_bytes=6000)

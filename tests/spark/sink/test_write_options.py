@@ -69,7 +69,9 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"kafka.acks": "all"}, "kafka.acks"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str | None], name: str, streaming: bool) -> None:
+def test_a_wrong_write_option_is_named(
+    given: dict[str, str | None], name: str, streaming: bool
+) -> None:
     named = {key: value for key, value in {**GIVEN, **given}.items() if value is not None}
     with pytest.raises(InvalidConfig) as raised:
         parse_write_options(named, streaming=streaming)

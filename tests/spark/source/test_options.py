@@ -115,7 +115,7 @@ def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
         ({"pinTtlMs": "5"}, "pinTtlMs"),
     ],
 )
-def test_what_is_wrong_is_refused_and_named(given: dict[str, str], named: str) -> None:
+def test_a_wrong_option_is_refused_and_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidConfig, match=named):
         parse_read_options({**GIVEN, **given}, streaming=False)
 
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_refused_and_named(given: dict[str, str], named: str) -
         ({"store": "local:///x", "subscribe": "t", "readMode": "service"}, "readMode"),
     ],
 )
-def test_what_is_missing_is_named(given: dict[str, str], named: str) -> None:
+def test_a_missing_option_is_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidConfig, match=named):
         parse_read_options(given, streaming=False)
 
@@ -186,7 +186,7 @@ def test_the_wait_for_records_takes_sparks_times(text: str, delay_ms: int) -> No
     assert parse_read_options(given, streaming=True).max_trigger_delay_ms == delay_ms
 
 
-def test_the_wait_for_records_is_fifteen_minutes_unless_told_otherwise() -> None:
+def test_the_default_wait_for_records_is_fifteen_minutes() -> None:
     options = parse_read_options({**GIVEN, "minOffsetsPerTrigger": "9"}, streaming=True)
     assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (9, 900_000)
 

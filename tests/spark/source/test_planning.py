@@ -123,7 +123,7 @@ def test_many_small_ranges_are_charged_for_their_requests() -> None:
     assert len(plan.tasks) == -(-(10_000 * 100 + 1000 * REQUEST_BYTES) // (4 * MIB))
 
 
-def test_what_is_in_no_object_is_fetched_last() -> None:
+def test_records_in_no_object_are_fetched_last() -> None:
     plan, _ = _planned(FakeCluster({("t", 0): (0, 95)}, uncommitted=15))
     assert (plan.store_records, plan.service_records) == (80, 15)
     stored, fetched = plan.tasks[0].pieces
@@ -131,7 +131,7 @@ def test_what_is_in_no_object_is_fetched_last() -> None:
     assert fetched == ServicePiece("t", 0, 80, 95, 15 * 512)
 
 
-def test_without_a_node_what_is_in_no_object_is_an_error() -> None:
+def test_without_a_node_records_in_no_object_are_an_error() -> None:
     cluster = FakeCluster({("t", 0): (0, 95)}, uncommitted=15)
     cluster.pin(1000)
     windows = [OffsetWindow("t", 0, 0, 95)]
@@ -139,7 +139,7 @@ def test_without_a_node_what_is_in_no_object_is_an_error() -> None:
         plan_store(windows, cluster.locate(windows), max_bytes=MIB, min_tasks=None, has_node=False)
 
 
-def test_a_head_that_went_meanwhile_is_told_and_a_hole_is_corrupt() -> None:
+def test_records_deleted_meanwhile_are_lost_and_a_hole_is_corrupt() -> None:
     def run(start: int, end: int) -> LocatedRun:
         return LocatedRun(0, 1, start, 0, array("q", [end]), array("Q", [1]), 100)
 

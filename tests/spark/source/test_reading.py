@@ -52,7 +52,7 @@ def _values(count: int, partitions: int = 2) -> list[tuple[int, bytes | None]]:
     return [(n % partitions, b"value %d " % n * (n % 7)) for n in range(count)]
 
 
-def test_every_way_gives_what_a_consumer_gets(tmp_path: Path) -> None:
+def test_every_read_mode_equals_a_consumers_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
     upload = ("--set", "engine.upload.upload_interval_ms=50")
     with NodeProcess(data, arguments=upload) as node:
@@ -146,7 +146,7 @@ def _trim(server: str, topic: str, partition: int, percent: int) -> None:
         admin.delete_records(topic, partition, start + (end - start) * percent // 100)
 
 
-def test_a_read_tells_what_came_from_where(
+def test_metrics_show_the_source_of_each_read(
     node: NodeProcess, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic()
@@ -183,7 +183,7 @@ def test_a_read_tells_what_came_from_where(
     assert told(plan(**base)) == []
 
 
-def test_windows_by_offset_and_what_lies_outside(node: NodeProcess, new_topic: NewTopic) -> None:
+def test_windows_by_offset_and_records_outside_them(node: NodeProcess, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     produce(node.server, topic, _values(100, 1))
     _trim(node.server, topic, 0, 10)
@@ -245,7 +245,9 @@ def _with_another_object(planned: Planned) -> Planned:
     return replace(planned, plan=replace(planned.plan, tasks=[task]))
 
 
-def test_an_object_that_is_gone_is_fetched_or_told(node: NodeProcess, new_topic: NewTopic) -> None:
+def test_records_of_a_deleted_object_are_fetched_or_reported_lost(
+    node: NodeProcess, new_topic: NewTopic
+) -> None:
     topic = new_topic()
     for _ in range(3):
         produce(node.server, topic, _values(50))
@@ -391,7 +393,7 @@ def test_times_of_staged_records_at_rest(tmp_path: Path) -> None:
     assert rows(read(**offline, subscribe="logs", startingTimestamp=start)) == expected
 
 
-def test_a_pin_keeps_what_compaction_replaces(tmp_path: Path) -> None:
+def test_a_pin_keeps_replaced_objects(tmp_path: Path) -> None:
     quick = {
         "engine.compaction.compaction_interval_ms": 50,
         "engine.compaction.small_objects_min": 2,

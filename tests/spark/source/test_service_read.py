@@ -76,7 +76,7 @@ def test_a_partition_that_gives_nothing_any_more_is_an_error(
     assert _ends(monkeypatch, [*some, *paced, *rest]) == whole
 
 
-def test_what_went_after_planning_is_an_error_or_a_warning(
+def test_records_deleted_after_planning_are_an_error_or_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = OffsetOutOfRange("offset 0 was deleted", start_offset=2)

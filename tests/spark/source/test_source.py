@@ -32,7 +32,7 @@ def _values(count: int, partitions: int = 2) -> list[tuple[int, bytes | None]]:
     return [(n % partitions, b"value %d" % n) for n in range(count)]
 
 
-def test_a_batch_query_gives_what_a_consumer_gets(
+def test_a_batch_query_equals_a_consumers_read(
     spark: Any, node: NodeProcess, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
@@ -106,7 +106,7 @@ class Query:
         return sorted(found)
 
 
-def test_a_stream_goes_on_at_its_checkpoint_with_what_is_new(
+def test_a_stream_resumes_at_its_checkpoint_with_new_records(
     spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -129,7 +129,7 @@ def test_a_stream_goes_on_at_its_checkpoint_with_what_is_new(
     assert query.run() == []
 
 
-def test_a_stream_stops_where_records_were_deleted_unless_told_otherwise(
+def test_a_stream_stops_at_deleted_records_unless_loss_is_allowed(
     spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(1)

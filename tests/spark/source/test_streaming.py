@@ -85,7 +85,7 @@ def test_a_query_goes_from_start_to_end_and_stays_there(monkeypatch: pytest.Monk
     planner.close()
 
 
-def test_lag_is_what_a_rate_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_counts_records_that_a_rate_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster({("t", 0): (0, 90), ("t", 1): (0, 10)})
     planner = _planner(monkeypatch, cluster)
     end = planner.latest(planner.initial(), 20)
@@ -142,7 +142,7 @@ def test_available_now_does_not_wait_for_records_that_will_not_come(
     assert planner.latest(at, 10) == _offsets(t0=13)
 
 
-def test_a_loss_is_told_while_a_micro_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_is_reported_while_a_micro_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster({("t", 0): (0, 3)})
     planner = _planner(monkeypatch, cluster, minOffsetsPerTrigger="10", clock=ManualClock())
     at = planner.latest(planner.initial(), None)
@@ -151,7 +151,7 @@ def test_a_loss_is_told_while_a_micro_batch_waits(monkeypatch: pytest.MonkeyPatc
         planner.latest(at, None)
 
 
-def test_a_loss_that_is_allowed_is_told_once_while_a_micro_batch_waits(
+def test_an_allowed_loss_is_reported_once_while_a_micro_batch_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark asks many times a second, and the wait may last for hours."""
@@ -171,7 +171,9 @@ def test_a_loss_that_is_allowed_is_told_once_while_a_micro_batch_waits(
     ]
 
 
-def test_lag_has_what_available_now_leaves_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_counts_records_that_available_now_leaves_to_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FakeCluster({("t", 0): (0, 10), ("u", 0): (0, 8)})
     planner = _planner(monkeypatch, cluster, subscribePattern="[tu]", failOnDataLoss="false")
     at = planner.initial()
@@ -205,7 +207,7 @@ def test_new_partitions_and_topics_join_at_their_start(monkeypatch: pytest.Monke
     planner.close()
 
 
-def test_available_now_ends_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_now_ends_at_the_offsets_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster({("t", 0): (0, 10), ("t", 1): (0, 4)})
     planner = _planner(monkeypatch, cluster)
     planner.prepare_available_now()
@@ -299,7 +301,7 @@ def test_a_real_hole_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     planner.close()
 
 
-def test_what_spark_logged_can_be_planned_again_after_a_restart(
+def test_logged_offsets_can_be_planned_again_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = FakeCluster({("t", 0): (0, 20)})
