@@ -51,7 +51,7 @@ BY_HAND = with_compaction(compaction_interval_ms=10**6)
 
 
 class History:
-    """What was appended to each stream, and reading it back."""
+    """Remembers the appends to each stream, and reads them back."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -29,7 +29,7 @@ from streamlog.metadata.compaction_interface import CompactionPoint
 
 BLOCK_BYTES = 512 * 1024
 GET_BYTES = ReadConfig().read_ahead_bytes_max
-"""What a catch-up reader asks for at a time."""
+"""The size of a catch-up reader's GETs."""
 
 
 def stats_of(object_id: int, rows: Sequence[RangeRow], sizes: Sequence[int]) -> ObjectStats:

@@ -33,7 +33,7 @@ Batch = tuple[int, int, int, bytes, bytes]
 
 
 class Streams:
-    """What was appended: batches of random sizes, and the objects that hold them."""
+    """Appends of random sizes, and the objects that hold them."""
 
     def __init__(self, store: ObjectStore, seed: int) -> None:
         self.store = store

@@ -119,7 +119,7 @@ class LostDelete(MemoryObjectStore):
 
 
 class PartialDelete(MemoryObjectStore):
-    """Of several keys the first one stays."""
+    """A delete of several keys leaves the first."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         await super().delete(keys[1:] if len(keys) == 4 else keys)

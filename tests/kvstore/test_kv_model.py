@@ -65,7 +65,7 @@ def _holds(compare: Compare, found: KeyValue | None) -> bool:
 
 
 class Model:
-    """What the contract says, in the plainest way."""
+    """The simplest implementation of the contract."""
 
     def __init__(self) -> None:
         self.revision = 1

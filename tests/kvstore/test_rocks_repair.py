@@ -234,7 +234,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_acknowledged_record_is_cut(crashed: tuple[Path, int, int]) -> None:
-    """Whatever pages are missing. One case cannot be told from a torn write: the beginning of the
+    """Holds for all missing pages. One case cannot be told from a torn write: the beginning of the
     last acknowledged record is missing, and all up to the last one's."""
     source, start, end = crashed
     whole = log_of(source).read_bytes()

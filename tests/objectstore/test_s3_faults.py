@@ -1,4 +1,4 @@
-"""What the S3 store does when answers are late, wrong, cut or lost, over a real server."""
+"""The S3 store when answers are late, wrong, cut or lost, over a real server."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_condition_of_a_large_object_whose_answer_was_lost_is_known_to_hold(
 
 
 def test_a_proxy_without_its_server_is_waited_for(faults: Faults) -> None:
-    """It answers by itself, in HTML: of objects that says nothing."""
+    """The proxy answers by itself, in HTML, which says nothing about objects."""
 
     async def body(world: World) -> None:
         def page(status: int) -> Answer:

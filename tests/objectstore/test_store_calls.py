@@ -1,4 +1,4 @@
-"""What the local store and the metadata folder ask of the kernel: the syncs behind each promise."""
+"""Kernel calls of the local store and the metadata folder: the syncs behind each promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor elsewhere says to have stored is looked at before it is committed."""
+"""The objects that a remote executor reports are checked before they are committed."""
 
 from __future__ import annotations
 

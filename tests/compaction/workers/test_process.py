@@ -172,7 +172,7 @@ def test_a_process_that_hangs_is_started_again(
 
 
 class Child:
-    """What a process says, as far as ProcessExecutor looks at it."""
+    """The frames of a process, as ProcessExecutor reads them."""
 
     pid = 4711
 

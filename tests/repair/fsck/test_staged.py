@@ -136,7 +136,7 @@ async def cut_off_before_its_checkpoint(cluster: Cluster, monkeypatch: pytest.Mo
 
 
 async def goes_on_behind_it(stream: Stream) -> dict[int, bytes]:
-    """What it has then, all of it acknowledged."""
+    """The records that the partition has then, all of them acknowledged."""
     await append(stream, b"behind")
     expected = await read(stream)
     assert list(expected.values()) == [b"first", b"staged", b"behind"]

@@ -61,7 +61,7 @@ async def fill(engine: OpenEngine) -> Stream:
 
 
 async def compact(engine: OpenEngine) -> None:
-    """What the node deletes next is all that the stream's records lay in before."""
+    """The node deletes next all objects that held the stream's records before."""
     assert engine.compactor is not None
     await engine.compactor.compact_all()
     await engine.metadata.checkpoint()
@@ -199,7 +199,7 @@ def test_a_lineage_that_is_raised_during_a_run_ends_it() -> None:
 
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_an_overtaken_node_stops_by_itself(is_idle: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """It is an expected end: an idle node logs one line for it, and no traceback."""
+    """The end is expected: an idle node logs one line for it, and no traceback."""
 
     async def scenario() -> None:
         cluster = Cluster(config=LOOKS)
@@ -254,7 +254,7 @@ def test_a_damaged_cluster_json_ends_no_node_and_stops_deletion(content: bytes) 
 
 
 def test_appends_that_an_old_node_acknowledged_are_not_lost_silently() -> None:
-    """It goes on until it looks; the recovery waits so long, finds its objects, and says so."""
+    """The old node goes on until it looks; the recovery waits, finds its objects, and reports them."""
 
     async def scenario() -> None:
         raised = asyncio.Event()
@@ -508,7 +508,7 @@ def test_on_a_store_that_ignores_if_match_the_last_of_two_racers_wins_and_the_ot
 
 @pytest.mark.parametrize("mend", ["start", "fsck", "delete"])
 def test_an_old_copy_of_cluster_json_is_written_again(mend: str) -> None:
-    """It would take the old metadata for the right one."""
+    """A node on old metadata would run as if that were the right one."""
 
     async def scenario() -> None:
         cluster = Cluster(config=CONFIG)

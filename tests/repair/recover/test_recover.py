@@ -35,7 +35,7 @@ from tests.support.log_insides import factory_of
 
 @dataclass
 class Written:
-    """What a cluster held before it lost its metadata."""
+    """The contents of a cluster before it lost its metadata."""
 
     partitions: list[bytes]
     """The bytes of the partitions of topic t."""

@@ -27,7 +27,7 @@ QUICK = (
 
 
 def told(*arguments: Any, code: int = 0) -> dict[str, Any]:
-    """What a command says in JSON, when it ends with that exit code."""
+    """The JSON output of a command that ends with that exit code."""
     done = run(*arguments, "--json")
     assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
     facts: dict[str, Any] = json.loads(done.stdout)

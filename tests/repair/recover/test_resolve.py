@@ -175,7 +175,7 @@ def test_where_trims_are_lost_the_largest_part_from_the_certain_one_on_is_kept()
 
 
 def test_a_later_epoch_behind_a_gap_proves_nothing() -> None:
-    """It may have begun in the gap, with an upload that did not arrive."""
+    """The later epoch may have begun in the gap, with an upload that did not arrive."""
     rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3), Row(2, 9, 12, 7)]
     found = resolve(None, rows, bool, lambda _: False)
     assert (found.start, found.end) == (0, 5)
