@@ -144,7 +144,7 @@ async def goes_on_behind_it(stream: Stream) -> dict[int, bytes]:
 
 
 async def comes_back(cluster: Cluster, stream_id: int, expected: dict[int, bytes]) -> None:
-    """From the bucket alone."""
+    """The records come back from the bucket alone."""
     cluster.lose_metadata()
     await recovered(cluster)
     async with cluster.node() as engine:

@@ -254,7 +254,7 @@ def test_a_damaged_cluster_json_ends_no_node_and_stops_deletion(content: bytes) 
 
 
 def test_appends_that_an_old_node_acknowledged_are_not_lost_silently() -> None:
-    """The old node goes on until it looks; the recovery waits, finds its objects, and reports them."""
+    """The old node goes on until it looks; the recovery waits, and reports its new objects."""
 
     async def scenario() -> None:
         raised = asyncio.Event()
