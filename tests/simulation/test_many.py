@@ -6,14 +6,14 @@ import os
 import signal
 
 from streamlog.testing.simulation.history import Report
-from streamlog.testing.simulation.many import Outcome, Task, Total, outcomes, run_one
+from streamlog.testing.simulation.many import SeedOutcome, Task, Total, outcomes, run_one
 
 
-def dies_at_two(task: Task) -> Outcome:
+def dies_at_two(task: Task) -> SeedOutcome:
     seed = task[0]
     if seed == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return Outcome(seed, Report(seed, "disk"))
+    return SeedOutcome(seed, Report(seed, "disk"))
 
 
 def test_a_worker_that_dies_fails_its_seed_alone() -> None:

@@ -18,7 +18,7 @@ from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.spark_session import spark_options, spark_session
 
 if TYPE_CHECKING:
-    from streamlog.spark.demo.pipeline import Outcome
+    from streamlog.spark.demo.pipeline import DemoOutcome
 
 MINUTE_MS = 60_000
 TEMPLATE_CHARACTERS_MAX = 100
@@ -106,7 +106,7 @@ def demo(
         sys.exit(1)
 
 
-def _json_fields(outcome: Outcome) -> dict[str, object]:
+def _json_fields(outcome: DemoOutcome) -> dict[str, object]:
     counts = [
         {"topic": topic, "level": level, "lines": lines}
         for (topic, level), lines in sorted(outcome.counts.items())
@@ -117,7 +117,7 @@ def _json_fields(outcome: Outcome) -> dict[str, object]:
     return {**asdict(outcome), **places, **more}
 
 
-def _report(outcome: Outcome) -> None:
+def _report(outcome: DemoOutcome) -> None:
     topics = sorted({topic for topic, _ in outcome.counts})
     levels = sorted({level for _, level in outcome.counts})
     rows = [

@@ -39,7 +39,7 @@ Lines = Mapping[str, Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """`counts`: (topic, level) → lines, from the topic with the results."""
 
     lines: int
@@ -60,7 +60,7 @@ class Outcome:
 
 def run(
     spark: Any, server: str, lines: Lines, folder: Path, begin_ms: int, progress: Progress
-) -> Outcome:
+) -> DemoOutcome:
     """`lines`: by topic; the topics must not exist. `begin_ms`: begin of the hour, a whole minute.
 
     Errors: those of client and queries.
@@ -160,7 +160,7 @@ class _Pipeline:
     def parquet(self) -> Path:
         return self._folder / "counts.parquet"
 
-    def outcome(self, total: int) -> Outcome:
+    def outcome(self, total: int) -> DemoOutcome:
         rows = (
             self._read(COUNTS, "value BINARY")
             .select(f.from_json(f.decode("value", "UTF-8"), COUNT_SCHEMA).alias("row"))
@@ -185,7 +185,7 @@ class _Pipeline:
             counts[key] = counts.get(key, 0) + row["lines"]
         picture = self._folder / "lines-per-minute.svg"
         picture.write_text(_picture(rows), "utf-8")
-        return Outcome(
+        return DemoOutcome(
             lines=total,
             lines_in_topic=sum(counts.values()),
             lines_in_parquet=in_parquet or 0,

@@ -37,7 +37,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """`store_records` are read from objects, `service_records` fetched from a node."""
 
     tasks: list[TaskPlan]
@@ -46,11 +46,13 @@ class Plan:
     service_records: int
 
 
-def plan_service(windows: Iterable[OffsetWindow], *, max_bytes: int, min_tasks: int | None) -> Plan:
+def plan_service(
+    windows: Iterable[OffsetWindow], *, max_bytes: int, min_tasks: int | None
+) -> ReadPlan:
     """Plans a read through a node alone."""
     pieces = [_fetched(window, window.start) for window in windows if window.count > 0]
     records = sum(piece.end - piece.start for piece in pieces)
-    return Plan(_tasks(pieces, None, max_bytes, min_tasks), [], 0, records)
+    return ReadPlan(_tasks(pieces, None, max_bytes, min_tasks), [], 0, records)
 
 
 def plan_store(
@@ -60,7 +62,7 @@ def plan_store(
     max_bytes: int,
     min_tasks: int | None,
     has_node: bool,
-) -> Plan:
+) -> ReadPlan:
     """Plans a read from objects, and of records that no object has yet through a node.
 
     Errors: Unavailable, if such records exist and there is no node; Corrupt for a hole.
@@ -90,7 +92,7 @@ def plan_store(
             pieces.append(_fetched(window, offset))
             from_node += window.end - offset
     tasks = _tasks(pieces, located.objects, max_bytes, min_tasks)
-    return Plan(tasks, lost, from_store, from_node)
+    return ReadPlan(tasks, lost, from_store, from_node)
 
 
 def _start(run: LocatedRun) -> int:

@@ -15,7 +15,7 @@ from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import Cluster, ServerCluster
 from streamlog.spark.options import ReadOptions
 from streamlog.spark.plan.offsets import lost
-from streamlog.spark.plan.planning import Plan, plan_service, plan_store
+from streamlog.spark.plan.planning import ReadPlan, plan_service, plan_store
 from streamlog.spark.plan.types import ReadPlace
 from streamlog.spark.read_metrics import tell
 
@@ -44,7 +44,7 @@ def open_cluster(options: ReadOptions) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    plan: Plan
+    plan: ReadPlan
     place: ReadPlace
 
     def tell(self) -> Planned:
@@ -101,7 +101,7 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
 
 def _plan_of_topics(
     options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
-) -> Plan:
+) -> ReadPlan:
     """The plan of the windows whose topics still exist, under the same ids, after the look-up.
 
     Errors: DataLost; those of _plan_store.
@@ -141,7 +141,9 @@ def _left(
     return [window for window in windows if window.topic not in gone] if gone else windows
 
 
-def _plan_twice(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+def _plan_twice(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> ReadPlan:
     try:
         return _plan_store(options, cluster, windows)
     except Corrupt as error:
@@ -150,7 +152,9 @@ def _plan_twice(options: ReadOptions, cluster: Cluster, windows: Sequence[Offset
         return _plan_store(options, cluster, windows)
 
 
-def _plan_store(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+def _plan_store(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> ReadPlan:
     return plan_store(
         windows,
         cluster.locate(windows),

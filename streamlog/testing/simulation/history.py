@@ -84,7 +84,7 @@ class Report:
     def crashes(self) -> int:
         return self.faults.get("crash", 0)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: HistoryPlan) -> None:
         """The history was as large as planned."""
         assert self.operations >= plan.operations_min, self.operations
         assert self.fault_count >= plan.faults_min, self.faults
@@ -92,7 +92,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Plan:
+class HistoryPlan:
     """The size of a history: it goes on until all minimums are reached."""
 
     operations_min: int = 500
@@ -124,7 +124,7 @@ class Plan:
     run. They use streams and partitions alone, because a recovery may lose other things."""
 
 
-PLAN = Plan()
+PLAN = HistoryPlan()
 
 
 class Failed(AssertionError):
@@ -147,7 +147,7 @@ def mode_of(seed: int) -> WalMode:
 
 
 def run_history(
-    seed: int, wal: WalMode | None = None, plan: Plan = PLAN, *, keep_trace: bool = True
+    seed: int, wal: WalMode | None = None, plan: HistoryPlan = PLAN, *, keep_trace: bool = True
 ) -> Report:
     """Runs the history of `seed`. Raises Failed."""
     mode = wal or mode_of(seed)
@@ -181,7 +181,7 @@ def run_history(
 
 class _History:
     def __init__(
-        self, world: World, plan: Plan, *, has_job: bool, is_spare: bool, loses: bool
+        self, world: World, plan: HistoryPlan, *, has_job: bool, is_spare: bool, loses: bool
     ) -> None:
         self._world = world
         self._plan = plan

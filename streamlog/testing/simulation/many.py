@@ -62,7 +62,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeedOutcome:
     """The report of one seed, or why it failed."""
 
     seed: int
@@ -72,18 +72,18 @@ class Outcome:
 
 Task = tuple[int, WalMode | None, bool]
 """Seed, mode, whether its trace is kept."""
-Work = Callable[[Task], Outcome]
+Work = Callable[[Task], SeedOutcome]
 
 
-def run_one(task: Task) -> Outcome:
+def run_one(task: Task) -> SeedOutcome:
     """Runs one history; an error of any kind becomes its outcome."""
     seed, wal, is_traced = task
     try:
-        return Outcome(seed, run_history(seed, wal, keep_trace=is_traced))
+        return SeedOutcome(seed, run_history(seed, wal, keep_trace=is_traced))
     except Exception as failure:  # noqa: BLE001 - reported with its seed
         tail = failure.tail if isinstance(failure, Failed) else []
         broken = "".join(traceback.format_exception(failure))
-        return Outcome(seed, None, "\n".join(tail) + "\n" + broken)
+        return SeedOutcome(seed, None, "\n".join(tail) + "\n" + broken)
 
 
 class _Worker:
@@ -109,15 +109,15 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):
             self.connection.send(task)
 
-    def outcome(self) -> tuple[Outcome, bool]:
+    def outcome(self) -> tuple[SeedOutcome, bool]:
         """The outcome of the seed under way, and whether the process still lives."""
         assert self._task is not None
         try:
-            outcome: Outcome = self.connection.recv()
+            outcome: SeedOutcome = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self._process.join()
             why = f"the worker process died with exit code {self._process.exitcode}"
-            return Outcome(self._task[0], None, why), False
+            return SeedOutcome(self._task[0], None, why), False
         return outcome, True
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class _Worker:
         self._process.join()
 
 
-def _serve(connection: Connection[Outcome, Task], work: Work) -> None:
+def _serve(connection: Connection[SeedOutcome, Task], work: Work) -> None:
     logging.disable(logging.CRITICAL)
     while True:
         try:
@@ -143,7 +143,7 @@ def outcomes(
     *,
     is_traced: bool = False,
     work: Work = run_one,
-) -> Iterator[Outcome | None]:
+) -> Iterator[SeedOutcome | None]:
     """Outcomes in any order (with one process: in the order of seeds), and None every PROGRESS_S
     without one. A process that dies is replaced, and its seed has failed.
     """

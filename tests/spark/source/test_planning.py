@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, Unavailable
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
-from streamlog.spark.plan.planning import REQUEST_BYTES, Plan, plan_service, plan_store
+from streamlog.spark.plan.planning import REQUEST_BYTES, ReadPlan, plan_service, plan_store
 from streamlog.spark.plan.types import ServicePiece, StorePiece, TaskPlan
 from streamlog.spark.read.object_read import visits
 from tests.spark.fake_cluster import FakeCluster
@@ -19,7 +19,7 @@ from tests.spark.fake_cluster import FakeCluster
 MIB = 1 << 20
 
 
-def _covered(plan: Plan) -> dict[tuple[str, int], list[tuple[int, int]]]:
+def _covered(plan: ReadPlan) -> dict[tuple[str, int], list[tuple[int, int]]]:
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for task in plan.tasks:
         for piece in task.pieces:
@@ -29,7 +29,7 @@ def _covered(plan: Plan) -> dict[tuple[str, int], list[tuple[int, int]]]:
 
 def _planned(
     cluster: FakeCluster, *, max_bytes: int = 128 * MIB, min_tasks: int | None = None
-) -> tuple[Plan, list[OffsetWindow]]:
+) -> tuple[ReadPlan, list[OffsetWindow]]:
     cluster.pin(1000)
     windows = [OffsetWindow(*at, *ends) for at, ends in sorted(cluster.ends.items())]
     plan = plan_store(
@@ -147,7 +147,7 @@ def test_records_deleted_meanwhile_are_lost_and_a_hole_is_corrupt() -> None:
     table.append(1, 10, 20, 30)
     windows = [OffsetWindow("t", 0, 5, 30)]
 
-    def planned(*runs: LocatedRun) -> Plan:
+    def planned(*runs: LocatedRun) -> ReadPlan:
         located = Located(1, runs, table)
         return plan_store(windows, located, max_bytes=MIB, min_tasks=None, has_node=True)
 
