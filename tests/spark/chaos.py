@@ -54,7 +54,7 @@ class Report:
     missing: int = 0
     twice: int = 0
     strange: int = 0
-    """Rows that nobody wrote."""
+    """Rows that no writer wrote."""
     out_of_order: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 

@@ -131,7 +131,7 @@ def test_a_node_is_compacted_while_it_takes_appends(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """As SIGKILL: nobody catches it."""
+    """Stands for SIGKILL: no handler catches it."""
 
 
 def test_a_driver_that_dies_leaves_the_node_its_merges(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_node_that_dies_ends_the_job(tmp_path: Path) -> None:
         expected = consumed(running.server, TOPIC, PARTITIONS)
         with pytest.raises(Unavailable):
             compact_node(InProcess(running.kill), running.server)
-    # What the tasks stored after its death is nobody's, and goes.
+    # Outputs that tasks stored after its death are orphans and are deleted.
     with node(tmp_path) as running:
         assert compact_node(InProcess(), running.server).specs >= 1
         assert consumed(running.server, TOPIC, PARTITIONS) == expected

@@ -322,7 +322,7 @@ def test_a_pin_is_renewed_until_it_is_taken_away(node: NodeProcess, new_topic: N
         cluster.unpin(pin_id)
         assert not cluster.renew(pin_id)
         cluster.unpin(pin_id)
-        # Nobody's lease is touched by an id that is no pin's.
+        # An id that is no pin's leaves all leases alone.
         assert not cluster.renew(1)
     finally:
         cluster.close()
