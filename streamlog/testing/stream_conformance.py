@@ -303,7 +303,7 @@ class StreamConformance(ABC):
             large = CreateStreamOptions(tags={"k": "v" * 1024})
             await refused(Invalid, m.client.create_and_open_stream(large))
             assert stream.next_offset == 0
-            # Other waiters are not woken.
+            # Other streams are unaffected.
             assert (await other.append(record("b"))).end_offset == 1
             most = (1 << 32) - 1
             assert (await stream.append(record("a", most, stamp=-1))).end_offset == most
