@@ -138,7 +138,7 @@ def test_an_unwritable_row_is_named_and_leaves_nothing(
         _write(frame.select("id"), node.server, topic=topic)
     with pytest.raises(Exception, match="option compression is 'best'"):
         _write(frame, node.server, topic=topic, compression="best")
-    with pytest.raises(Exception, match="a topic is appended to"):
+    with pytest.raises(Exception, match="a topic can only be appended to"):
         frame.write.format("streamlog").mode("overwrite").options(
             server=node.server, topic=topic
         ).save()
