@@ -1,0 +1,89 @@
+"""A folder of files that grow: what a log in local files asks of a disk.
+
+The write-ahead log's files have a fixed size and each write is durable on return (`interface.py`).
+The files here grow by appends, and durability is asked for apart: of a file's content by the file's
+`sync`, of the folder's names by the folder's. One sync then covers many appends.
+
+Calls block and go through `Offload`. `SystemFolder` is a real folder; `TornFolder` of
+`streamlog.testing` loses and tears what was not synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streamlog.runtime.buffers import Buffer
+
+
+class GrowingFile(Protocol):
+    """An open file with one writer. Positions are bytes from its start."""
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Writes the parts one after another at the end; returns the position of the first byte.
+
+        After an error `size` is as before. The file may hold a prefix of them behind it, which
+        whoever opens the file later would see: `truncate` to the size removes it, and so does a
+        longer append. Errors: OSError (ENOSPC among them).
+        """
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes, at most its size; durable after `sync`.
+
+        Errors: OSError; ValueError where the file would grow.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Content and size as they are now survive a power cut, on return.
+
+        After an error nothing since the last sync that succeeded is certain, and a later sync that
+        succeeds does not make it so: the system keeps the pages of a failed write-back, readable
+        and clean. Truncate to what was synced and append it again. Errors: OSError.
+        """
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class GrowingFolder(Protocol):
+    """A folder. Names are single path components.
+
+    A new, renamed or removed name is durable after `sync`. Until then a power cut may undo any
+    number of the last changes, the newest first.
+    """
+
+    def list(self) -> list[str]:
+        """The names of its files, sorted."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room for growth, as far as the operating system knows."""
+        ...
+
+    def create(self, name: str) -> GrowingFile:
+        """A new, empty file. Errors: FileExistsError, OSError."""
+        ...
+
+    def open(self, name: str) -> GrowingFile:
+        """Errors: FileNotFoundError, OSError."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces a file that has the new name. Errors: FileNotFoundError, OSError."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Errors: FileNotFoundError, OSError."""
+        ...
+
+    def sync(self) -> None:
+        """The names as they are now survive a power cut, on return. Errors: OSError."""
+        ...
