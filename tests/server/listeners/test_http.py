@@ -150,4 +150,9 @@ def test_bytes_that_are_no_http_leave_no_traceback_in_the_log(
             await writer.wait_closed()
 
     asyncio.run(main())
-    assert not [record for record in caplog.records if record.exc_info]
+    # gRPC's poller, which other tests of this process woke, reports a spurious wake-up of its pipe.
+    assert not [
+        record
+        for record in caplog.records
+        if record.exc_info and "PollerCompletionQueue" not in record.getMessage()
+    ]
