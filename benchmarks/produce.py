@@ -12,6 +12,7 @@ object with wal=disk, only the object with wal=object.
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from statistics import median
@@ -41,7 +42,9 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 writes ten times the WAL bound in each round of encoded batches."""
     for wal in ("disk", "object"):
         for size in (1 << 20, 128 << 10):
-            _case(report, folder / f"{wal}{size}", wal, size, scale)
+            data = folder / f"{wal}{size}"
+            _case(report, data, wal, size, scale)
+            shutil.rmtree(data)
 
 
 def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> None:
