@@ -78,10 +78,12 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
             objects.index_positions.extend(answer.index_positions)
             objects.index_lengths.extend(answer.index_lengths)
             objects.index_crcs.extend(answer.index_crcs)
+            # Those of an object come together, perhaps more than once.
+            placements: dict[int, list[tuple[int, int, int, int]]] = {}
             for part in answer.attached:
                 placement = (part.stream_id, part.base, part.epoch, part.leader_epoch)
-                earlier = objects.placements.get(part.object_id, ())
-                objects.placements[part.object_id] = (*earlier, placement)
+                placements.setdefault(part.object_id, []).append(placement)
+            objects.placements.update(placements)
     except grpc.RpcError as error:
         raise typed_error(error, writes=False) from None
     return Located(revision, runs, objects)

@@ -3,13 +3,15 @@
 1. Ranges come first, in parts of about PART_RANGES. Many ranges may name one object.
 2. Then come the rows of the objects: of those named, or of all live ones where that is cheaper than
    one look-up for each. An object's row never changes, so that a row may be sent twice.
+3. Objects that were staged have a placement for each of their streams. These come in parts of about
+   PART_PLACEMENTS, because a commit may attach a million of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from streamlog.errors import Conflict, MetadataUnavailable, ObjectNotFound
@@ -22,6 +24,8 @@ from streamlog.model.located import LocatedRun, ObjectTable
 
 PART_RANGES = 8192
 """Most ranges of one message, which takes about 1 ms to make."""
+PART_PLACEMENTS = 8192
+"""Most placements of one message, or those of one object; it takes about 10 ms to make."""
 SECTIONS_AHEAD = 1024
 """Sections for which one read-ahead reads blocks."""
 LOOKED_UP_MAX = 1000
@@ -118,7 +122,9 @@ class Locating:
     async def objects(self) -> AsyncIterator[ObjectTable]:
         """The rows of every object that the ranges name, and perhaps of other live objects."""
         if len(self._named) <= LOOKED_UP_MAX:
-            yield await self._looked_up()
+            for table in _parts(*await self._looked_up()):
+                yield table
+                await asyncio.sleep(0)
             return
         for _ in range(_SCANS_MAX):
             try:
@@ -129,8 +135,9 @@ class Locating:
                 continue
         raise Conflict("checkpoints came faster than objects could be read; try again")
 
-    async def _looked_up(self) -> ObjectTable:
+    async def _looked_up(self) -> tuple[ObjectTable, dict[int, Placements]]:
         table = ObjectTable()
+        placements: dict[int, Placements] = {}
         for object_id in sorted(self._named):
             row = await self._lookup.object(object_id)
             if row is None:
@@ -138,16 +145,20 @@ class Locating:
                 raise MetadataUnavailable(f"object {object_id} died meanwhile; try again")
             table.append(object_id, row.index_position, row.index_length, row.index_crc32c)
             if row.placements:
-                table.placements[object_id] = row.placements
-        return table
+                placements[object_id] = Placements.of(row.placements)
+        return table, placements
 
     async def _scanned(self) -> AsyncIterator[ObjectTable]:
+        # Without an await in between: a checkpoint moves new objects into a file.
         files = self._lookup.object_files()
-        table = ObjectTable(placements=dict(self._lookup.attached()))
+        placements = dict(self._lookup.attached())
+        new = ObjectTable()
         for live in self._lookup.new_objects():
             row = live.row
-            table.append(row.object_id, row.index_position, row.index_length, row.index_crc32c)
-        yield table
+            new.append(row.object_id, row.index_position, row.index_length, row.index_crc32c)
+        for table in _parts(new, placements):
+            yield table
+            await asyncio.sleep(0)
         for file in files:
             if file:
                 async for blocks in self._lookup.object_blocks(file):
@@ -157,6 +168,18 @@ class Locating:
                         table.extend(ObjectTable(block.ids, positions, lengths, crcs))
                     yield table
                     await asyncio.sleep(0)
+
+
+def _parts(rows: ObjectTable, placements: Mapping[int, Placements]) -> Iterator[ObjectTable]:
+    """The rows, with placements of their objects and others; then the other placements."""
+    part, count = rows, 0
+    for object_id, places in placements.items():
+        if count and count + len(places) > PART_PLACEMENTS:
+            yield part
+            part, count = ObjectTable(), 0
+        part.placements[object_id] = places
+        count += len(places)
+    yield part
 
 
 async def _run(
