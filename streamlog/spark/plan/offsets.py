@@ -84,7 +84,7 @@ def decode_offsets(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
             for topic, partitions in value["offsets"].items()
             for partition, offset in partitions.items()
         }
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Corrupt(f"the offsets {str(value)[:200]!r} cannot be read") from error
 
 
@@ -100,14 +100,9 @@ def partition_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
     return {name: topic.partitions for name, topic in topics.items()}
 
 
-def chosen_partitions(options: ReadOptions, cluster: Cluster) -> list[TopicPartition]:
-    """The chosen partitions that exist now. Errors: UnknownTopicOrPartition for a named one that
-    does not exist."""
-    return chosen_among(options, cluster.topics())
-
-
 def chosen_among(options: ReadOptions, existing: Mapping[str, Topic]) -> list[TopicPartition]:
-    """As `chosen_partitions`, among topics that were looked up before."""
+    """The chosen partitions of `existing` topics. Errors: UnknownTopicOrPartition for a named one
+    that does not exist."""
     topics = partition_counts(existing)
     chosen = options.chosen
     missing = [name for name in chosen.topics or () if name not in topics]

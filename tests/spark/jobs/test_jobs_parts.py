@@ -25,6 +25,7 @@ from streamlog.spark.arrow import COLUMNS
 from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.export import parquet
 from streamlog.spark.jobs.export.manifest import Manifest, Written
+from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
 from streamlog.spark.jobs.scrub.state import ScrubState
@@ -138,7 +139,7 @@ def test_exported_files_have_names_that_every_reader_takes(
     manifest = Manifest.open(tmp_path, "c")
     place = ReadPlace(None, None, "", False, "read_committed", True, True)
     written = ParquetTask(str(tmp_path), headers=False)(TaskPlan((), ObjectTable()), place)
-    manifest.add(written, {(topic, 0): 8})
+    manifest.add(written, [OffsetWindow(topic, 0, 7, 8)])
     assert [one.path for one in written] == [
         f"topic={topic}/date=1970-01-01/{one.name}" for one in written
     ]
@@ -150,10 +151,11 @@ def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> Non
     manifest = Manifest.open(tmp_path, "c")
     (Manifest.pending(tmp_path) / "x.parquet").write_bytes(b"1")
     written = Written("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
-    manifest.add([written], {("t", 0): 5})
+    manifest.add([written], [OffsetWindow("t", 0, 4, 5, "id")])
     again = Manifest.open(tmp_path, "c")
     again.check()
-    assert (again.offsets, again.files) == ({("t", 0): 5}, [written.description()])
+    assert again.exported == ExportedOffsets({("t", 0): 5}, {"t": "id"})
+    assert again.files == [written.description()]
     assert (tmp_path / written.path).read_bytes() == b"1"
     with pytest.raises(ForeignCluster):
         Manifest.open(tmp_path, "d")

@@ -18,10 +18,17 @@ from streamlog.repair.findings import Progress, no_progress
 from streamlog.runtime.disk.lockfile import hold
 from streamlog.spark.cluster.cluster import Cluster
 from streamlog.spark.jobs.export.manifest import OWN, Manifest
+from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import ROUND_RECORDS, rounds, run_round
 from streamlog.spark.options import Bound, ReadOptions, parse_read_options
-from streamlog.spark.plan.offsets import checked_window, chosen_partitions, encode_offsets, resolve
+from streamlog.spark.plan.offsets import (
+    checked_window,
+    chosen_among,
+    encode_offsets,
+    lost,
+    resolve,
+)
 from streamlog.spark.plan.session import opened_cluster
 from streamlog.spark.plan.types import ReadPlace, TaskPlan
 
@@ -92,12 +99,12 @@ def export(
             spark,
             parsed,
             cluster,
-            rounds_behind(parsed, cluster, manifest.offsets, round_records),
+            rounds_behind(parsed, cluster, manifest.exported, round_records),
             lambda: ParquetTask(str(folder), parsed.include_headers),
             manifest.add,
             progress,
         )
-        offsets = dict(manifest.offsets)
+        offsets = manifest.exported.offsets
         return Exported(**asdict(totals), files_in_all=len(manifest.files), offsets=offsets)
 
 
@@ -107,17 +114,17 @@ def write_rounds(
     cluster: Cluster,
     planned: Sequence[Sequence[OffsetWindow]],
     task: Callable[[], Callable[[TaskPlan, ReadPlace], list[F]]],
-    keep: Callable[[Sequence[F], Mapping[TopicPartition, int]], None],
+    keep: Callable[[Sequence[F], Sequence[OffsetWindow]], None],
     progress: Progress,
 ) -> Totals:
     """Runs one round after another: tasks write files, then `keep` takes the files together with
-    the next offset of each partition. An interrupted run leaves whole rounds."""
+    the windows that are in them. An interrupted run leaves whole rounds."""
     totals = Totals()
     total, done = sum(window.count for windows in planned for window in windows), 0
     for windows in planned:
         results = run_round(spark, options, cluster, windows, task())
         files = [file for written in results for file in written]
-        keep(files, {(window.topic, window.partition): window.end for window in windows})
+        keep(files, windows)
         totals.records += sum(file.rows for file in files)
         totals.files += len(files)
         totals.size_bytes += sum(file.size_bytes for file in files)
@@ -130,19 +137,29 @@ def write_rounds(
 def rounds_behind(
     options: ReadOptions,
     cluster: Cluster,
-    exported: Mapping[TopicPartition, int],
+    exported: ExportedOffsets,
     round_records: int,
 ) -> list[list[OffsetWindow]]:
-    """Rounds from where the last run ended: `exported` has its next offsets. Starting offsets apply
-    to other partitions.
+    """Rounds from where the last run ended. Starting offsets apply to partitions that are not
+    exported yet.
 
-    Errors: DataLost, if records after the last run's end are gone; Invalid.
+    Errors: DataLost, if records after the last run's end are gone, or a topic was recreated;
+    Invalid.
     """
-    partitions = chosen_partitions(options, cluster)
+    topics = cluster.topics()
+    partitions = chosen_among(options, topics)
     existing = cluster.offsets(partitions)
     partitions = [partition for partition in partitions if partition in existing]
-    new = [partition for partition in partitions if partition not in exported]
-    starts = dict(exported) | resolve(
+    recreated = exported.recreated(topics) & {topic for topic, _ in partitions}
+    for name in sorted(recreated):
+        lost(
+            options,
+            f"topic {name} was deleted and recreated since the last export, and may have had "
+            "records that were not exported",
+        )
+    nexts = {key: offset for key, offset in exported.offsets.items() if key[0] not in recreated}
+    new = [partition for partition in partitions if partition not in nexts]
+    starts = nexts | resolve(
         _start_of(options.start, new), new, {key: existing[key] for key in new}, cluster,
         name="startingOffsets", is_end=False, is_late_an_error=options.is_late_an_error,
     )  # fmt: skip
@@ -154,7 +171,10 @@ def rounds_behind(
     for key in partitions:
         # An end within the exported offsets makes an empty window.
         end = max(starts[key], ends[key])
-        windows.append(checked_window(options, key, starts[key], end, existing[key]))
+        topic_id = topics[key[0]].topic_id
+        windows.append(
+            checked_window(options, key, starts[key], end, existing[key], topic_id=topic_id)
+        )
     return list(rounds([window for window in windows if window.count > 0], round_records))
 
 

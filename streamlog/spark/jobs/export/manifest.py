@@ -2,6 +2,7 @@
 
     DIR/_streamlog/manifest.json
     {"version": 1, "cluster_id": "…", "offsets": {"topic": {"0": 23}},
+     "topics": {"topic": "its id"},
      "files": [{"path": "topic=t/date=2026-01-05/….parquet", "rows": 5, "bytes": 812,
                 "offsets": {"0": [18, 23]}}]}
     DIR/_streamlog/pending/….parquet       written by tasks, in no manifest or not moved yet
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
-from streamlog.reading.topics import TopicPartition
+from streamlog.model.located import OffsetWindow
+from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.files import replace_file, sync_folder
-from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
+from streamlog.spark.plan.offsets import decode_offsets, decode_topic_ids, encode_offsets
 
 VERSION = 1
 OWN = "_streamlog"
@@ -62,7 +64,7 @@ class Manifest:
 
     folder: Path
     cluster_id: str
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    exported: ExportedOffsets = field(default_factory=ExportedOffsets)
     files: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -97,7 +99,8 @@ class Manifest:
                     found=version,
                     supported=VERSION,
                 )
-            self.offsets = decode_offsets({"version": 1, "offsets": value["offsets"]})
+            offsets = decode_offsets({"version": 1, "offsets": value["offsets"]})
+            self.exported = ExportedOffsets(offsets, decode_topic_ids(value))
             self.files = list(value["files"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{self._path} is no manifest of an export: {error}") from error
@@ -115,17 +118,17 @@ class Manifest:
         for path in left.values():
             path.unlink(missing_ok=True)
 
-    def add(self, files: Sequence[Written], offsets: Mapping[TopicPartition, int]) -> None:
+    def add(self, files: Sequence[Written], windows: Sequence[OffsetWindow]) -> None:
         """The round counts when this returns. If it fails the round may count: `open` finds out.
 
         Errors: OSError.
         """
-        self.offsets.update(offsets)
+        self.exported = self.exported.after(windows)
         self.files += [file.description() for file in files]
         value = {
+            **encode_offsets(self.exported.offsets, self.exported.topic_ids),
             "version": VERSION,
             "cluster_id": self.cluster_id,
-            "offsets": encode_offsets(self.offsets)["offsets"],
             "files": self.files,
         }
         sync_folder(Manifest.pending(self.folder))

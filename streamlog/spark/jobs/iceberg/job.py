@@ -71,9 +71,11 @@ def export_iceberg(
                 "another table, or give startingOffsets: earliest, or as JSON, max(offset) + 1 of "
                 "each topic and partition in the table"
             )
-        planned = rounds_behind(parsed, cluster, target.held.offsets, round_records)
+        planned = rounds_behind(parsed, cluster, target.held.exported, round_records)
         if planned:
             target.clean()
         totals = write_rounds(spark, parsed, cluster, planned, target.task, target.add, progress)
         held = target.held
-        return IcebergExported(**asdict(totals), snapshot_id=held.snapshot_id, offsets=held.offsets)
+        return IcebergExported(
+            **asdict(totals), snapshot_id=held.snapshot_id, offsets=held.exported.offsets
+        )

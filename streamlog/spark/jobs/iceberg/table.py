@@ -5,6 +5,7 @@ Every round is one snapshot, an append, with this in its summary:
     streamlog.version           1
     streamlog.cluster-id        of the topics
     streamlog.offsets           {"topic": {"0": 23}}: the next offset of every partition so far
+    streamlog.topic-ids         {"topic": "its id"}; older releases noted none
     streamlog.base-snapshot-id  of the round before it; 0 where there is none
     streamlog.commit-id         a name for this round
 
@@ -44,8 +45,9 @@ from streamlog.errors import (
     StreamlogError,
     UnsupportedVersion,
 )
-from streamlog.reading.topics import TopicPartition
+from streamlog.model.located import OffsetWindow
 from streamlog.runtime.rand import SystemRandom
+from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.iceberg.files import (
     PARTITIONS,
     IcebergFile,
@@ -55,12 +57,13 @@ from streamlog.spark.jobs.iceberg.files import (
     file_schema,
     table_schema,
 )
-from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
+from streamlog.spark.plan.offsets import decode_offsets, decode_topic_ids, encode_offsets
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
 OFFSETS = "streamlog.offsets"
+TOPIC_IDS = "streamlog.topic-ids"
 CLUSTER = "streamlog.cluster-id"
 BASE = "streamlog.base-snapshot-id"
 COMMIT = "streamlog.commit-id"
@@ -81,7 +84,7 @@ class ExportState:
     base_id: int = NO_SNAPSHOT
     cluster_id: str = ""
     commit_id: str = ""
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    exported: ExportedOffsets = field(default_factory=ExportedOffsets)
 
 
 def export_state(metadata: TableMetadata) -> ExportState:
@@ -109,8 +112,10 @@ def _read(snapshot: Snapshot) -> ExportState:
                 supported=VERSION,
             )
         offsets = decode_offsets({"version": 1, "offsets": json.loads(summary[OFFSETS])})
+        topic_ids = decode_topic_ids({"topics": json.loads(summary[TOPIC_IDS] or "{}")})
         names = str(summary[CLUSTER]), str(summary[COMMIT])
-        return ExportState(snapshot.snapshot_id, int(summary[BASE]), *names, offsets)
+        exported = ExportedOffsets(offsets, topic_ids)
+        return ExportState(snapshot.snapshot_id, int(summary[BASE]), *names, exported)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"snapshot {snapshot.snapshot_id} has no offsets of an export in its summary: {error}"
@@ -177,17 +182,19 @@ class ExportTable:
         # A recreated table may have the location of a table whose files other tables still name.
         return f"{root.rstrip('/')}/streamlog-{self._table.metadata.table_uuid}/{base_id}"
 
-    def add(self, files: Sequence[IcebergFile], offsets: Mapping[TopicPartition, int]) -> None:
+    def add(self, files: Sequence[IcebergFile], windows: Sequence[OffsetWindow]) -> None:
         """Adds one snapshot, which is in the catalog when this returns.
 
         Errors: Conflict (it is not, and the files are removed), OutcomeUnknown (it may be).
         """
         base, commit_id = self.held, SystemRandom().uuid().hex
-        all_offsets = {**base.offsets, **offsets}
+        exported = base.exported.after(windows)
+        encoded = encode_offsets(exported.offsets, exported.topic_ids)
         summary = {
             VERSION_KEY: str(VERSION),
             CLUSTER: self._cluster_id,
-            OFFSETS: json.dumps(encode_offsets(all_offsets)["offsets"], separators=(",", ":")),
+            OFFSETS: json.dumps(encoded["offsets"], separators=(",", ":")),
+            TOPIC_IDS: json.dumps(encoded["topics"], separators=(",", ":")),
             BASE: str(base.snapshot_id),
             COMMIT: commit_id,
         }
