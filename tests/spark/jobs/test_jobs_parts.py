@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import random
 import stat
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.dom.minidom import parseString
 
 import click
@@ -22,6 +26,7 @@ from streamlog.cli.support.spark_session import source_options
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
 from streamlog.model.located import ObjectTable, OffsetWindow
 from streamlog.spark.arrow import COLUMNS
+from streamlog.spark.errors import DataLost
 from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.export import parquet
 from streamlog.spark.jobs.export.manifest import Manifest, Written
@@ -145,6 +150,56 @@ def test_exported_files_have_names_that_every_reader_takes(
     ]
     found = pa.dataset.dataset(tmp_path, format="parquet").to_table()
     assert found.column("offset").to_pylist() == [7]
+
+
+class FullDisk(io.BytesIO):
+    """A file object of a task; writes fail once `is_full`. It is its own DayFile."""
+
+    is_full = False
+    is_given_up = False
+
+    @property
+    def sink(self) -> io.BytesIO:
+        return self
+
+    def write(self, data: Any) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space")
+        return super().write(data)
+
+    def finish(self, *_: object) -> None:
+        raise AssertionError("a file of a failed task is finished")
+
+    def give_up(self) -> None:
+        self.is_given_up, self.is_full = True, False
+
+
+@pytest.mark.parametrize("fails", ["read", "close"])
+def test_all_files_of_a_task_that_fails_are_given_up_and_its_own_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    files: list[FullDisk] = []
+
+    def create(topic: str, day: int) -> FullDisk:
+        files.append(FullDisk())
+        return files[-1]
+
+    def read_task(_: object, __: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for day in range(2):
+            row = {"topic": "t", "partition": 0, "offset": day, "timestampType": 0}
+            row["timestamp"] = day * parquet.DAY_US
+            yield pa.RecordBatch.from_pylist([row], schema)
+        for file in files:
+            file.is_full = True
+        if fails == "read":
+            raise DataLost("records are gone")
+
+    monkeypatch.setattr(parquet, "read_task", read_task)
+    place = ReadPlace(None, None, "", False, "read_committed", True, True)
+    plan, schema = TaskPlan((), ObjectTable()), parquet.file_schema(headers=False)
+    with pytest.raises(DataLost if fails == "read" else OSError):
+        parquet.write_days(plan, place, schema, create)
+    assert [file.is_given_up for file in files] == [True, True]
 
 
 def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> None:

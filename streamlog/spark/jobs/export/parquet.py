@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -93,6 +94,15 @@ class _Open(Generic[T]):
         self.writer.close()
         return self.file.finish(self.rows, self.offsets, self.footer[0])
 
+    def give_up(self) -> None:
+        """Ends a file of a task that fails. An error here would hide the task's own."""
+        with suppress(Exception):
+            self.writer.close()
+        # Otherwise the writer's finalizer closes it again, and prints the error.
+        self.writer.is_open = False
+        with suppress(Exception):
+            self.file.give_up()
+
 
 def write_days(
     plan: TaskPlan,
@@ -112,17 +122,23 @@ def write_days(
             day_file = opened.get(key)
             if day_file is None:
                 if len(opened) == OPEN_FILES_MAX:
-                    done.append(opened.popitem(last=False)[1].close())
+                    done.append(_close_oldest(opened))
                 day_file = opened[key] = _Open(create(*key), schema)
             opened.move_to_end(key)
             day_file.add(partition, batch)
         while opened:
-            done.append(opened.popitem(last=False)[1].close())
+            done.append(_close_oldest(opened))
     finally:
         for day_file in opened.values():
-            day_file.writer.close()
-            day_file.file.give_up()
+            day_file.give_up()
     return done
+
+
+def _close_oldest(opened: OrderedDict[tuple[str, int], _Open[T]]) -> T:
+    key, day_file = next(iter(opened.items()))
+    result = day_file.close()
+    del opened[key]
+    return result
 
 
 def _by_day(
