@@ -191,7 +191,7 @@ class BasicStream:
         self._epoch = row.epoch
         self._next = row.end
         self._token = row.token
-        """Returns once all sequenced appends are durable."""
+        """The fencing token once everything that was sequenced is durable."""
         self._waiting: dict[asyncio.Future[None], int] = {}
         self.under_way = 0
         self._closed: StreamlogError | None = None

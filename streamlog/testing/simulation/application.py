@@ -7,26 +7,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import (
-    Conflict,
-    DeadlinePassed,
-    Fenced,
-    OutcomeUnknown,
-    Unavailable,
-    WalPending,
-)
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.testing.simulation.history import Failed
+from streamlog.testing.simulation.workloads.streams import PASSING
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
 from streamlog.testing.simulation.world.node import NODE_CONFIG, Node
 from streamlog.testing.simulation.world.world import World
 from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
-
-PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)
-"""Errors after which an application is started again, in the same life."""
 
 
 @dataclass(frozen=True)
