@@ -45,7 +45,8 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
         "a node with acknowledged batches that have no payload says that it is drained",
         "disk",
         _drained_by_bytes,
-        found_by="tests/engine/test_closing_down.py",
+        found_by="tests/engine/test_closing_down.py"
+        "::test_a_batch_without_payload_keeps_the_tenure_from_being_drained",
     ),
     Mutant(
         "who left keeps room",

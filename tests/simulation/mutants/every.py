@@ -87,7 +87,7 @@ def _without(put: bytes, compared: bytes) -> Callable[[Patch], None]:
             otherwise: Sequence[Operation] = (),
         ) -> Any:
             if matches(then):
-                compares = [one for one in compares if _letter(one.key) != compared]
+                compares = [compare for compare in compares if _letter(compare.key) != compared]
             return await original(self, compares, then, otherwise)
 
         original = patch.set(SimulationKV, "txn", txn)
@@ -106,11 +106,11 @@ def _gen_not_compared(patch: Patch) -> None:
     ) -> Any:
         if is_commit(then):
             kept = []
-            for one in compares:
-                found = await self._shared.get(one.key)
-                is_fence = isinstance(one, ValueIs) and _letter(one.key) == b"f"
-                if not (is_fence and found and fence.decode(found.value).is_live):
-                    kept.append(one)
+            for compare in compares:
+                stored = await self._shared.get(compare.key)
+                is_fence = isinstance(compare, ValueIs) and _letter(compare.key) == b"f"
+                if not (is_fence and stored and fence.decode(stored.value).is_live):
+                    kept.append(compare)
             compares = kept
         return await original(self, compares, then, otherwise)
 
@@ -190,7 +190,7 @@ def _token_not_committed(patch: Patch) -> None:
 
 def _trim_shown_early(patch: Patch) -> None:
     async def committed_to(self: Any, offset: int, request_flush: Any) -> None:
-        """A trim waits for it before it is committed."""
+        """A trim calls this before its commit."""
         await original(self, offset, request_flush)
         self.start = max(self.start, offset)
 
@@ -324,7 +324,8 @@ def _epoch_not_compared(patch: Patch) -> None:
         opens: transfer.OpenPlan = original(fold, me, rest, fences, wal, **options)
         for holder, streams in opens.transfers.items():
             opens.transfers[holder] = [
-                one._replace(epoch=lower.get(one.stream_id, one.epoch)) for one in streams
+                stream._replace(epoch=lower.get(stream.stream_id, stream.epoch))
+                for stream in streams
             ]
         return opens
 
@@ -339,11 +340,11 @@ def _lost_stream_stays(patch: Patch) -> None:
     """A stream that was lost is not halted, and its memory is used when it comes back."""
 
     def core(self: Any, row: Any) -> Any:
-        known = self.cores.get(row.stream_id)
-        if known is None:
+        lost = self.cores.get(row.stream_id)
+        if lost is None:
             return original(self, row)
-        known.epoch = row.epoch
-        return known
+        lost.epoch = row.epoch
+        return lost
 
     patch.set(Engine, "lost", lambda self, stream_id, epoch: None)
     original = patch.set(Engine, "core", core)
@@ -432,7 +433,7 @@ def _pins_read_before(patch: Patch) -> None:
 
     async def oldest_pin(self: Any) -> int | None:
         until = self._clock.monotonic() - PIN_AGE_S
-        before = [found for at, found in seen if at <= until]
+        before = [pinned for read_at, pinned in seen if read_at <= until]
         return before[-1] if before else None
 
     candidates = patch.set(Garbage, "orphan_candidates", orphan_candidates)
@@ -451,23 +452,25 @@ def _swept_by_an_earlier_look(patch: Patch) -> None:
         seen = vars(self).setdefault("_seen_alive", {})
         state = self._follower.state
         blocks = await self._blocks(id_block.OBJECTS)
-        for tenure, known in list(state.fences.items()):
-            if known.is_live and tenure != self._follower.tenure:
+        for tenure, tenure_fence in list(state.fences.items()):
+            if tenure_fence.is_live and tenure != self._follower.tenure:
                 floor = state.fold.mark(tenure).floor
-                ids = window_ids(blocks.get(tenure, []), floor, known.window)
-                seen[tenure] = tuple([one for one in ids if await self._lookup.object(one) is None])
-        found = await original(self)
-        for at, one in enumerate(found):
-            if not one.is_living and one.tenure in seen:
-                found[at] = self._listed[one.tenure] = replace(one, object_ids=seen[one.tenure])
-        return found
+                ids = window_ids(blocks.get(tenure, []), floor, tenure_fence.window)
+                seen[tenure] = tuple([n for n in ids if await self._lookup.object(n) is None])
+        orphans = await original(self)
+        for number, orphan in enumerate(orphans):
+            tenure = orphan.tenure
+            if not orphan.is_living and tenure in seen:
+                orphans[number] = replace(orphan, object_ids=seen[tenure])
+                self._listed[tenure] = orphans[number]
+        return orphans
 
     original = patch.set(Garbage, "orphan_candidates", orphan_candidates)
 
 
 def _no_deletion_delay(patch: Patch) -> None:
     def dead_objects(self: Any, limit: int) -> Any:
-        return [found._replace(died_ms=0) for found in original(self, limit)]
+        return [dead._replace(died_ms=0) for dead in original(self, limit)]
 
     original = patch.set(Garbage, "dead_objects", dead_objects)
 
@@ -489,7 +492,7 @@ def _window_not_honoured(patch: Patch) -> None:
 
 def _ids_not_given_up(patch: Patch) -> None:
     async def leave(self: Any, *error: Any) -> None:
-        """What no commit took over stays open."""
+        """Ids that no commit took over stay open."""
 
     patch.set(OwnedIds, "__aexit__", leave)
 
@@ -499,7 +502,7 @@ def _lineage_not_compared(patch: Patch) -> None:
         return True
 
     patch.set(LineageCheck, "check", check)
-    patch.set(collector_guard, "check_lineage", lambda url, found, mine: None)
+    patch.set(collector_guard, "check_lineage", lambda url, stored, mine: None)
 
 
 def _orphans_not_swept(patch: Patch) -> None:
@@ -533,8 +536,8 @@ def _taken_all_the_same(refusal: type[StreamlogError]) -> Callable[[Patch], None
 
 def _producers_not_restored(patch: Patch) -> None:
     def check(self: Any, header: Any, now_ms: int) -> Any:
-        known = self._producers.get(header.producer_id) if self._producers else None
-        return None if known is None else original(self, header, now_ms)
+        producer = self._producers.get(header.producer_id) if self._producers else None
+        return None if producer is None else original(self, header, now_ms)
 
     original = patch.set(ProducerStateManager, "check", check)
     patch.set(ProducerStateManager, "restore", lambda self, records: None)
@@ -561,9 +564,9 @@ def _staged_swept(patch: Patch) -> None:
 
 def _place_forgotten(patch: Patch) -> None:
     def rows(self: FoldedStaging, without: Any = ()) -> Any:
-        found = original(self, without)
-        found.attached = []
-        return found
+        staged = original(self, without)
+        staged.attached = []
+        return staged
 
     original = patch.set(FoldedStaging, "rows", rows)
 
@@ -588,10 +591,10 @@ def _staged_before_stored(patch: Patch) -> None:
         stand_in = EngineStaging.__new__(EngineStaging)
         stand_in.__dict__.update(self.__dict__)
         stand_in._engine = Without()  # type: ignore[assignment]
-        found = await original(stand_in, *arguments)
+        stored = await original(stand_in, *arguments)
         for call, settings in held:
             await engine.put.put(*call, **settings)
-        return found
+        return stored
 
     original = patch.set(EngineStaging, "_store", store)
 

@@ -31,8 +31,8 @@ class Patch:
 @dataclass(frozen=True)
 class Mutant:
     """`broken`: the mistake of the mutated engine. `is_quick`: a few seeds find it, so that the
-    tests try it. `found_by`: the test that finds it if no history does; `--mutants` skips
-    it.
+    tests try it. `found_by`: the test that finds it if no history does, as pytest names it;
+    `--mutants` runs that test instead of histories.
     """
 
     name: str

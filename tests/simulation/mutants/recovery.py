@@ -21,9 +21,9 @@ def _damage_not_explained(patch: Patch) -> None:
 
 def _old_nodes_not_fenced(patch: Patch) -> None:
     async def raise_lineage(store: Any, cluster_id: str, random: Any) -> Any:
-        found = await read_cluster(store)
-        assert found is not None
-        return replace(found.lineage)
+        cluster = await read_cluster(store)
+        assert cluster is not None
+        return replace(cluster.lineage)
 
     patch.set(handover, "raise_lineage", raise_lineage)
 
@@ -46,7 +46,8 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "a node that was overtaken takes files that are gone for damage",
         "object",
         _damage_not_explained,
-        found_by="tests/repair/recover/test_lineage.py",
+        found_by="tests/repair/recover/test_lineage.py"
+        "::test_an_old_node_that_misses_files_names_the_lineage",
     ),
     Mutant(
         "old nodes not fenced",
@@ -65,6 +66,6 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "what a recovery found in the WAL is not written again",
         "disk",
         _replayed_not_durable,
-        found_by="tests/wal/test_disk_contract.py",
+        found_by="tests/wal/test_disk_contract.py::test_the_log_keeps_its_promises",
     ),
 )

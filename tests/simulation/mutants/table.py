@@ -1,18 +1,23 @@
-"""The table of docs/simulation.md: how many seeds it takes to find each mutant."""
+"""The table of docs/simulation.md: how many seeds it takes to find each mutant, or which test."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 
 from streamlog.testing.simulation.history import Failed, run_history
 from tests.simulation.mutants.every import MUTANTS
 from tests.simulation.mutants.mutant import Mutant, installed
+from tests.support.command import ROOT
 
-_BUG = re.compile(r"(?:Type|Attribute|Name)Error\(.*")
+_BUG = re.compile(r"(?:Type|Attribute|Name)Error[(:].*")
 """The engine has changed, and the mutant's replacement does not fit any more."""
+_TEST_FAILED = re.compile(r"^E {3}(.*)", re.MULTILINE)
+TEST_S_MAX = 300
 HEAD = "| mutant | the broken engine | wal | seeds | found as |\n|---|---|---|---|---|"
 
 
@@ -31,13 +36,43 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
     return None
 
 
+def failure_of_test(mutant: Mutant) -> str:
+    """How the test `found_by` fails on the mutant; "" if it passes."""
+    command = (
+        *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
+        *("-p", "tests.simulation.mutants.plugin", "--mutant", mutant.name, mutant.found_by),
+    )
+    ran = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=TEST_S_MAX, check=False
+    )
+    if ran.returncode == 0:
+        return ""
+    failed = _TEST_FAILED.search(ran.stdout)
+    if failed is None or _BUG.match(failed[1].strip()):
+        raise RuntimeError(f"the mutant {mutant.name} is broken itself: {ran.stdout}{ran.stderr}")
+    return failed[1].strip()
+
+
 def find_mutants(names: Sequence[str] | None, first: int, seeds: int, jobs: int) -> int:
-    """Prints the table; 1 when a mutant was not found."""
+    """Prints the table; 1 when a mutant was not found.
+
+    Without `names` of all mutants, first of those that tests find. With `names` histories look for
+    each of them.
+    """
+    print(HEAD, flush=True)
+    missed = 0
+    for mutant in MUTANTS if not names else ():
+        if mutant.found_by:
+            how = failure_of_test(mutant)
+            missed += not how
+            print(
+                f"| {mutant.name} | {mutant.broken} | {mutant.wal} | `{mutant.found_by}` | "
+                f"{_short(how)} |",
+                flush=True,
+            )
     mutants = [m for m in MUTANTS if (m.name in names if names else not m.found_by)]
     tasks = [(mutant.name, first, seeds) for mutant in mutants]
-    print(HEAD, flush=True)
     context = multiprocessing.get_context("spawn")
-    missed = 0
     with context.Pool(jobs, logging.disable, (logging.CRITICAL,)) as pool:
         for mutant, (seed, how) in zip(mutants, pool.imap(_find, tasks), strict=True):
             tried = f"{seed - first + 1}" if seed is not None else f"none of {seeds}"
@@ -55,5 +90,9 @@ def _find(task: tuple[str, int, int]) -> tuple[int | None, str]:
     if failure is None:
         return None, ""
     cause = failure.__cause__
-    text = f"{type(cause).__name__}: {cause}".splitlines()[0].replace("|", "\\|")
-    return failure.seed, text if len(text) <= 110 else text[:107] + "…"
+    return failure.seed, _short(f"{type(cause).__name__}: {cause}")
+
+
+def _short(text: str) -> str:
+    line = text.split("\n", 1)[0].replace("|", "\\|")
+    return line if len(line) <= 110 else line[:107] + "…"
