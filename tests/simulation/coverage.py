@@ -68,7 +68,8 @@ class Unreached(NamedTuple):
 def measure(
     seeds: Sequence[int], jobs: int, known: Path = KNOWN, *, also: Path | None = None
 ) -> int:
-    """Prints unreached branches; returns 1 when one of them is not in the list `known`.
+    """Prints unreached branches, and listed ones that were reached. Returns 1 when an unreached one
+    is not in the list `known`.
 
     `also`: branch coverage data of other tests, which counts as well.
     """
@@ -76,8 +77,8 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         data_file = f"{folder}/coverage"
         tasks = [
-            (list(seeds[at : at + SEEDS_PER_TASK]), data_file, list(files.values()))
-            for at in range(0, len(seeds), SEEDS_PER_TASK)
+            (list(seeds[start : start + SEEDS_PER_TASK]), data_file, list(files.values()))
+            for start in range(0, len(seeds), SEEDS_PER_TASK)
         ]
         context = multiprocessing.get_context("spawn")
         failed: list[int] = []
@@ -96,6 +97,8 @@ def measure(
     for branch in unreached:
         reason = reasons.get(branch.key, "NOT IN THE LIST")
         print(f"{branch.module}:{branch.line}: {branch.text} → {branch.to or 'end'}: {reason}")
+    for key in sorted(reasons.keys() - {branch.key for branch in unreached}):
+        print(f"reached, though it is in the list: {key}")
     print(
         f"{len(seeds)} seeds: {total['covered_lines']} of {total['num_statements']} lines, "
         f"{total['covered_branches']} of {total['num_branches']} branches; "
@@ -138,16 +141,16 @@ def _unreached(report: dict[str, Any], files: dict[str, str]) -> list[Unreached]
     """Reads a report as `coverage json` writes it."""
     names = {Path(file).resolve(): name for name, file in files.items()}
     unreached = []
-    for file, facts in report["files"].items():
+    for file, covered in report["files"].items():
         path = Path(file).resolve()
         if path not in names:
             continue
         source = path.read_text().splitlines()
-        for line, to in facts["missing_branches"]:
-            if line in facts["executed_lines"]:
+        for line, to in covered["missing_branches"]:
+            if line in covered["executed_lines"]:
                 text = source[to - 1].strip() if to > 0 else ""
                 unreached.append(Unreached(names[path], line, source[line - 1].strip(), text))
-        for name, function in facts["functions"].items():
+        for name, function in covered["functions"].items():
             lines = function["missing_lines"]
             # A module's own lines ran before the measurement began.
             if name and lines and not function["executed_lines"]:

@@ -52,8 +52,8 @@ def test_a_ledger_that_retries_an_unknown_outcome_is_found(example: ModuleType) 
                 except OutcomeUnknown:
                     await asyncio.sleep(0.1)
 
-    found = first_failure(example, Retrying)
-    assert "made twice" in found or "refused, and there" in found
+    failure = first_failure(example, Retrying)
+    assert "made twice" in failure or "refused, and there" in failure
 
 
 def test_a_ledger_without_the_expected_offset_is_found(example: ModuleType) -> None:
@@ -85,8 +85,8 @@ def test_a_seed_replays_identically() -> None:
 
 
 def test_without_fault_rates_only_crashes_happen() -> None:
-    found = simulate(_append_on, seed=3, faults=NO_FAULTS)
-    assert set(found.faults) <= {"crash", "power-cut", "torn-write"}
+    result = simulate(_append_on, seed=3, faults=NO_FAULTS)
+    assert set(result.faults) <= {"crash", "power-cut", "torn-write"}
 
 
 def test_an_error_of_the_application_carries_the_trace() -> None:

@@ -17,9 +17,11 @@ def dies_at_two(task: Task) -> SeedOutcome:
 
 
 def test_a_worker_that_dies_fails_its_seed_alone() -> None:
-    found = [one for one in outcomes(range(4), None, 2, work=dies_at_two) if one is not None]
-    assert sorted(one.seed for one in found) == [0, 1, 2, 3]
-    (failed,) = (one for one in found if one.report is None)
+    ended = [
+        outcome for outcome in outcomes(range(4), None, 2, work=dies_at_two) if outcome is not None
+    ]
+    assert sorted(outcome.seed for outcome in ended) == [0, 1, 2, 3]
+    (failed,) = (outcome for outcome in ended if outcome.report is None)
     assert failed.seed == 2
     assert "died with exit code -9" in failed.failure
 

@@ -24,7 +24,7 @@ def test_every_entry_names_existing_code_and_has_a_reason() -> None:
         known = sources[module] | {"never called", ""}
         # A line of code may hold the separator.
         assert any(
-            " | ".join(parts[:at]) in known and " | ".join(parts[at:]) in known
-            for at in range(1, len(parts))
+            " | ".join(parts[:split]) in known and " | ".join(parts[split:]) in known
+            for split in range(1, len(parts))
         ), line
-    assert len(entries) == len(set(entries)), "a line is there twice"
+    assert len(entries) == len(set(entries)), "an entry is listed twice"
