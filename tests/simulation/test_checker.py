@@ -210,6 +210,23 @@ def test_a_token_passes_if_and_only_if_it_may_be_the_streams() -> None:
             model.refused(b"b", seen)
 
 
+def test_a_token_change_that_expected_the_end_has_its_place_among_the_appends() -> None:
+    model = TokenModel("s")
+    model.placed(model.change(b"a"), end=4)
+    model.placed(model.change(b"b"), end=9)
+    for token, offset in ((b"", 3), (b"a", 4), (b"b", 5), (b"b", 9)):
+        model.appended(token, offset)
+    model.finish()
+    model.change(b"a")  # Without a place: it may be made at any later offset.
+    model.appended(b"a", 12)
+    model.finish()
+    model.appended(b"", 5)
+    with pytest.raises(Violation, match="b'' passed at 5, the token was changed to b'a' at 4"):
+        model.finish()
+    model.recovered()
+    model.finish()
+
+
 def partition() -> PartitionModel:
     """Sequences 0–1 at 0, 2 at 2, acknowledged; 3 was sent."""
     model = PartitionModel("t-0")

@@ -10,7 +10,9 @@ A stream:
 5. Trimmed records do not come back; a start or end that a client has seen does not go back.
 6. Batches of one writer are in the order in which it sent them.
 7. Visible records stay visible to later openers; an epoch has one opener.
-8. An append with a fencing token passes only while that token is the stream's.
+8. An append with a fencing token passes only while that token is the stream's. A change of the
+   token that expected the stream's end has its place there: behind it no append has the earlier
+   token.
 
 A partition with one idempotent producer: every sent batch exists exactly once, in order, at its
 acknowledged offset; an offset that a consumer has read stays the same for ever. A batch that skips
@@ -211,21 +213,50 @@ class TokenModel:
     possible: set[bytes] = field(default_factory=lambda: {b""})
     ever: set[bytes] = field(default_factory=lambda: {b""})
     _under_way: list[set[bytes]] = field(default_factory=list)
+    _requests: list[bytes] = field(default_factory=list)
+    """The tokens that clients asked for, in the order of their calls."""
+    _placed: list[tuple[int, int]] = field(default_factory=list)
+    """(end of the stream, number of the request) of changes that expected this end."""
+    _appended: list[tuple[int, bytes]] = field(default_factory=list)
+    """(offset, token) of appends that carried a token."""
 
-    def change(self, token: bytes) -> None:
-        """A client asks for a change to `token`."""
+    def change(self, token: bytes) -> int:
+        """A client asks for a change to `token`. Returns the number of the request."""
         self.ever.add(token)
         self.possible.add(token)
         for seen in self._under_way:
             seen.add(token)
+        self._requests.append(token)
+        return len(self._requests) - 1
 
     def changed(self, token: bytes) -> None:
         """The change was made: no earlier request can take effect any more."""
         self.possible = {token}
 
+    def placed(self, request: int, end: int) -> None:
+        """The change of `request` was made when the stream ended at `end`, as it had expected."""
+        self._placed.append((end, request))
+
+    def appended(self, token: bytes, offset: int) -> None:
+        """An append that carried `token` went to `offset`."""
+        self._appended.append((offset, token))
+
+    def finish(self) -> None:
+        """From the end that a change expected, appends carry its token, or one asked for later."""
+        for end, request in self._placed:
+            tokens = self._requests[request:]
+            for offset, token in self._appended:
+                if offset >= end and token not in tokens:
+                    raise Violation(
+                        f"{self.name}: {token!r} passed at {offset}, the token was changed to "
+                        f"{tokens[0]!r} at {end}"
+                    )
+
     def recovered(self) -> None:
         """Changes since the newest checkpoint may be lost with the metadata."""
         self.possible |= self.ever
+        self._placed.clear()
+        self._appended.clear()
 
     @contextmanager
     def call(self) -> Iterator[set[bytes]]:

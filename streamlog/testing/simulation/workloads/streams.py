@@ -268,6 +268,7 @@ class StreamWorkload:
             raise Violation(f"{model.name}: {batch} expected {expected}, went to {result}")
         if token is not None:
             self.token.passed(token, tokens_seen)
+            self.token.appended(token, result.base_offset)
         trace.add("ack", node.name, model.name, batch.writer, batch.number, result.base_offset)
         model.acknowledge(batch, result.base_offset)
         return False
@@ -361,7 +362,7 @@ class StreamWorkload:
             # A change that expects this end is durable only after all records below it.
             end = stream.next_offset if random() < 0.3 else None
             was_possible = token in self.token.possible
-            self.token.change(token)
+            request = self.token.change(token)
             self._tally.count("change token")
             patience_s = 0.1 * random() if random() < 0.1 else 60.0
             try:
@@ -394,6 +395,7 @@ class StreamWorkload:
                 self.token.passed(expected, seen)
             if end is not None:
                 self.model.saw_end(end)
+                self.token.placed(request, end)
             self.token.changed(token)
             self.world.trace.add("token", node.name, self.model.name, token)
 
@@ -438,6 +440,7 @@ class StreamWorkload:
         """After healing: reads the whole stream and checks it against the model."""
         stream = await open_at_last(node, self.stream_id)
         await self._check_token(stream)
+        self.token.finish()
         model = self.model
         start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
         model.opened(node.name, epoch, start, end, model.start_seen, model.end)
