@@ -62,12 +62,10 @@ def test_offsets_are_the_same_text_whatever_their_order() -> None:
 def test_offsets_of_a_newer_version_or_another_source_are_refused() -> None:
     with pytest.raises(UnsupportedVersion, match="version 2"):
         decode_offsets({"version": 2, "offsets": {}})
-    unreadable = ({"x": 1}, {"0": None}, [5], None)
-    for other in (
-        {"t": {"0": 5}},
-        {"version": 1},
-        *({"version": 1, "offsets": {"t": partitions}} for partitions in unreadable),
-    ):
+    unreadable: list[Any] = [{"x": 1}, {"0": None}, [5], None]
+    others: list[dict[str, Any]] = [{"t": {"0": 5}}, {"version": 1}]
+    others += [{"version": 1, "offsets": {"t": partitions}} for partitions in unreadable]
+    for other in others:
         with pytest.raises(Corrupt):
             decode_offsets(other)
     with pytest.raises(Corrupt):
