@@ -120,10 +120,10 @@ class Node:
             await server.start()
             banner = await self._banner(self.engine, listeners, note)
         except BaseException:
-            if self._server is not None:
-                await self._server.stop(0)
-            await listeners.stop(0)
-            await self._exit.aclose()
+            async with self._exit:
+                if self._server is not None:
+                    await self._server.stop(0)
+                await listeners.stop(0)
             raise
         _publish_address(banner)
         return banner
@@ -226,10 +226,10 @@ class Node:
         )
 
     async def stop(self) -> None:
-        """Drains, ends the listeners, closes the engine."""
-        if self._server is not None:
-            await self._server.stop(self.settings.node.shutdown_grace_ms / 1000)
-        await self._exit.aclose()
+        """Drains, ends the listeners, closes the engine, whatever goes wrong before it."""
+        async with self._exit:
+            if self._server is not None:
+                await self._server.stop(self.settings.node.shutdown_grace_ms / 1000)
 
     async def serve(self, announce: Callable[[Banner], None]) -> None:
         """Runs until a signal, or until the engine fails for good. Errors: as for `start`."""

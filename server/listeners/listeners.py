@@ -1,6 +1,9 @@
-"""The listeners of one node: a list, whose members come up in order and end in reverse.
+"""The listeners of one node: a list, whose members come up in order.
 
     bind → start → serve → drain → stop
+
+The first one shows supervisors how the node is: it answers until all others, which stop side by
+side, have ended.
 
 A further protocol is one more class with the calls of `Listener`, and one more line in
 `node_listeners`; the services do not change.
@@ -8,6 +11,8 @@ A further protocol is one more class with the calls of `Listener`, and one more 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -19,6 +24,11 @@ from streamlog.server.listeners.http import HttpListener
 from streamlog.server.listeners.listener import Listener, NodeView
 from streamlog.settings import Settings
 
+log = logging.getLogger(__name__)
+
+LEFT_AFTER_S = 2.0
+"""A listener that has not ended so long after its grace keeps the node from stopping no longer."""
+
 
 class _State(IntEnum):
     NEW = 0
@@ -29,10 +39,7 @@ class _State(IntEnum):
 
 
 class Listeners:
-    """Made inside a running loop.
-
-    HTTP comes first, so that /readyz answers until all other listeners have ended.
-    """
+    """Made inside a running loop. `listeners`: the one with /readyz first."""
 
     def __init__(self, listeners: Sequence[Listener], *, is_insecure: bool = False) -> None:
         self._listeners = tuple(listeners)
@@ -62,7 +69,7 @@ class Listeners:
                 bound.append(listener)
         except BaseException:
             for listener in reversed(bound):
-                await listener.stop(0)
+                await _end(listener, 0)
             raise
         self._state = _State.BOUND
 
@@ -88,12 +95,26 @@ class Listeners:
             await listener.drain()
 
     async def stop(self, grace_s: float) -> None:
-        """Ends the last listener first; harmless in any state."""
+        """Ends all listeners within one grace; harmless in any state.
+
+        A listener that fails, or does not end, is logged: the node has data to bring to safety.
+        """
         if self._state in (_State.NEW, _State.STOPPED):
             return
         self._state = _State.STOPPED
-        for listener in reversed(self._listeners):
+        loop = asyncio.get_running_loop()
+        grace_ends = loop.time() + grace_s
+        first, *others = self._listeners
+        await asyncio.gather(*(_end(listener, grace_s) for listener in reversed(others)))
+        await _end(first, max(0.0, grace_ends - loop.time()))
+
+
+async def _end(listener: Listener, grace_s: float) -> None:
+    try:
+        async with asyncio.timeout(grace_s + LEFT_AFTER_S):
             await listener.stop(grace_s)
+    except Exception:
+        log.exception("a listener did not end", extra={"listener": listener.endpoint.name})
 
 
 def node_listeners(settings: Settings, reason: Callable[[], str] = lambda: "starting") -> Listeners:

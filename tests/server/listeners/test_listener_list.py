@@ -19,16 +19,30 @@ from streamlog.server.services.records.produce import SequencedProduce
 from streamlog.server.services.records.requests import ProduceCall, ProducePartition, ProduceTopic
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
+from tests.engine.remote import virtually
 from tests.support.server_harness import listener_resources, running
 
 
 class RecordedListener:
-    """Notes its calls in a list that all listeners of a test share."""
+    """Notes its calls in a list that all listeners of a test share.
 
-    def __init__(self, name: str, calls: list[str], *, is_taken: bool = False) -> None:
+    `ends_after_s`: how long its requests take; at the stop they are cut off after the grace.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        calls: list[str],
+        *,
+        is_taken: bool = False,
+        ends_after_s: float = 0,
+        failure: Exception | None = None,
+    ) -> None:
         self.endpoint = Endpoint(name, "test", "127.0.0.1:0", "127.0.0.1:0")
         self._calls = calls
         self._is_taken = is_taken
+        self._ends_after_s = ends_after_s
+        self._failure = failure
 
     def _note(self, call: str) -> None:
         self._calls.append(f"{call} {self.endpoint.name}")
@@ -49,9 +63,20 @@ class RecordedListener:
 
     async def stop(self, grace_s: float) -> None:
         self._note("stop")
+        await asyncio.sleep(min(grace_s, self._ends_after_s))
+        if self._failure is not None:
+            raise self._failure
 
     def connections(self) -> int:
         return 2
+
+
+class EndlessListener(RecordedListener):
+    """Its `stop` waits for something that never comes."""
+
+    async def stop(self, grace_s: float) -> None:
+        self._note("stop")
+        await asyncio.Event().wait()
 
 
 def test_listeners_come_up_in_order_and_end_in_reverse() -> None:
@@ -82,6 +107,42 @@ def test_a_port_in_use_frees_the_addresses_that_were_bound_before_it() -> None:
     with pytest.raises(Unavailable):
         asyncio.run(listeners.bind())
     assert calls == ["bind a", "stop a"]
+
+
+def test_listeners_with_long_requests_stop_side_by_side_within_one_grace() -> None:
+    calls: list[str] = []
+    listeners = Listeners(
+        [RecordedListener(name, calls, ends_after_s=60) for name in ("pages", "a", "b")]
+    )
+
+    async def scenario() -> None:
+        await listeners.bind()
+        await listeners.stop(4)
+
+    assert virtually(scenario) == pytest.approx(4)
+    assert calls[3:] == ["stop b", "stop a", "stop pages"]
+
+
+def test_a_listener_that_fails_or_hangs_keeps_no_other_from_stopping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: list[str] = []
+    listeners = Listeners(
+        [
+            RecordedListener("pages", calls),
+            RecordedListener("failing", calls, failure=RuntimeError("a bug")),
+            EndlessListener("endless", calls),
+        ]
+    )
+
+    async def scenario() -> None:
+        await listeners.bind()
+        await listeners.stop(4)
+
+    assert virtually(scenario) < 10
+    assert calls[3:] == ["stop endless", "stop failing", "stop pages"]
+    failures = [record for record in caplog.records if record.exc_info]
+    assert {getattr(record, "listener", None) for record in failures} == {"failing", "endless"}
 
 
 class LineListener:

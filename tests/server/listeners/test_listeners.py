@@ -15,6 +15,7 @@ import pytest
 
 from streamlog.errors import DataInUse, Invalid, StreamlogError, Unavailable
 from streamlog.server.banner import durability
+from streamlog.server.listeners.grpc_listener import GrpcListener
 from streamlog.server.listeners.listeners import Listeners
 from streamlog.server.node import Node
 from streamlog.settings import Settings, load
@@ -94,6 +95,28 @@ async def _two_on_one_folder(tmp_path: Path) -> None:
         await first.stop()
     assert f"use it with --server {banner.grpc}" in raised.value.message
     assert str(banner.pid) in raised.value.message
+
+
+def test_a_listener_that_fails_at_its_stop_leaves_no_data_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = GrpcListener.stop
+
+    async def stop_and_fail(listener: GrpcListener, grace_s: float) -> None:
+        await stop(listener, grace_s)
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        first = Node(settings(tmp_path / "data", listen="127.0.0.1:0"), mode="dev")
+        await first.start()
+        with monkeypatch.context() as patch:
+            patch.setattr(GrpcListener, "stop", stop_and_fail)
+            await first.stop()
+        second = Node(settings(tmp_path / "data", listen="127.0.0.1:0"), mode="dev")
+        await second.start()
+        await second.stop()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
