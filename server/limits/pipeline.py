@@ -129,6 +129,8 @@ class Pipeline:
         try:
             async with asyncio.TaskGroup() as group:
                 reader = group.create_task(self._read_requests())
+                # Of the task, not in it: a drain may cancel it before its first step.
+                reader.add_done_callback(self._has_read_all)
                 self._drain.add(reader.cancel)
                 try:
                     await self._write_answers()
@@ -146,22 +148,22 @@ class Pipeline:
             raise Closed("the node is shutting down; connect to it again, or to another one")
 
     async def _read_requests(self) -> None:
-        try:
-            while (message := await self._read()) is not None:
-                size_bytes = len(message) + REQUEST_OVERHEAD_BYTES
-                if not self._budget.try_take(size_bytes):
-                    await self._budget.take(size_bytes)
-                try:
-                    answer = await self._start(message)
-                except BaseException:
-                    self._budget.release(size_bytes)
-                    raise
-                self._queue.append((size_bytes, answer))
-                self._more.set()
-                del message, answer
-        finally:
-            self._read_all = True
+        while (message := await self._read()) is not None:
+            size_bytes = len(message) + REQUEST_OVERHEAD_BYTES
+            if not self._budget.try_take(size_bytes):
+                await self._budget.take(size_bytes)
+            try:
+                answer = await self._start(message)
+            except BaseException:
+                self._budget.release(size_bytes)
+                raise
+            self._queue.append((size_bytes, answer))
             self._more.set()
+            del message, answer
+
+    def _has_read_all(self, _: object) -> None:
+        self._read_all = True
+        self._more.set()
 
     def _is_next_ready(self) -> bool:
         return bool(self._queue) and self._queue[0][1].is_ready()

@@ -93,12 +93,14 @@ class LongPolls:
 
         A watch that fails ends the wait too: the read that follows raises the same error.
         """
+        if self.is_draining:
+            for watch in watches:
+                watch.close()
+            return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.add(waiter)
         timer = loop.call_later(seconds, self._time_is_over, waiter)
-        if self.is_draining:
-            _wake(waiter)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_watch(watch, waiter)) for watch in watches]

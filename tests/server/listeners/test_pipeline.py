@@ -1,4 +1,4 @@
-"""A pipeline whose client sends and does not read."""
+"""A pipeline whose client sends and does not read, or whose node drains."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from streamlog.errors import Closed
 from streamlog.server.grpc.log import Refusal
 from streamlog.server.limits.in_flight import ConnectionBudget
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.metrics import ServerMetrics
+from streamlog.server.services.records.fetch import LongPolls
 
 
 def test_tiny_requests_are_charged_an_overhead() -> None:
@@ -69,3 +71,44 @@ def test_room_is_not_given_to_a_call_that_was_cancelled_in_the_same_moment(later
         assert budget.try_take(10)
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize("is_draining_first", [False, True])
+def test_a_call_that_begins_as_the_node_drains_ends_at_once(is_draining_first: bool) -> None:
+    """It once waited for a reader that was cancelled before its first step, until the grace."""
+
+    async def main() -> None:
+        async def read() -> bytes | None:
+            await asyncio.Event().wait()
+            return None
+
+        async def write(_: bytes) -> None:
+            raise AssertionError("there is nothing to answer")
+
+        async def start(_: bytes) -> Answer:
+            raise AssertionError("there is no request")
+
+        drain = Drain()
+        budget = ConnectionBudget(1 << 20, ServerMetrics(CollectorRegistry()))
+        call = asyncio.ensure_future(Pipeline(read, write, start, budget, drain).run())
+        if not is_draining_first:
+            asyncio.get_running_loop().call_soon(drain.start)
+        else:
+            drain.start()
+        with pytest.raises(Closed, match="shutting down"):
+            await asyncio.wait_for(call, 30)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_long_poll_of_a_draining_node_leaves_no_watch_behind() -> None:
+    async def main() -> None:
+        async def watch() -> None:
+            await asyncio.Event().wait()
+
+        polls = LongPolls()
+        polls.drain()
+        await polls.wait([watch()], 60)
+
+    asyncio.run(main())
