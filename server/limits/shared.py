@@ -19,8 +19,9 @@ class ListenerResources:
     """Bounds, counters and the drain, made once for each node.
 
     `requests` bounds requests under way, `budgets` the bytes of each connection, and `drain` ends
-    open streams when the node stops. A listener bounds its connections itself, by
-    `limits.connections_max`, and counts them.
+    open streams when the node stops. Connections are bounded by each listener for itself, by
+    `limits.connections_max` (`limits/connections.py`): health and metrics can be read of a node
+    that has all the clients it takes.
     """
 
     limits: LimitsConfig

@@ -11,10 +11,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from streamlog.errors import Unavailable
 from streamlog.runtime.offload import Lane
-from streamlog.server.addresses import Endpoint, joined, split_address
+from streamlog.server.addresses import Endpoint, cannot_listen, joined, split_address
 from streamlog.server.composition import Services
+from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.listeners.listener import NodeView
 from streamlog.server.metrics import ServerMetrics
 from streamlog.settings import Settings
@@ -22,6 +22,10 @@ from streamlog.settings import Settings
 log = logging.getLogger(__name__)
 
 NAME = "http"
+IDLE_S = 75.0
+"""A connection without a request is closed after this, and makes room for another one."""
+PAGE_S_MAX = 1.0
+"""A page that is under way at the stop is cut off after this, or sooner if the grace is over."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -50,23 +54,25 @@ class HttpListener:
                 web.get("/", self._index),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, logger=log, keepalive_timeout=IDLE_S)
+        self._connections = BoundedConnections(settings.limits.connections_max)
+        self._server: asyncio.Server | None = None
         log.addFilter(_is_ours)
 
     async def bind(self) -> None:
         configured = self.endpoint.address
         host, port = split_address(configured)
         await self._runner.setup()
+        assert self._runner.server is not None
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connections.bounded(self._runner.server), host, port
+            )
         except OSError as error:
             await self._runner.cleanup()
-            raise Unavailable(
-                f"cannot listen on {configured} for HTTP: the port is in use, or the address is "
-                "not this machine's; choose another with --http-listen",
-                address=configured,
-            ) from error
-        address = joined(host, self._runner.addresses[0][1])
+            reason = error.strerror or str(error)
+            raise cannot_listen(configured, reason, "--http-listen") from error
+        address = joined(host, self._server.sockets[0].getsockname()[1])
         self.endpoint = Endpoint(NAME, "http", address, self._advertised or address)
 
     async def start(self) -> None:
@@ -80,10 +86,17 @@ class HttpListener:
 
     async def stop(self, grace_s: float) -> None:
         self._is_answering.set()
+        if self._server is not None:
+            self._server.close()
+        if self._runner.server is not None:
+            await asyncio.sleep(0)  # Connections that were just accepted begin to be served.
+            self._runner.server.pre_shutdown()
+            # aiohttp waits for each page, then as long for its cancellation, and takes 0 for ever.
+            await self._runner.server.shutdown(max(0.2, min(grace_s, PAGE_S_MAX)) / 2)
         await self._runner.cleanup()
 
     def connections(self) -> int:
-        """None of them counts: they read pages."""
+        """0: these connections read pages, and are bounded apart from those of clients."""
         return 0
 
     @web.middleware

@@ -60,5 +60,5 @@ class Listener(Protocol):
         ...
 
     def connections(self) -> int:
-        """Open connections that `limits.connections_max` bounds."""
+        """Open connections of clients, for status and metrics."""
         ...

@@ -107,9 +107,12 @@ def check_memory(config: StreamEngineConfig) -> Finding:
 
 
 def check_files(connections_max: int) -> Finding:
-    """Compares the limit on open files with the number of connections that are allowed."""
+    """Compares the limit on open files with the number of connections that are allowed.
+
+    `connections_max`: to one port; there are two, of gRPC and of HTTP.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needs = connections_max + FILES_BASE
+    needs = 2 * connections_max + FILES_BASE
     summary = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
     if soft != resource.RLIM_INFINITY and soft < needs:
         return Finding(

@@ -15,8 +15,8 @@ class LimitsConfig:
 
     connections_max: int = setting(
         2000,
-        "TCP connections to the gRPC port; the next one is closed at once. A connection costs "
-        "about 30 KiB of memory.",
+        "TCP connections to the gRPC port, and as many to the HTTP port; the next one is closed at "
+        "once. A connection costs about 30 KiB of memory.",
         minimum=1,
         maximum=100_000,
     )
@@ -70,9 +70,10 @@ class LimitsConfig:
     )
     open_wait_ms: int = setting(
         10_000,
-        "How long requests that read, ask for offsets or describe wait for a partition that is "
-        "being opened; then they end with a retriable error, and the open goes on. Longer: fewer "
-        "retries while a node starts. Shorter: clients learn sooner that a store is away.",
+        "How long a request that reads, asks for offsets or describes waits for its partitions "
+        "that are being opened, all together; then each that is not open gets a retriable error, "
+        "and the open goes on. Longer: fewer retries while a node starts. Shorter: clients learn "
+        "sooner that a store is away.",
         minimum=1,
         maximum=3_600_000,
     )

@@ -1,0 +1,68 @@
+"""The connections of one listener, bounded: the next one is closed as soon as it is accepted.
+
+For listeners over asyncio's transports. gRPC bounds its own connections, by the same setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class BoundedConnections:
+    """Counts what `loop.create_server` accepts, in place of which `bounded` stands."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self.count = 0
+        """Open connections."""
+
+    def bounded(self, factory: ProtocolFactory) -> ProtocolFactory:
+        """`factory` for the connections within the bound."""
+        return lambda: _Connection(self, factory)
+
+    def try_open(self) -> bool:
+        """Counts a connection, unless the bound is reached."""
+        if self.count >= self._bound:
+            return False
+        self.count += 1
+        return True
+
+
+class _Connection(asyncio.Protocol):
+    """Passes everything on to a protocol of its own, if the connection is within the bound."""
+
+    def __init__(self, connections: BoundedConnections, factory: ProtocolFactory) -> None:
+        self._connections = connections
+        self._factory = factory
+        self._protocol: asyncio.Protocol | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not self._connections.try_open():
+            cast(asyncio.Transport, transport).abort()
+            return
+        self._protocol = self._factory()
+        self._protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._protocol is not None:
+            self._connections.count -= 1
+            self._protocol.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._protocol is not None:
+            self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._protocol is None else self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.resume_writing()
