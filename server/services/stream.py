@@ -51,6 +51,10 @@ from streamlog.settings.limits import TAGS_BYTES_MAX, LimitsConfig
 
 READ_CHUNK_BYTES = 1024 * 1024
 """A ReadStream call holds this much in memory at most, beside one batch more."""
+READ_WAIT_S = 60.0
+"""A ReadStream call that waits for appends fetches after this, to notice that its stream is lost.
+
+Not `fetch_wait_ms_max`, which may be 0: the call would spin."""
 
 HANDLE_ENDED = (Fenced, Closed, StreamNotFound)
 """After one of these errors a Stream handle is of no use any more."""
@@ -287,9 +291,7 @@ class StreamService:
         position = start
         while (end is None or position < end) and not self._polls.is_draining:
             if position == stream.confirm_offset:
-                await self._polls.wait(
-                    [stream.wait_confirmed(position + 1)], self._limits.fetch_wait_ms_max / 1000
-                )
+                await self._polls.wait([stream.wait_confirmed(position + 1)], READ_WAIT_S)
             stop = stream.confirm_offset if end is None else min(end, stream.confirm_offset)
             with self._using(stream_id, stream):
                 # Also after a wait without records: the fetch raises if the stream was lost.

@@ -9,8 +9,14 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
+from streamlog.model.batch import FetchResult, StreamDescription, StreamState
+from streamlog.server.context import RequestContext, allow_all
+from streamlog.server.services.records.fetch import LongPolls
+from streamlog.server.services.stream import StreamService
+from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import stream_pb2 as pb
 from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.engine.remote import LoopClock, virtually
 from tests.support.running_node import RunningNode, running_node
 
 
@@ -394,5 +400,73 @@ def test_a_reader_of_a_lost_stream_gets_an_error_and_the_next_call_opens_it_agai
             assert isinstance(await refusal(fetch), errors.StreamFenced)
             fetched = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
             assert fetched.confirm_offset == answer.end_offset == 1
+
+    asyncio.run(main())
+
+
+class IdleStream:
+    """Open, empty, and never appended to."""
+
+    confirm_offset = 0
+
+    def __init__(self) -> None:
+        self.fetches = 0
+
+    async def wait_confirmed(self, offset: int) -> None:
+        await asyncio.Event().wait()
+
+    async def fetch(self, *_: object) -> FetchResult:
+        self.fetches += 1
+        if self.fetches > 100:
+            raise RuntimeError("the call spins")
+        return FetchResult(())
+
+
+def test_a_reader_at_the_end_waits_even_where_long_polls_do_not() -> None:
+    """With limits.fetch_wait_ms_max = 0 each ReadStream call once kept a core busy."""
+    stream = IdleStream()
+
+    class Streams:
+        async def describe_stream(self, stream_id: int) -> StreamDescription:
+            return StreamDescription(stream_id, 1, StreamState.OPEN, 0, 0, "", {})
+
+        async def open_stream(self, *_: object) -> IdleStream:
+            return stream
+
+    polls = LongPolls()
+    service = StreamService(
+        Streams(),  # type: ignore[arg-type]
+        polls,
+        clock=LoopClock(),
+        authorize=allow_all,
+        limits=LimitsConfig(fetch_wait_ms_max=0),
+    )
+
+    async def scenario() -> None:
+        async def read() -> None:
+            async for _ in service.read(RequestContext(), 1, 0, None):
+                raise AssertionError("there is nothing to read")
+
+        reading = asyncio.ensure_future(read())
+        await asyncio.sleep(600)
+        assert not reading.done()
+        assert stream.fetches <= 10
+        polls.drain()
+        await reading
+
+    virtually(scenario)
+
+
+def test_an_append_that_fails_is_counted_by_its_error() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            request = pb.AppendRequest(stream_id=stream, payload=b"a", expected_next_offset=7)
+            (answer,) = await append(node, request)
+            assert isinstance(from_proto(answer.error), errors.OffsetConflict)
+            (answer,) = await append(node, pb.AppendRequest(stream_id=404, payload=b"a"))
+            assert isinstance(from_proto(answer.error), errors.StreamNotFound)
+            for error in ("OffsetConflict", "StreamNotFound"):
+                assert node.metric("streamlog_appends_failed_total", error=error) == 1
 
     asyncio.run(main())
