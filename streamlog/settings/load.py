@@ -192,7 +192,7 @@ def _from_file(file: str | os.PathLike[str] | None) -> Iterator[Given]:
         document = tomllib.loads(text)
     except OSError as error:
         raise InvalidConfig(f"config file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # Of TOML, of UTF-8, or of a number with thousands of digits.
         raise InvalidConfig(f"config file {path} is not TOML: {error}") from error
     for name, value in _flat("", document):
         yield name, value, f"file {path}"

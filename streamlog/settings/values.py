@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from streamlog.errors import InvalidConfig
@@ -18,6 +19,8 @@ def parse(knob: Knob, given: Any, where: str) -> Any:
         low, high = knob.minimum, knob.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             raise _wrong(knob, given, where, _range(low, high))
+        if not abs(value) < 2**63:  # NaN, too, which is neither below nor above a limit.
+            raise _wrong(knob, given, where, "a number below 2^63")
     if knob.choices and value is not None and value not in knob.choices:
         raise _wrong(knob, given, where, "one of " + ", ".join(knob.choices))
     return value
@@ -35,8 +38,9 @@ def _typed(knob: Knob, given: Any, where: str) -> Any:
     if knob.kind is int:
         if isinstance(given, int) and not isinstance(given, bool):
             return given
-        if isinstance(given, str) and _is_whole(given):
-            return int(given)
+        if isinstance(given, str):
+            with suppress(ValueError):
+                return int(given)
         raise _wrong(knob, given, where, "a whole number")
     if knob.kind is float:
         if isinstance(given, int | float) and not isinstance(given, bool):
@@ -48,10 +52,6 @@ def _typed(knob: Knob, given: Any, where: str) -> Any:
     if isinstance(given, str):
         return given
     raise _wrong(knob, given, where, "text in quotes")
-
-
-def _is_whole(text: str) -> bool:
-    return text.strip().lstrip("+-").replace("_", "").isdigit()
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -94,6 +94,24 @@ def test_wrong_settings_say_what_to_do(tmp_path: Path, text: str, says: str) -> 
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("NODE_ID", "+-5", "a whole number"),
+        ("NODE_ID", "5__0", "a whole number"),
+        ("NODE_ID", "²", "a whole number"),
+        ("NODE_ID", "9" * 5000, "a whole number"),
+        ("ENGINE__FLUSH__PUT_RATE_MAX_PER_S", "nan", "a number below 2^63"),
+        ("ENGINE__FLUSH__PUT_RATE_MAX_PER_S", "inf", "a number below 2^63"),
+        ("LOG__TOPICS_MAX", "9" * 400, "a number below 2^63"),
+    ],
+)
+def test_a_number_that_no_setting_can_have_is_refused(variable: str, text: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"STREAMLOG_{variable}") as refused:
+        settings.load(None, {f"STREAMLOG_{variable}": text})
+    assert says in str(refused.value)
+
+
 def test_a_missing_file_and_an_unknown_variable_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="No such file"):
         settings.load(tmp_path / "none.toml", {})
