@@ -145,11 +145,16 @@ class _Opening:
         if offload is None:
             offload = ThreadOffload(threads_for(self._plan, self._config))
             built.push_async_callback(offload.close)
+        registry = CollectorRegistry()
+        if components.registry is not None:
+            # A registry takes each metric once, and the caller's may see several engines in turn.
+            components.registry.register(registry)
+            built.callback(components.registry.unregister, registry)
         return Runtime(
             components.clock or SystemClock(),
             components.random or SystemRandom(),
             offload,
-            components.registry or CollectorRegistry(),
+            registry,
         )
 
     async def _open_metadata(

@@ -35,7 +35,10 @@ from streamlog.wal.config import WalMode
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Parts to use in place of those that `open` would build; they stay open when it closes."""
+    """Parts to use in place of those that `open` would build; they stay open when it closes.
+
+    `registry` shows the engine's metrics while it is open; engines opened in turn may share it.
+    """
 
     clock: Clock | None = None
     random: Random | None = None
