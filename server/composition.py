@@ -110,7 +110,16 @@ def compose(
     resources = _resources(backend, settings, clients)
     topics = TopicMetrics(backend.registry, lambda name: logs.topic(name) is not None)
     polls = _long_polls(backend, resources.metrics)
-    parts = RecordParts(logs, clock, authorize, limits, topics, clients, backend.offload)
+    parts = RecordParts(
+        logs=logs,
+        clock=clock,
+        authorize=authorize,
+        limits=limits,
+        topics=topics,
+        clients=clients,
+        metrics=resources.metrics,
+        offload=backend.offload,
+    )
     may_auto_create = bool(settings.broker.auto_create_topics_enable)
     admin = AdminService(
         logs,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from streamlog.errors import StreamlogError
+
 NO_CLIENT_ID = "(none)"
 OTHER_CLIENT_IDS = "(other)"
 _LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -135,6 +137,13 @@ class ServerMetrics:
             ["method", "status"],
             registry=registry,
         )
+        self._appends_failed = Counter(
+            "streamlog_appends_failed",
+            "Partitions of produce requests and appends to streams that were answered with an "
+            "error, by the error's name; the request or stream that carries them ends as OK.",
+            ["error"],
+            registry=registry,
+        )
         self.requests_active = Gauge(
             "streamlog_requests_active",
             "Requests under way, long polls and open streams included.",
@@ -199,3 +208,7 @@ class ServerMetrics:
             "1 when the gRPC port listens beyond loopback without TLS.",
             registry=registry,
         )
+
+    def append_failed(self, error: StreamlogError) -> None:
+        """A partition of a produce request, or an append to a stream, is answered with `error`."""
+        self._appends_failed.labels(type(error).__name__).inc()

@@ -31,17 +31,21 @@ SERVICE = "streamlog.v1.StreamService"
 class _AppendAnswer:
     """The answer to one message of an Append call."""
 
-    __slots__ = ("_correlation_id", "_sequenced")
+    __slots__ = ("_correlation_id", "_metrics", "_sequenced")
 
-    def __init__(self, correlation_id: int, sequenced: SequencedAppend) -> None:
+    def __init__(
+        self, correlation_id: int, sequenced: SequencedAppend, metrics: ServerMetrics
+    ) -> None:
         self._correlation_id = correlation_id
         self._sequenced = sequenced
+        self._metrics = metrics
 
     async def message(self) -> bytes:
         response = stream_pb2.AppendResponse(correlation_id=self._correlation_id)
         try:
             result = await self._sequenced.result()
         except StreamlogError as error:
+            self._metrics.append_failed(error)
             response.error.CopyFrom(to_proto(error))
         else:
             response.base_offset = result.base_offset
@@ -212,12 +216,13 @@ class GrpcStream:
                 correlation_id = request.correlation_id
                 sequenced = await self._streams.append(context, _append_call(request))
             except StreamlogError as error:
+                self._metrics.append_failed(error)
                 return Refusal(
                     stream_pb2.AppendResponse(
                         correlation_id=correlation_id, error=to_proto(error)
                     ).SerializeToString()
                 )
-            return _AppendAnswer(correlation_id, sequenced)
+            return _AppendAnswer(correlation_id, sequenced, self._metrics)
 
         with self._budgets.of(context.peer) as budget:
             await Pipeline(reader(rpc), rpc.write, start, budget, self._drain).run()

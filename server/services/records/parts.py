@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.server.context import Authorize
-from streamlog.server.metrics import ClientMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
 from streamlog.server.services.ports import Logs
 from streamlog.settings.limits import LimitsConfig
 
 
 @dataclass(frozen=True, slots=True)
 class RecordParts:
-    """Parts of the services that carry records. `topics` and `clients` count those records."""
+    """Parts of the services that carry records.
+
+    `topics` and `clients` count those records, `metrics` the appends that failed.
+    """
 
     logs: Logs
     clock: Clock
@@ -22,4 +25,5 @@ class RecordParts:
     limits: LimitsConfig
     topics: TopicMetrics
     clients: ClientMetrics
+    metrics: ServerMetrics
     offload: Offload

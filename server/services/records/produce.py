@@ -23,7 +23,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import TopicMetrics
+from streamlog.server.metrics import ServerMetrics, TopicMetrics
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
@@ -48,7 +48,7 @@ class _Sequenced(NamedTuple):
 class SequencedProduce:
     """One request whose batches have their places; `results` waits until they are durable."""
 
-    __slots__ = ("_clock", "_deadline", "_metrics", "_topics", "_wait_durable")
+    __slots__ = ("_clock", "_counts", "_deadline", "_metrics", "_topics", "_wait_durable")
 
     def __init__(
         self,
@@ -57,12 +57,14 @@ class SequencedProduce:
         wait_durable: bool,
         deadline: float,
         clock: Clock,
-        metrics: TopicMetrics,
+        counts: TopicMetrics,
+        metrics: ServerMetrics,
     ) -> None:
         self._topics = topics
         self._wait_durable = wait_durable
         self._deadline = deadline
         self._clock = clock
+        self._counts = counts
         self._metrics = metrics
 
     async def results(self) -> list[ProduceTopicResult]:
@@ -88,16 +90,16 @@ class SequencedProduce:
     async def _result(self, topic: str, part: _Sequenced) -> ProducePartitionResult:
         outcome = part.outcome
         if isinstance(outcome, StreamlogError):
-            return ProducePartitionResult(part.partition, outcome)
+            return self._failed(part, outcome)
         if not self._wait_durable:
             return ProducePartitionResult(part.partition, None)
         try:
             info = await self._durable(outcome)
         except StreamlogError as error:
-            return ProducePartitionResult(part.partition, error)
+            return self._failed(part, error)
         if not info.is_duplicate:
             records = info.last_offset - info.base_offset + 1
-            self._metrics.produced(topic, records, part.size_bytes)
+            self._counts.produced(topic, records, part.size_bytes)
         return ProducePartitionResult(
             part.partition,
             None,
@@ -106,6 +108,10 @@ class SequencedProduce:
             info.log_start_offset,
             info.is_duplicate,
         )
+
+    def _failed(self, part: _Sequenced, error: StreamlogError) -> ProducePartitionResult:
+        self._metrics.append_failed(error)
+        return ProducePartitionResult(part.partition, error)
 
     async def _durable(self, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
         if isinstance(ack, asyncio.Future) and ack.done():
@@ -144,7 +150,8 @@ class ProduceService:
         self._clock = parts.clock
         self._authorize = parts.authorize
         self._limits = parts.limits
-        self._metrics = parts.topics
+        self._topics = parts.topics
+        self._metrics = parts.metrics
         self._auto_create = auto_create
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
@@ -165,6 +172,7 @@ class ProduceService:
             wait_durable=call.wait_durable,
             deadline=deadline,
             clock=self._clock,
+            counts=self._topics,
             metrics=self._metrics,
         )
         try:

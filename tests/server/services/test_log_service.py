@@ -436,3 +436,34 @@ def test_a_message_over_the_limit_is_refused() -> None:
             await node.log_stub.Produce(produce_request(batch(b"x")))
 
     asyncio.run(main())
+
+
+def test_an_append_that_fails_is_counted_by_its_error() -> None:
+    """The request, or the stream of requests, that carries it ends as OK."""
+
+    async def main() -> None:
+        async with running() as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+
+            async def refuse(*_: object) -> Any:
+                raise errors.DiskFull("there is no room for the write-ahead log")
+
+            log.append = refuse  # type: ignore[assignment, method-assign]
+            answer = only(await node.log_stub.Produce(produce_request(batch(b"a"))))
+            assert isinstance(from_proto(answer.error), errors.DiskFull)
+            assert node.metric("streamlog_appends_failed_total", error="DiskFull") == 1
+            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            failed.set_exception(errors.OutcomeUnknown("the write may have happened"))
+
+            async def fail(*_: object) -> Any:
+                return failed
+
+            log.append = fail  # type: ignore[assignment, method-assign]
+            call = node.log_stub.ProduceStream()
+            await call.write(log_pb2.ProduceStreamRequest(request=produce_request(batch(b"a"))))
+            await call.done_writing()
+            assert only((await Answers(call).read()).response).error.name == "OutcomeUnknown"
+            assert node.metric("streamlog_appends_failed_total", error="OutcomeUnknown") == 1
+            assert await call.code() is grpc.StatusCode.OK
+
+    asyncio.run(main())
