@@ -125,6 +125,7 @@ def compose(
         logs,
         settings,
         node_id=settings.node.node_id,
+        clock=clock,
         authorize=authorize,
         metrics=resources.metrics,
         topic_metrics=topics,

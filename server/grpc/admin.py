@@ -146,6 +146,7 @@ class GrpcAdmin:
         self, context: RequestContext, request: admin_pb2.DescribeTopicsRequest, _: Rpc
     ) -> admin_pb2.DescribeTopicsResponse:
         _check_count(len(request.names))
+        deadline = self._admin.open_deadline(context)
         response = admin_pb2.DescribeTopicsResponse()
         for name in request.names:
             out = response.topics.add(name=name)
@@ -159,7 +160,7 @@ class GrpcAdmin:
             out.topic_id = topic.topic_id
             out.configs.update(topic.configs)
             out.capped_configs.update(self._admin.capped(topic.configs))
-            for described in await self._admin.partitions(name, topic.partitions):
+            for described in await self._admin.partitions(name, topic.partitions, deadline):
                 self._set_partition(out.partitions.add(), described)
         return response
 

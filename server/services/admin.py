@@ -17,6 +17,7 @@ from streamlog.errors import (
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import PartitionDescription
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -26,7 +27,12 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
-from streamlog.server.services.ports import Logs, TopicDescription, opened_within
+from streamlog.server.services.ports import (
+    Logs,
+    TopicDescription,
+    open_deadline,
+    opened_until,
+)
 from streamlog.server.services.support.in_order import in_order
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
@@ -82,6 +88,7 @@ class AdminService:
         settings: Settings,
         *,
         node_id: int,
+        clock: Clock,
         authorize: Authorize,
         metrics: ServerMetrics,
         topic_metrics: TopicMetrics,
@@ -90,6 +97,7 @@ class AdminService:
         self._logs = logs
         self._settings = settings
         self.node_id = node_id
+        self._clock = clock
         self._authorize = authorize
         self._metrics = metrics
         self._topic_metrics = topic_metrics
@@ -147,18 +155,20 @@ class AdminService:
             )
         return topic
 
-    async def partitions(self, topic: str, count: int) -> list[DescribedPartition]:
-        """All partitions of the topic as they are now, each with its own error."""
-        return await in_order([self.partition(topic, number) for number in range(count)])
+    def open_deadline(self, context: RequestContext) -> float:
+        """Until when a request waits for partitions, of all its topics together, to open."""
+        return open_deadline(context, self._clock, self._settings.limits)
 
-    async def partition(self, topic: str, partition: int) -> DescribedPartition:
-        """The partition as it is now, or its error."""
+    async def partitions(self, topic: str, count: int, deadline: float) -> list[DescribedPartition]:
+        """All partitions of the topic as they are now, each with its own error."""
+        return await in_order([self._partition(topic, number, deadline) for number in range(count)])
+
+    async def _partition(self, topic: str, partition: int, deadline: float) -> DescribedPartition:
         key = TopicPartition(topic, partition)
         try:
             log = self._logs.open_log(key)
             if log is None:
-                wait_s = self._settings.limits.open_wait_ms / 1000
-                log = await opened_within(wait_s, self._logs.log(key), key)
+                log = await opened_until(deadline, self._clock, self._logs.log(key), key)
             return DescribedPartition(partition, self._logs.leader_of(key), log.describe())
         except StreamlogError as error:
             return DescribedPartition(partition, self._logs.leader_of(key), error=error)

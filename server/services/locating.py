@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.stream_slices import LiesOnStreams
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
@@ -24,6 +25,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs, opened_within
+from streamlog.server.services.support.in_order import in_order
 from streamlog.settings.limits import LimitsConfig
 
 WINDOWS_MAX = 100_000
@@ -135,10 +137,12 @@ class LocateService:
     async def _located(self, windows: Sequence[OffsetWindow]) -> AsyncIterator[LocatedPart]:
         # The pin was put before this call, so objects that the fold has from here on are kept.
         revision = await self._metadata.catch_up()
+        keys = {TopicPartition(window.topic, window.partition): None for window in windows}
+        opened = await in_order([self._opened(key) for key in keys])
+        logs = dict(zip(keys, opened, strict=True))
         sections: list[LocateSection] = []
         for number, window in enumerate(windows):
-            key, wait_s = TopicPartition(window.topic, window.partition), self._limits.open_wait_ms
-            log = await opened_within(wait_s / 1000, self._logs.log(key), key)
+            log = logs[TopicPartition(window.topic, window.partition)]
             if not isinstance(log, LiesOnStreams):
                 raise Invalid(f"{window.topic} has no objects that could be read past its node")
             sections += [
@@ -157,6 +161,10 @@ class LocateService:
             yield LocatedPart(revision, runs)
         async for objects in locating.objects():
             yield LocatedPart(revision, objects=objects)
+
+    async def _opened(self, key: TopicPartition) -> AbstractLog:
+        """Waits for each partition by itself: a plan has none that it could do without."""
+        return await opened_within(self._limits.open_wait_ms / 1000, self._logs.log(key), key)
 
 
 def _check_apart(windows: Sequence[OffsetWindow]) -> None:

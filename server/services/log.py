@@ -24,7 +24,7 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.services.ports import Logs, opened_until
+from streamlog.server.services.ports import Logs, open_deadline, opened_until
 from streamlog.server.services.records.fetch import check_leader_epoch
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
@@ -66,7 +66,7 @@ class LogService:
         def ask(log: AbstractLog, value: int | None) -> Awaitable[TimestampAndOffset]:
             return log.offset_for_timestamp(value or 0, isolation)
 
-        deadline = self._open_deadline(context)
+        deadline = open_deadline(context, self._clock, self._limits)
         return await in_order(
             [
                 self._answer(context, Operation.DESCRIBE, question, ask, deadline)
@@ -82,18 +82,13 @@ class LogService:
         async def ask(log: AbstractLog, value: int | None) -> EpochEndOffset:
             return log.end_offset_for_epoch(value or 0)
 
-        deadline = self._open_deadline(context)
+        deadline = open_deadline(context, self._clock, self._limits)
         return await in_order(
             [
                 self._answer(context, Operation.DESCRIBE, question, ask, deadline)
                 for question in questions
             ]
         )
-
-    def _open_deadline(self, context: RequestContext) -> float:
-        """How long a question without a timeout of its own waits for partitions to open."""
-        deadline = self._clock.monotonic() + self._limits.open_wait_ms / 1000
-        return deadline if context.deadline is None else min(deadline, context.deadline)
 
     async def delete_records(
         self, context: RequestContext, questions: Sequence[PartitionQuestion], timeout_ms: int = 0

@@ -11,6 +11,8 @@ from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
+from streamlog.server.context import RequestContext
+from streamlog.settings.limits import LimitsConfig
 
 
 class NamesPartitions(Protocol):
@@ -32,6 +34,12 @@ def check_partitions(topics: Sequence[NamesPartitions], most: int) -> None:
             partitions=count,
             max_partitions=most,
         )
+
+
+def open_deadline(context: RequestContext, clock: Clock, limits: LimitsConfig) -> float:
+    """Until when a request without a timeout of its own waits for all its partitions to open."""
+    deadline = clock.monotonic() + limits.open_wait_ms / 1000
+    return deadline if context.deadline is None else min(deadline, context.deadline)
 
 
 async def opened_until(

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from prometheus_client import CollectorRegistry
+
 from streamlog import errors
+from streamlog.model.located import OffsetWindow
+from streamlog.model.partition import TopicPartition
+from streamlog.server.context import RequestContext, allow_all
+from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.services.admin import AdminService
+from streamlog.server.services.locating import LocateService
+from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
+from tests.engine.remote import LoopClock, virtually
 from tests.support.log_insides import factory_of
 from tests.support.running_node import RunningNode, running_node
-from tests.support.server_harness import batch
+from tests.support.server_fakes import FakeLogs
+from tests.support.server_harness import batch, with_limits
 
 
 def produce_request(partition: int, timeout_ms: int = 30_000) -> log_pb2.ProduceRequest:
@@ -139,3 +153,63 @@ def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
             assert opens == 1, "an open is shared, and goes on without those who gave up"
 
     asyncio.run(main())
+
+
+class SlowLogs(FakeLogs):
+    """No partition is open; each opens `open_s` after it was asked for."""
+
+    staged = None
+
+    def __init__(self, open_s: float) -> None:
+        super().__init__()
+        self._open_s = open_s
+
+    def open_log(self, partition: TopicPartition) -> None:
+        return None
+
+    async def log(self, partition: TopicPartition) -> Any:
+        await asyncio.sleep(self._open_s)
+        return SimpleNamespace(slices=lambda start, end: [])
+
+
+def test_a_description_of_many_partitions_waits_once_for_all_of_them() -> None:
+    registry = CollectorRegistry()
+    admin = AdminService(
+        SlowLogs(3600),
+        with_limits(open_wait_ms=10_000),
+        node_id=1,
+        clock=LoopClock(),
+        authorize=allow_all,
+        metrics=ServerMetrics(registry),
+        topic_metrics=TopicMetrics(registry, lambda _: True),
+        auto_create=False,
+    )
+
+    async def scenario() -> None:
+        deadline = admin.open_deadline(RequestContext())
+        for topic in ("a", "b"):
+            described = await admin.partitions(topic, 100, deadline)
+            assert {type(partition.error) for partition in described} == {errors.DeadlinePassed}
+
+    assert virtually(scenario) == pytest.approx(10)
+
+
+def test_partitions_whose_records_are_looked_for_open_side_by_side() -> None:
+    class Metadata:
+        async def catch_up(self) -> int:
+            return 1
+
+    locating = LocateService(
+        SlowLogs(1),
+        Metadata(),  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        authorize=allow_all,
+        limits=LimitsConfig(),
+    )
+
+    async def scenario() -> None:
+        windows = [OffsetWindow("t", partition, 0, 5) for partition in range(64)]
+        async with aclosing(locating.locate(RequestContext(), windows)) as parts:
+            assert len([part async for part in parts]) == 1
+
+    assert virtually(scenario) == pytest.approx(2)
