@@ -13,6 +13,7 @@ from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.lookup.lookup import Lookup
+from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.session import MetadataSession
 
 
@@ -38,6 +39,10 @@ def garbage_of(metadata: MetadataSession) -> Garbage:
 
 def lookup_of(metadata: MetadataSession) -> Lookup:
     return metadata._lookup
+
+
+def liveness_of(metadata: MetadataSession) -> Liveness:
+    return metadata._liveness
 
 
 def allocator_of(metadata: MetadataSession) -> ObjectIdAllocator:

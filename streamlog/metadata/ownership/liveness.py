@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from streamlog.errors import NotFound, StreamlogError
-from streamlog.kvstore.interface import Put, ValueIs
+from streamlog.kvstore.interface import Put
 from streamlog.metadata.backoff import is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, lease
@@ -52,6 +52,13 @@ class Liveness:
         kv = await self._kv.get(key)
         if kv is None or not fence.decode(kv.value).is_live:
             return
-        self._lease_id = await self._kv.grant_lease(self._ttl_ms)
-        put = Put(lease.key(self._prefix, self._tenure), lease.VALUE, self._lease_id)
-        await self._kv.txn([ValueIs(key, kv.value)], [put])
+        lease_id = await self._kv.grant_lease(self._ttl_ms)
+        put = Put(lease.key(self._prefix, self._tenure), lease.VALUE, lease_id)
+        try:
+            result = await self._kv.txn([fence.is_live(key)], [put])
+        except NotFound:
+            log.warning("a new lease ended before its key was put: the metadata store is slow")
+            return
+        # A lease without its key is invisible to other nodes: the next tick must not keep it alive.
+        if result.succeeded:
+            self._lease_id = lease_id

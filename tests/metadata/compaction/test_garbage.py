@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.compaction.collect.collector import CollectorConfig
-from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.kvstore.interface import KeyValue, Put, prefix_end
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.compaction.garbage import LATE_IDS_MAX
 from streamlog.metadata.config import MetadataConfig
@@ -17,9 +18,15 @@ from streamlog.metadata.journal.object_ids import BITS, BLOCK_IDS, ObjectIds, wi
 from streamlog.metadata.keys import fence, head, id_block, pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
-from tests.metadata.scripted_kv import ScriptedKV
+from tests.metadata.scripted_kv import ScriptedKV, writes
 from tests.metadata.world import World, append, create, new_object
-from tests.support.metadata_insides import fold_of, follower_of, garbage_of, skip_ids
+from tests.support.metadata_insides import (
+    fold_of,
+    follower_of,
+    garbage_of,
+    liveness_of,
+    skip_ids,
+)
 from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
@@ -322,17 +329,73 @@ def test_the_oldest_pin_counts() -> None:
     asyncio.run(main())
 
 
+async def lease_keys(world: World) -> list[KeyValue]:
+    return list((await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs)
+
+
+async def lose_lease(world: World) -> int:
+    (kv,) = await lease_keys(world)
+    await world.kv.revoke_lease(kv.lease_id)
+    assert not await lease_keys(world)
+    return kv.lease_id
+
+
 def test_a_lost_lease_is_replaced_while_the_tenure_lives() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure() as metadata:
-            (found,) = (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
-            await world.kv.revoke_lease(found.lease_id)
-            assert not (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
-            await metadata._liveness.tick()
-            (again,) = (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
-            assert again.lease_id != found.lease_id
-        assert not (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
+            lost = await lose_lease(world)
+            await liveness_of(metadata).tick()
+            (again,) = await lease_keys(world)
+            assert again.lease_id != lost
+        assert not await lease_keys(world)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fate", ["away", "dropped", "refused"])
+def test_a_lease_whose_key_was_not_put_is_replaced_again(fate: str) -> None:
+    """Without the key the tenure looks dead, although the lease itself is kept alive."""
+
+    async def main() -> None:
+        world = World()
+        kv = ScriptedKV(world.kv)
+        kv.matches = writes("l")
+        async with world.tenure(kv=kv) as metadata:
+            await lose_lease(world)
+            kv.plan = [fate]
+            await liveness_of(metadata).tick()
+            assert not await lease_keys(world)
+            await liveness_of(metadata).tick()
+            assert len(await lease_keys(world)) == 1
+
+    asyncio.run(main())
+
+
+class SlowLeases(ScriptedKV):
+    """Answers so late that a new lease has ended."""
+
+    is_slow = False
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        lease_id: int = await self._kv.grant_lease(ttl_ms)
+        if self.is_slow:
+            await self._kv.revoke_lease(lease_id)
+        return lease_id
+
+
+def test_a_lease_that_ends_before_its_key_is_put_ends_no_tenure() -> None:
+    async def main() -> None:
+        world = World()
+        kv = SlowLeases(world.kv)
+        async with world.tenure(kv=kv) as metadata:
+            await lose_lease(world)
+            kv.is_slow = True
+            await liveness_of(metadata).tick()
+            kv.is_slow = False
+            await liveness_of(metadata).tick()
+            assert len(await lease_keys(world)) == 1
+            await create(metadata)
 
     asyncio.run(main())
 
