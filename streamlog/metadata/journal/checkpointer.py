@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,6 +28,8 @@ from typing import TypeVar
 from streamlog.errors import (
     MetadataUnavailable,
     ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
     StreamlogError,
     TenureFenced,
 )
@@ -379,9 +381,24 @@ class Checkpointer:
         kv = await self._kv.get(checkpoint.key(self._prefix))
         named = _names(kv)
         gone = sorted(self._own_files - named)
-        if gone and await self._lineage.check():
-            await self._ask(self._store.delete(gone))
+        if await self._delete_files(gone):
             self._own_files.difference_update(gone)
+
+    async def _delete_files(self, names: Sequence[str]) -> bool:
+        """Deletes unused files; False: the store does not allow it now.
+
+        A refusal fails no checkpoint, because the new one is in use already: otherwise a bucket
+        whose policy denies deletion would get a new checkpoint at each retry. The next checkpoint
+        tries again. Errors: LineageFenced.
+        """
+        try:
+            if not names or not await self._lineage.check():
+                return False
+            await self._ask(self._store.delete(names))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("%d unused checkpoint files were not deleted: %s", len(names), error)
+            return False
+        return True
 
     async def _sweep_when_due(self) -> None:
         now = self._clock.monotonic()
@@ -413,10 +430,7 @@ class Checkpointer:
             tenure = checkpoint.tenure_of_name(name)
             if tenure is not None and tenure not in live and name not in named:
                 gone.append(name)
-        if not gone or not await self._lineage.check():
-            return []
-        await self._ask(self._store.delete(gone))
-        return gone
+        return gone if await self._delete_files(gone) else []
 
 
 def _names(kv: KeyValue | None) -> set[str]:

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable, TenureFenced
+from streamlog.errors import (
+    Corrupt,
+    MetadataUnavailable,
+    StoreUnavailable,
+    TenureFenced,
+    Unauthorized,
+)
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, prefix_end
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
@@ -18,6 +24,7 @@ from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ListPage, ObjectStore
+from streamlog.objectstore.memory import MemoryObjectStore
 from tests.metadata.counting_store import CountingStore
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints
 from tests.metadata.world import World, append, create, new_object, ranges_of
@@ -360,6 +367,39 @@ def test_files_that_no_pointer_names_are_swept() -> None:
         assert await files(world) == ["checkpoint/1.1/2", "checkpoint/3.1/7"]
         for metadata in (first, second, live):
             await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+class DeniesDeletion(MemoryObjectStore):
+    """A store whose policy allows everything but deletion."""
+
+    is_denied = True
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        if self.is_denied:
+            raise Unauthorized("no", resource=keys[0], operation="delete")
+        await super().delete(keys)
+
+
+def test_a_store_that_denies_deletion_fails_no_checkpoint() -> None:
+    """Once, each checkpoint counted as failed, so that the next one was written at once."""
+
+    async def main() -> None:
+        world = World()
+        world.store = store = DeniesDeletion(world.clock)
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            for count in (1, 2, 3):
+                await append(metadata, stream, 1)
+                await metadata.checkpoint()
+                assert len(await files(world)) == count
+            await store.put("checkpoint/9.1/1", [b"of a tenure that is no more"])
+            assert await checkpointer_of(metadata).sweep_files() == []
+            store.is_denied = False
+            await append(metadata, stream, 1)
+            await metadata.checkpoint()
+            assert await files(world) == ["checkpoint/1.1/4", "checkpoint/9.1/1"]
 
     asyncio.run(main())
 
