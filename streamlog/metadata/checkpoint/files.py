@@ -31,6 +31,7 @@ from streamlog.format.ranged_gets import plan_gets
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.keys.checkpoint import FileRef
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.object_reader import get_exactly
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
@@ -67,8 +68,8 @@ class Levels:
 async def read_level(store: ObjectStore, ref: FileRef, offload: Offload) -> LevelFile:
     """One GET of the file's tail. Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
     length = ref.size_bytes - ref.tail_position
-    data = await store.get(ref.name, ref.tail_position, length)
-    if len(data) != length or length < 4 or tail_crc(data) != ref.tail_crc32c:
+    data = await get_exactly(store, ref.name, ref.tail_position, length)
+    if length < 4 or tail_crc(data) != ref.tail_crc32c:
         raise Corrupt(
             f"the checkpoint file {ref.name} is not the one that the metadata names",
             object_key=ref.name,
@@ -129,15 +130,7 @@ class CheckpointReader:
     async def read(self, level: LevelFile, start: int, end: int) -> Buffer:
         """The bytes of a run of blocks, without the cache."""
         self.gets += 1
-        data = await self._store.get(level.ref.name, start, end - start)
-        if len(data) != end - start:
-            raise Corrupt(
-                f"the checkpoint file {level.ref.name} ends before byte {end}",
-                object_key=level.ref.name,
-                start=start,
-                end=end,
-            )
-        return data
+        return await get_exactly(self._store, level.ref.name, start, end - start)
 
     async def _block(
         self,

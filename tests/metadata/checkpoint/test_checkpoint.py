@@ -474,6 +474,30 @@ def test_a_damaged_checkpoint_file_is_corrupt_and_named(part: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("bytes_left", [0, 20])
+def test_a_checkpoint_file_that_is_cut_short_is_corrupt_and_named(bytes_left: int) -> None:
+    """A GET past the end of an object is refused as Invalid: that is not the caller's mistake."""
+
+    async def main() -> None:
+        world = World()
+        async with world.tenure(delta_bytes_min=0) as metadata:
+            (stream,) = await create(metadata)
+            await append(metadata, stream, 3)
+            await metadata.checkpoint()
+            base = follower_of(metadata).state.levels.base
+            assert base is not None
+            name = base.ref.name
+            whole = bytes(await world.store.get(name))
+            await world.store.put(name, [whole[:bytes_left]])
+            with pytest.raises(Corrupt) as in_use:
+                await ranges_of(metadata, stream)
+            with pytest.raises(Corrupt) as opening:
+                await world.open(2)
+            assert in_use.value.object_key == opening.value.object_key == name
+
+    asyncio.run(main())
+
+
 def test_a_look_up_survives_a_checkpoint_that_deletes_its_file() -> None:
     async def main() -> None:
         world = World()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamlog.kvstore.interface import Delete, Put
 from streamlog.metadata.keys import head, id_block
 from streamlog.metadata.keys.space import prefix_of
@@ -275,5 +277,19 @@ def test_a_lost_checkpoint_file_is_found() -> None:
         files = (await cluster.store.list("checkpoint/")).objects
         await cluster.store.delete([info.key for info in files])
         assert only(await cluster.fsck(), Kind.METADATA_UNREADABLE).key in {f.key for f in files}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 20])
+def test_a_checkpoint_file_that_was_cut_short_is_found(bytes_left: int) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await filled(cluster)
+        names = {info.key for info in (await cluster.store.list("checkpoint/")).objects}
+        for name in names:
+            whole = bytes(await cluster.store.get(name))
+            await cluster.store.put(name, [whole[:bytes_left]])
+        assert only(await cluster.fsck(), Kind.METADATA_UNREADABLE).key in names
 
     run(scenario)

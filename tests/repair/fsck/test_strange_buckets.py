@@ -11,6 +11,7 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.object.footer import ObjectFooter, ObjectIdentity
 from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_trailer, read_trailer
+from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.metadata.keys import checkpoint as checkpoint_key
 from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
@@ -23,6 +24,7 @@ from streamlog.repair.recover.streams import WINDOW_IDS, _Footers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
 from tests.repair.cluster import Cluster, append, read, recovered, run
+from tests.support.metadata_insides import follower_of
 
 BLOCK = 1 << 20
 NAMED = CheckpointPointer(7, {}, FileRef(Tenure(1, 1), 2, 100, 50, 1), None)
@@ -124,6 +126,31 @@ def test_a_damaged_checkpoint_may_have_told_of_trims() -> None:
         async with cluster.node() as engine:
             stream = await engine.streams.open_stream(stream.stream_id)
             assert list(await read(stream)) == list(range(15, 21))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 20])
+def test_a_checkpoint_whose_base_was_cut_short_is_left_out(bytes_left: int) -> None:
+    """Once, recovery ended with Invalid, and only deleting the file by hand helped."""
+
+    async def scenario() -> None:
+        cluster = Cluster(config=StreamEngineConfig(metadata=MetadataConfig(delta_bytes_min=0)))
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"0", b"1")
+            await engine.metadata.checkpoint()
+            base = follower_of(engine.metadata).state.levels.base
+            await append(stream, b"2")
+        assert base is not None
+        whole = bytes(await cluster.store.get(base.ref.name))
+        await cluster.store.put(base.ref.name, [whole[:bytes_left]])
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        assert len(report.of_kind(Kind.CHECKPOINT_CORRUPT)) == 1
+        async with cluster.node() as engine:
+            stream = await engine.streams.open_stream(stream.stream_id)
+            assert await read(stream) == {0: b"0", 1: b"1", 2: b"2"}
 
     run(scenario)
 
