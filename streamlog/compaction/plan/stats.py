@@ -38,10 +38,6 @@ class ObjectStats:
     def memory_bytes(self) -> int:
         return FIXED_BYTES + 40 * len(self.rows)
 
-    @property
-    def data_bytes(self) -> int:
-        return self.totals[-1]
-
     def bytes_between(self, first_stream: int, end_stream: int) -> int:
         """The bytes of streams first (inclusive) to end (exclusive)."""
         streams = self.rows.streams
