@@ -133,7 +133,7 @@ class ClosingModel:
                 continue
             after = state.with_node(tenure, view=None).spend("open")
             kind = "open"
-            if is_open and fences[holder][0] and self.mutant != "open does not look at CLOSED":
+            if is_open and fences[holder][0] and self.mutant != "open does not check for CLOSED":
                 if not state.budget.force:
                     continue
                 kind, after = "force", after.spend("force")
@@ -158,16 +158,16 @@ class ClosingModel:
                 streams=put(state.streams, stream, (epoch, tenure, False)),
             )
             if state.streams[stream][:2] != (epoch, tenure):
-                after = after._replace(bad="a stream was closed by who does not hold it")
+                after = after._replace(bad="a stream was closed by a tenure that does not hold it")
             if (stream, epoch) not in state.asked:
-                after = after._replace(bad="a stream was closed under an epoch nobody asked for")
+                after = after._replace(bad="a stream was closed under another epoch than asked for")
             return ("close applied", tenure, stream), after.with_node(tenure, seq=seq, closing=None)
         if not fence[0]:
             return ("close refused", tenure), state.with_node(tenure, closing=None)
         # The gen has changed: fold, strip by epoch, send the rest again.
         now = state.streams[stream]
         is_mine = now[1] == tenure and (
-            now[0] == epoch or self.mutant == "close sent again whatever the epoch is"
+            now[0] == epoch or self.mutant == "a repeated close does not compare the epoch"
         )
         after = self._folded(state, tenure)
         if not is_mine:
@@ -178,7 +178,7 @@ class ClosingModel:
     def _folded(self, state: State, tenure: int) -> State:
         """Reads the gen and folds every move up to it: lost streams are given up."""
         own = state.nodes[tenure].own
-        if self.mutant != "gen is taken without the moves up to it":
+        if self.mutant != "gen is used before the moves up to it are folded":
             own = tuple(
                 epoch if epoch is not None and state.streams[s][:2] == (epoch, tenure) else None
                 for s, epoch in enumerate(own)
@@ -193,7 +193,7 @@ class ClosingModel:
         is_stale = fence[1] != gen and mutant != "open does not compare the holder's gen"
         if is_stale or not own[0]:
             return ("move refused", tenure), state
-        bump = 0 if holder == tenure and mutant == "reopening bumps no gen" else 1
+        bump = 0 if holder == tenure and mutant == "a reopen does not raise the own gen" else 1
         after = state._replace(fences=put(state.fences, holder, (fence[0], fence[1] + bump)))
         if is_all:
             streams = tuple(s for s, row in enumerate(state.streams) if row[1] == holder)
@@ -208,7 +208,7 @@ class ClosingModel:
                 after = after._replace(bad="an open stream was taken from a live holder")
             opens = not is_all or is_open or mutant == "ALL opens closed streams"
             if is_all and opens and not is_open:
-                after = after._replace(bad="a closed stream came to be open unasked")
+                after = after._replace(bad="a closed stream was opened without a request")
             after = after._replace(streams=put(after.streams, stream, (new, tenure, opens)))
             if opens:
                 after = self._handed_out(after, tenure, stream, new)

@@ -215,15 +215,15 @@ class CompactorsModel:
         one, mutant = state.compactors[number], self.mutant
         if not one.is_up or not one.is_sent or one.seq + 1 != seq or one.job != job:
             return state
-        is_in = state.heads[number] >= seq and mutant != "refusal taken for x moved"
+        is_in = state.heads[number] >= seq and mutant != "every refusal counts as a change of x"
         if is_applied or is_in:
             return state.with_compactor(number, seq=seq, job=None, is_sent=False)
         if state.sealed[number]:
             return state.with_compactor(number, is_up=False, job=None)
         seq_now = state.heads[number]
-        if mutant == "outputs are offered again unlooked":
+        if mutant == "outputs are offered again without a check":
             is_kept = True
-        elif mutant == "looks only whether the inputs live":
+        elif mutant == "the check asks only whether inputs are live":
             live = {row[2] for row in state.rows}
             is_kept = bool(live & job.inputs)
         else:
@@ -243,7 +243,10 @@ class CompactorsModel:
             if obj in state.committed:
                 if obj not in live:
                     yield ("gc deletes dead", obj), state._replace(store=state.store - {obj})
-            elif state.sealed[(obj - 100) // 10] or self.mutant == "gc by age, no seal":
+            elif (
+                state.sealed[(obj - 100) // 10]
+                or self.mutant == "orphans are deleted by age, without a seal"
+            ):
                 yield ("gc deletes orphan", obj), state._replace(store=state.store - {obj})
 
     def check(self, state: State) -> str | None:
@@ -254,7 +257,7 @@ class CompactorsModel:
             if start != at:
                 return "compaction changed content"
             if obj not in state.store:
-                return "live object is missing from the store"
+                return "a live object is missing from the store"
             at = end
         return None if at == state.end else "compaction changed content"
 

@@ -138,7 +138,7 @@ class DiskWalModel:
                 fence = state.fences[tenure]
                 if fence and fence.is_live:
                     # Only the tenure itself knows that its WAL is empty.
-                    is_drained = self.mutant == "whoever seals says drained"
+                    is_drained = self.mutant == "a seal by another tenure says drained"
                     yield ("seal", tenure), _seal(state, tenure, is_drained).spend("seal")
         for message, rest in delivered(state.net):
             base = state._replace(net=rest)
@@ -235,9 +235,9 @@ class DiskWalModel:
             return  # from a live holder only closed streams
         holds_wal = holder != B and is_open and not fence.is_drained
         in_hand = is_own_node and holder in state.disk.names
-        if self.mutant == "take-over does not look at drained":
+        if self.mutant == "take-over ignores the drained flag":
             holds_wal = False
-        if self.mutant == "any WAL in hand will do" and is_own_node:
+        if self.mutant == "take-over accepts a WAL that does not name the holder" and is_own_node:
             in_hand = True
         if not is_own_node and tenure != B and state.disk.entries:
             unreleased = [e for e in state.disk.entries if e not in state.disk.released]
@@ -276,7 +276,9 @@ class DiskWalModel:
                 after = state.with_node(B, own=None)._replace(stream=(state.stream[0], B, False))
                 yield ("closes the stream", B), after.spend("close")
         else:
-            is_empty = not node.queue or self.mutant == "drained with entries left"
+            is_empty = (
+                not node.queue or self.mutant == "the seal says drained while entries are left"
+            )
             after = state._replace(
                 nodes=put(state.nodes, tenure, down),
                 disk=state.disk._replace(released=frozenset()),
@@ -395,7 +397,7 @@ class DiskWalModel:
             elif record not in held:
                 return "an acknowledged record is in neither fold nor WAL"
         if any(o < len(values) and values[o] == v for o, v in state.given_up):
-            return "a record given up for lost came back"
+            return "a record whose loss was accepted came back"
         return None
 
 

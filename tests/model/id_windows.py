@@ -128,7 +128,7 @@ class IdWindowModel:
         if tenure.counter is None:
             yield ("reads counter", number), state.with_tenure(number, counter=state.counter)
             return
-        if tenure.counter != state.counter and self.mutant != "block taken without a compare":
+        if tenure.counter != state.counter and self.mutant != "a block is taken without a compare":
             yield ("block refused", number), state.with_tenure(number, counter=None)
             return
         block = tenure.counter + 1
@@ -137,7 +137,7 @@ class IdWindowModel:
 
     def _stores(self, state: State, number: int) -> Steps:
         tenure, taken = state.tenures[number], state.tenures[number].next
-        has_room = taken < tenure.floor + WINDOW or self.mutant == "window not kept"
+        has_room = taken < tenure.floor + WINDOW or self.mutant == "ids are stored past the window"
         if state.budget.objects and has_room and taken < BLOCK * len(tenure.blocks):
             after = state.with_tenure(number, next=taken + 1, open=tenure.open | {taken})
             message = ("PUT", number, taken)
@@ -175,13 +175,13 @@ class IdWindowModel:
             return
         message = ("COMMIT", number, ready[0] if ready else None, floor)
         after = state.with_tenure(number, is_sent=True)._replace(net=sent(state.net, message))
-        if self.mutant == "floor counts before its record is durable":
+        if self.mutant == "the floor rises before its record is durable":
             after = after.with_tenure(number, floor=floor)
         yield ("commits", number, tuple(closing), "floor", floor), after
 
     def _floor(self, tenure: Tenure, closing: set[int]) -> int:
         still = tenure.open - closing
-        if self.mutant == "floor passes ids that were given up":
+        if self.mutant == "the floor passes ids that were given up":
             still -= tenure.given_up
         return min(still, default=tenure.next)
 
@@ -208,7 +208,7 @@ class IdWindowModel:
     def _sweeps_own(self, state: State, number: int) -> Steps:
         tenure = state.tenures[number]
         under_way = {m[2] for m in state.net if m[0] == "PUT" and m[1] == number}
-        if self.mutant == "own sweep with a PUT under way":
+        if self.mutant == "a tenure sweeps its own id during the PUT":
             under_way = set()
         for position in tenure.given_up - under_way:
             after = state.with_tenure(
@@ -225,7 +225,7 @@ class IdWindowModel:
         tenure, mutant = state.tenures[number], self.mutant
         own = frozenset(obj for t, obj in state.committed if t == number)
         folded = (own, state.floors[number])
-        is_early = mutant == "sweep folds before the seal"
+        is_early = mutant == "a sweep folds before the seal"
         is_news = state.seen[number] != folded and state.swept[number] < 2
         if is_news and (tenure.is_sealed or is_early):
             after = state._replace(seen=put(state.seen, number, folded))
@@ -238,11 +238,11 @@ class IdWindowModel:
             return
         committed, floor = state.seen[number]
         end = min(floor + WINDOW, BLOCK * len(tenure.blocks))
-        if mutant == "sweep takes one block alone":
+        if mutant == "a sweep covers only one block of the tenure":
             end = min(end, BLOCK * (floor // BLOCK + 1))
         gone = {_object(tenure, position) for position in range(floor, end)} - committed
         store = frozenset(one for one in state.store if one[0] not in gone)
-        times = 2 if mutant == "no second sweep" else state.swept[number] + 1
+        times = 2 if mutant == "a sealed tenure is swept once only" else state.swept[number] + 1
         after = state._replace(store=store, swept=put(state.swept, number, times))
         yield ("sweeps", number, times), after
 
@@ -252,9 +252,9 @@ class IdWindowModel:
             return "two objects under one id"
         for number, obj in state.committed:
             if obj not in stored:
-                return "live object is missing from the store"
+                return "a live object is missing from the store"
             if stored[obj] != number:
-                return "live object has another tenure's bytes"
+                return "a live object has another tenure's bytes"
         committed = {obj for _, obj in state.committed}
         for obj, number in state.store:
             if obj in committed or state.swept[number] < 2 or state.tenures[number].is_up:

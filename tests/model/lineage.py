@@ -88,7 +88,7 @@ Steps = Iterator[tuple[Label, State]]
 
 ORDER = ("list", "read", "check", "raise", "wait", "check again", "store", "name", "done")
 BY_MUTANT = {
-    "lineage raised with the name": (
+    "the lineage is raised only with the name": (
         "list",
         "read",
         "check",
@@ -97,9 +97,9 @@ BY_MUTANT = {
         "name",
         "done",
     ),
-    "no grace": tuple(step for step in ORDER if step != "wait"),
-    "no second listing": tuple(step for step in ORDER if step != "check again"),
-    "checkpoint stored before the grace": (
+    "the rebuild does not wait": tuple(step for step in ORDER if step != "wait"),
+    "the bucket is not listed again": tuple(step for step in ORDER if step != "check again"),
+    "the checkpoint is stored before the wait": (
         *("list", "read", "check", "raise", "store", "wait", "check again", "name", "done"),
     ),
 }
@@ -163,7 +163,7 @@ class LineageModel:
     def _deletes(self, state: State) -> Steps:
         old = state.old
         assert old.named is not None
-        if state.lineage != (0, 0) and self.mutant != "compares nothing":
+        if state.lineage != (0, 0) and self.mutant != "the old node does not compare the lineage":
             yield ("old looks and stops",), state._replace(old=old._replace(is_stopped=True))
         elif not old.has_compared and (old.listed or state.objects & (old.dead | {ORPHAN})):
             yield ("old compares",), state._replace(old=old._replace(has_compared=True))
@@ -180,7 +180,11 @@ class LineageModel:
                 net = sent(net, file)
             changed = old._replace(listed=None, has_compared=False)
             yield ("old sweeps files",), state._replace(old=changed, net=net)
-        dead = old.dead if self.mutant == "deletes before the checkpoint" else old.named.dead
+        dead = (
+            old.dead
+            if self.mutant == "a dead object is deleted before its checkpoint"
+            else old.named.dead
+        )
         for key in (*sorted(dead), ORPHAN):
             if key in state.objects and key not in state.net:
                 changed = old._replace(has_compared=False)
@@ -238,13 +242,18 @@ class LineageModel:
         return self._next(state, index)
 
     def _raise(self, state: State, index: int, rebuild: Rebuild) -> State:
-        if self.mutant != "no If-Match" and state.lineage != rebuild.began_with:
+        if (
+            self.mutant != "the lineage is raised without If-Match"
+            and state.lineage != rebuild.began_with
+        ):
             return self._given_up(state, index)
         mine = (rebuild.began_with[0] + 1, index)
         return self._next(state._replace(lineage=mine), index, mine=mine)
 
     def _wait(self, state: State, index: int, _: Rebuild) -> State | None:
-        has_looked = state.old.is_stopped or self.mutant == "compares nothing"
+        has_looked = (
+            state.old.is_stopped or self.mutant == "the old node does not compare the lineage"
+        )
         return self._next(state, index) if has_looked and ORPHAN not in state.net else None
 
     def _store(self, state: State, index: int, rebuild: Rebuild) -> State:
@@ -252,7 +261,7 @@ class LineageModel:
 
     def _name(self, state: State, index: int, rebuild: Rebuild) -> State:
         mine = rebuild.mine
-        if self.mutant == "lineage raised with the name":
+        if self.mutant == "the lineage is raised only with the name":
             mine = (rebuild.began_with[0] + 1, index)
             state = state._replace(lineage=mine)
         elif state.lineage != mine:

@@ -83,7 +83,9 @@ class ProducersModel:
     def __init__(self, setup: Setup, mutant: str | None = None) -> None:
         self.mutant, self.setup = mutant, setup
         self.fault: str | None = None
-        self.remembered = 1 if mutant == "remembers fewer than are in flight" else IN_FLIGHT
+        self.remembered = (
+            1 if mutant == "fewer batches are remembered than are in flight" else IN_FLIGHT
+        )
         self.initial = State(
             ((True, 0), (True, 0)),
             (0, 0),
@@ -143,12 +145,14 @@ class ProducersModel:
         if not node.is_up or node.epoch is None:
             return state  # not the leader
         known = dict(node.known)
-        if seq in known and mutant != "no duplicates looked for":
+        if seq in known and mutant != "duplicates are not recognised":
             is_confirmed = (seq, known[seq]) not in node.pending
-            if is_confirmed or mutant == "duplicate answered before it is confirmed":
+            if is_confirmed or mutant == "a duplicate is answered before it is confirmed":
                 return state._replace(acked=state.acked | {(seq, known[seq])})
             return state  # answered with the first one
-        if seq != node.last + 1 and not (mutant == "no duplicates looked for" and seq <= node.last):
+        if seq != node.last + 1 and not (
+            mutant == "duplicates are not recognised" and seq <= node.last
+        ):
             is_stored = seq in state.log and seq not in {s for s, _ in state.acked}
             if is_stored and seq <= node.last:
                 return state._replace(bad="a stored batch was refused as out of order")
@@ -172,7 +176,7 @@ class ProducersModel:
             elif state.budget.resend:
                 net = sent(state.net, message)
                 yield ("sends again", tenure), state._replace(net=net).spend("resend")
-            if state.budget.time_out and self.mutant == "a time-out takes the append back":
+            if state.budget.time_out and self.mutant == "a time-out undoes the append":
                 seq, _ = node.pending[-1]
                 known = tuple(batch for batch in node.known if batch[0] != seq)
                 after = state.with_node(tenure, known=known, last=seq - 1)
@@ -186,14 +190,14 @@ class ProducersModel:
             return
         if state.budget.snapshot and node.taken is None:
             taken = (node.next, node.known)
-            if mutant == "snapshot leaves provisional batches out" and node.pending:
+            if mutant == "a snapshot leaves provisional batches out" and node.pending:
                 confirmed = tuple(batch for batch in node.known if batch not in node.pending)
                 taken = (node.pending[0][1], confirmed)
             after = state.with_node(tenure, taken=taken).spend("snapshot")
             yield ("takes snapshot", tenure, *taken), after
         if node.taken is not None:
             is_confirmed = not node.pending or node.pending[0][1] >= node.taken[0]
-            if is_confirmed or mutant == "snapshot holds provisional state":
+            if is_confirmed or mutant == "a snapshot holds provisional state":
                 message = ("SNAPSHOT", tenure, node.gen, node.epoch, node.taken)
                 after = state.with_node(tenure, taken=None)
                 yield ("writes snapshot", tenure), after._replace(net=sent(state.net, message))
@@ -258,7 +262,7 @@ class ProducersModel:
         start, batches = state.snapshot
         if self.mutant != "no replay after the snapshot":
             batches += tuple((seq, at) for at, seq in enumerate(state.log) if at >= start)
-        if self.mutant == "state is kept across fencing" and node.known:
+        if self.mutant == "producer state is kept after fencing" and node.known:
             batches = node.known
         return state.with_node(
             tenure,

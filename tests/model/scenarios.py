@@ -69,7 +69,7 @@ ALL = (
     ),
     _log(
         "restart",
-        "a node registers while its old tenure's messages are under way, the other moves too, GC",
+        "a node registers while messages of its old tenure are under way, the other moves too, GC",
         log.Setup(
             "aaa",
             (0,),
@@ -134,8 +134,8 @@ ALL = (
     ),
     Scenario(
         "wal",
-        "a disk-WAL node starts again, the other node waits; appends, crashes, seal, ends, lost "
-        "answer",
+        "a disk-WAL node starts again while the other node waits; appends, crashes, seal, orderly "
+        "ends, lost answer",
         disk_wal.DiskWalModel,
         disk_wal.Setup(disk_wal.Budget(append=2, crash=1, seal=1, start=1, move=2, close=1)),
         disk_wal.Setup(
@@ -175,7 +175,7 @@ ALL = (
     ),
     Scenario(
         "window",
-        "a tenure's ids through 2 blocks: given up, PUT twice and late, crash, seal, both sweeps",
+        "a tenure's ids in 2 blocks: given up, PUT twice and late, crash, seal, both sweeps",
         id_windows.IdWindowModel,
         id_windows.Setup(1, id_windows.Budget(objects=4, give_up=1, crash=1, seal=1)),
         id_windows.Setup(1, id_windows.Budget(objects=6, give_up=2, crash=1, seal=1, put_again=1)),
@@ -189,28 +189,28 @@ ALL = (
     ),
     Scenario(
         "closing",
-        "2 nodes open and close 2 streams judged by old folds; seal and ALL",
+        "2 nodes open and close 2 streams, planned from old folds; seal and ALL",
         closing.ClosingModel,
         closing.Setup((0, 0), 2, closing.Budget(open=2, close=2, seal=1, all=1)),
         closing.Setup((0, 0), 2, closing.Budget(open=3, close=3, seal=1, all=1)),
     ),
     Scenario(
         "forcing",
-        "a balancer takes open streams from a live holder and back while a close is under way",
+        "a balancer takes open streams from a live holder, and back, while a close is under way",
         closing.ClosingModel,
         closing.Setup((0, 1), 2, closing.Budget(open=3, close=2, force=2)),
         closing.Setup((0, 1), 2, closing.Budget(open=4, close=2, force=2)),
     ),
     Scenario(
         "offers",
-        "compactors choose any neighbours of 3 objects, a trim to anywhere, outputs offered again",
+        "compactors merge any neighbours of 3 objects, a trim to any offset, outputs offered again",
         compactors.CompactorsModel,
         compactors.Setup(3, 2, compactors.Budget(append=0, trim=1, jobs=2)),
         compactors.Setup(3, 3, compactors.Budget(append=0, trim=1, jobs=3)),
     ),
     Scenario(
         "offerfaults",
-        "the same with an append, resend, lost answer, seal, GC of orphans and the dead",
+        "the same with an append, resend, lost answer, seal, GC of orphans and dead objects",
         compactors.CompactorsModel,
         compactors.Setup(
             2, 2, compactors.Budget(append=0, trim=1, jobs=2, resend=1, lost=1, seal=1)
@@ -219,35 +219,35 @@ ALL = (
     ),
     Scenario(
         "staging",
-        "2 staged objects, a commit asked twice, move, expiry, seal of the tasks, lost answer",
+        "2 staged objects, a commit requested twice, move, expiry, seal of the tasks, lost answer",
         staging.StagingModel,
         staging.Setup(staging.Budget(stage=2, ask=1, again=1, move=1, unstage=1, lost=1, seal=1)),
         staging.Setup(staging.Budget(stage=2, ask=2, again=1, unstage=1, lost=1, append=1)),
     ),
     Scenario(
         "epochs",
-        "3 commits asked by drivers old and new",
+        "3 commits, requested by an old and a new driver",
         staging.StagingModel,
         staging.Setup(staging.Budget(stage=3, ask=3)),
         staging.Setup(staging.Budget(stage=3, ask=3, lost=1, move=1)),
     ),
     Scenario(
         "twoleaders",
-        "2 staged objects, each for a stream of another holder; drivers old and new ask both",
+        "2 staged objects for streams of two holders; an old and a new driver ask both",
         staging.StagingModel,
         staging.Setup(staging.Budget(stage=2, ask=2, again=1, lost=1), is_split=True),
         staging.Setup(staging.Budget(stage=3, ask=2, again=1, lost=1, move=1), is_split=True),
     ),
     Scenario(
         "forgotten",
-        "3 commits, of a writer that was forgotten, or comes back just then",
+        "3 commits of a writer that was forgotten, or commits again at that moment",
         staging.StagingModel,
         staging.Setup(staging.Budget(stage=3, ask=3, forget=1)),
         staging.Setup(staging.Budget(stage=3, ask=3, again=1, forget=1)),
     ),
     Scenario(
         "producer",
-        "2 batches in flight, A→B→A, retries to anybody, snapshot, lost answer",
+        "2 batches in flight, A→B→A, retries at any node, snapshot, lost answer",
         producers.ProducersModel,
         producers.Setup(2, producers.Budget(retry=1, move=2, snapshot=1, lost=1, time_out=1)),
         producers.Setup(
@@ -256,7 +256,7 @@ ALL = (
     ),
     Scenario(
         "snapshot",
-        "3 batches, more than are remembered; snapshot, move, a late copy",
+        "3 batches, more than the server remembers; snapshot, move, a late copy",
         producers.ProducersModel,
         producers.Setup(3, producers.Budget(retry=1, move=1, snapshot=1)),
         producers.Setup(3, producers.Budget(retry=1, move=2, snapshot=1, lost=1)),
@@ -270,14 +270,14 @@ ALL = (
     ),
     Scenario(
         "rebuild",
-        "metadata rebuilt beside the old one's node: compaction, append, sweeps, late deletes",
+        "a rebuild while a node runs on the old metadata: compaction, append, sweeps, late deletes",
         lineage.LineageModel,
         lineage.Setup((1,), (lineage.OUTPUT,)),
         lineage.Setup((2,), (lineage.OUTPUT, lineage.NEW)),
     ),
     Scenario(
         "rebuildagain",
-        "the same, crashed or given up and done again, the old node appends; full: a second one",
+        "the same, crashed or given up and done again, and an append; full: a second rebuild",
         lineage.LineageModel,
         lineage.Setup((2,), (lineage.NEW,)),
         lineage.Setup((2, 1), (lineage.NEW,)),

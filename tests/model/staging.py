@@ -139,7 +139,10 @@ class StagingModel:
             kind = message[0]
             if kind == "PUT":
                 after = base._replace(store=base.store | {message[1]})
-                if not base.tasks_sealed and self.mutant != "staged before the PUT is durable":
+                if (
+                    not base.tasks_sealed
+                    and self.mutant != "an object is staged before its PUT is durable"
+                ):
                     after = after._replace(net=sent(after.net, ("STAGE", message[1])))
                 yield ("PUT lands", message[1]), after
             elif kind == "STAGE":
@@ -162,7 +165,7 @@ class StagingModel:
         if state.budget.stage:
             obj = state.made
             net = sent(state.net, ("PUT", obj))
-            if self.mutant == "staged before the PUT is durable":
+            if self.mutant == "an object is staged before its PUT is durable":
                 net = sent(net, ("STAGE", obj))
             yield ("task stores", obj), state._replace(net=net, made=obj + 1).spend("stage")
         if state.budget.seal and not state.tasks_sealed:
@@ -198,17 +201,19 @@ class StagingModel:
     def _judged(self, state: State, tenure: int, epoch: int, objects: tuple[int, ...]) -> State:
         held = self._held(state, tenure)
         is_known = epoch <= state.epoch
-        if self.mutant == "retry is not looked for":
+        if self.mutant == "a repeated attach is not recognised":
             is_known = False
-        if self.mutant == "only the last epoch is known":
+        if self.mutant == "only the last epoch counts as attached":
             is_known = epoch == state.epoch
         if is_known:
             after = state._replace(confirmed=state.confirmed | {epoch})
             return after.with_holder(tenure, request=None, is_sent=False)
         is_partial = not self._needed(objects) <= held
-        if (is_partial and (self.mutant != "attaches what it holds" or not held)) or not (
+        if (
+            is_partial and (self.mutant != "a holder attaches only its own part" or not held)
+        ) or not (
             set(objects) <= state.staged | state.attached
-            if self.mutant == "retry is not looked for"
+            if self.mutant == "a repeated attach is not recognised"
             else set(objects) <= state.staged
         ):
             return state.with_holder(tenure, request=None, is_sent=False)  # refused, typed
@@ -271,7 +276,7 @@ class StagingModel:
 
     def _apply(self, state: State, tenure: int, epoch: int, objects: tuple[int, ...]) -> State:
         if not set(objects) <= state.staged:
-            state = state._replace(bad="an attach names what is not staged")
+            state = state._replace(bad="an attach names objects that are not staged")
         streams = tuple(
             (holder, values + tuple(o for o in objects if stream in self._needed((o,))))
             if holder == tenure
@@ -309,7 +314,7 @@ class StagingModel:
         if view != state.view:
             yield ("collector folds",), state._replace(view=view)
         known, dead, is_sealed = state.view
-        if self.mutant == "sweep takes staged objects":
+        if self.mutant == "a sweep deletes staged objects":
             known = known - state.staged
         for obj in state.store:
             if obj in dead:
@@ -321,9 +326,9 @@ class StagingModel:
         _, obj, x = message
         if state.x != x:
             return ("unstage refused", obj), state
-        bump = 0 if self.mutant == "unstage does not bump x" else 1
+        bump = 0 if self.mutant == "unstage does not raise x" else 1
         after = state._replace(x=state.x + bump)
-        is_void = obj not in state.staged and self.mutant != "unstage takes what was attached"
+        is_void = obj not in state.staged and self.mutant != "unstage drops attached objects"
         if not is_void:
             after = after._replace(staged=state.staged - {obj}, dead=state.dead | {obj})
         return ("unstaged", obj, not is_void), after
@@ -336,9 +341,12 @@ class StagingModel:
 
     def _forget(self, state: State, message: Any) -> tuple[Label, State]:
         _, epoch, x = message
-        if state.x != x and self.mutant != "forgets whatever came since":
+        if state.x != x and self.mutant != "a writer is forgotten in spite of a later commit":
             return ("forget refused", epoch), state
-        is_void = state.epoch != epoch and self.mutant != "forgets whatever came since"
+        is_void = (
+            state.epoch != epoch
+            and self.mutant != "a writer is forgotten in spite of a later commit"
+        )
         after = state._replace(x=state.x + 1, epoch=state.epoch if is_void else 0)
         return ("forgotten", epoch, not is_void), after
 
@@ -350,13 +358,13 @@ class StagingModel:
             if len(set(row)) != len(row):
                 return "an object is attached twice"
             if not set(row) <= state.store:
-                return "attached object is missing from the store"
+                return "an attached object is missing from the store"
         for _, objects in state.done:
             if any(o not in rows[stream] for o in objects for stream in self._needed((o,))):
-                return "a commit is attached in part"
+                return "a commit is attached only in part"
         epochs = [epoch for epoch, _ in state.done]
         if len(set(epochs)) != len(epochs):
             return "an epoch is attached twice"
         if not state.confirmed <= set(epochs):
-            return "a commit was confirmed and is not there"
+            return "a confirmed commit is not in the log"
         return None

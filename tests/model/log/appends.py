@@ -30,7 +30,7 @@ def steps(model: LogModel, state: State, tenure: int) -> Steps:
                 break
     if node.claim is None and state.budget.move:
         yield from _moves(model, state, tenure)
-    if node.claim is not None and model.mutant != "open at the end seen before the move":
+    if node.claim is not None and model.mutant != "open uses the end seen before the move":
         is_news = any(
             holder == tenure and (own is None or own[0] != epoch)
             for (epoch, holder, _, _), own in zip(fold.streams, node.owned, strict=True)
@@ -65,7 +65,7 @@ def _moves(model: LogModel, state: State, tenure: int) -> Steps:
             continue
         for wanted in {held, held[:1]}:
             ends = None
-            if model.mutant == "open at the end seen before the move":
+            if model.mutant == "open uses the end seen before the move":
                 ends = tuple(row[3] for row in streams)
             epochs = tuple(streams[s][0] + 1 for s in wanted)
             gen = state.fences[holder][1]

@@ -28,7 +28,7 @@ def steps(model: LogModel, state: State) -> Steps:
         rest.remove(one)
         after = state._replace(writing=tuple(rest))
         covered, k_as_read = one
-        if k_as_read == state.k or model.mutant == "no checkpoint compare":
+        if k_as_read == state.k or model.mutant == "checkpoint does not compare k":
             deleted = max(covered, state.deleted)
             yield ("checkpoint installed", covered), after._replace(k=covered, deleted=deleted)
         else:
@@ -50,7 +50,9 @@ def file_steps(model: LogModel, state: State, tenure: int) -> Steps:
     own = tuple(
         sorted(obj for obj, _ in state.store if obj // 10 == tenure and obj not in state.files)
     )
-    is_free = not node.pending or model.mutant == "live tenure deletes with an attempt open"
+    is_free = (
+        not node.pending or model.mutant == "a live tenure deletes its files during an attempt"
+    )
     if state.budget.sweep and own and own != node.claim and is_free:
         yield ("reads k", tenure), state.with_node(tenure, claim=own)
     for obj in node.claim or ():
@@ -85,12 +87,12 @@ def sweep(model: LogModel, state: State) -> Steps:
         for tenure, (fence, _, _) in enumerate(state.fences)
         if fence == SEALED
         or (
-            mutant == "absent fence taken for retired, files listed after it"
+            mutant == "files are listed after the fence was seen absent"
             and tenure in model.setup.unborn
             and state.budget.restart
         )
     )
-    is_reversed = mutant == "sweep reads k before it sees the seal"
+    is_reversed = mutant == "file sweep reads k before it sees the seal"
     if sealed != seen:
         view = (sealed, k_seen if is_reversed else None)
         yield ("sweep sees seals",), state._replace(file_view=view)
@@ -98,7 +100,7 @@ def sweep(model: LogModel, state: State) -> Steps:
         yield ("sweep reads k",), state._replace(file_view=(seen, state.files))
     for obj, _ in state.store:
         is_unnamed = k_seen is not None and obj not in k_seen
-        if obj // 10 in seen and (is_unnamed or mutant == "sweep does not look at k"):
+        if obj // 10 in seen and (is_unnamed or mutant == "file sweep does not read k"):
             yield ("sweep deletes file", obj), _deleted(model, state, obj)
 
 

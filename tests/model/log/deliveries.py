@@ -53,18 +53,18 @@ def _commit_transaction(model: LogModel, state: State, message: Message) -> tupl
     """Two compares, three for a compaction; two puts, or three."""
     _, tenure, seq, gen, record, x = message
     mutant, (fence, fence_gen, _) = model.mutant, state.fences[tenure]
-    is_fence_right = (fence == LIVE or mutant == "fence compares gen only") and (
-        fence_gen == gen or mutant == "fence compares LIVE only"
+    is_fence_right = (fence == LIVE or mutant == "commit compares only the fence's gen") and (
+        fence_gen == gen or mutant == "commit compares only the fence's state"
     )
-    if not is_fence_right and mutant != "no fence compare":
+    if not is_fence_right and mutant != "commit does not compare the fence":
         return state, False
-    if mutant == "record-absent compare instead of head":
+    if mutant == "commit compares absence of its record, not the head":
         records = model.log.records(state.log)[state.deleted :]
         if any(r[0] in "CX" and r[1] == tenure and r[2] == seq for r in records):
             return state, False
-    elif state.heads[tenure] != seq - 1 and mutant != "no head compare":
+    elif state.heads[tenure] != seq - 1 and mutant != "commit does not compare the head":
         return state, False
-    if x is not None and state.x != x and mutant != "no compaction compare":
+    if x is not None and state.x != x and mutant != "compaction does not compare x":
         return state, False
     if fence != LIVE:
         model.fault = "a sealed tenure committed"
@@ -86,7 +86,7 @@ def _answer(model: LogModel, state: State, message: Message, is_applied: bool) -
         return state
     if is_applied:
         return _applied(model, state, tenure)
-    if state.heads[tenure] >= seq and model.mutant != "failed compare taken as not applied":
+    if state.heads[tenure] >= seq and model.mutant != "a refused commit counts as not applied":
         return _applied(model, state, tenure)
     fence, gen_now, _ = state.fences[tenure]
     if fence != LIVE:
@@ -104,7 +104,7 @@ def _applied(model: LogModel, state: State, tenure: int) -> State:
     if batch.compare is None:
         for stream, epoch, start, values in batch.ranges:
             if fold.truth[stream][start : start + len(values)] != values:
-                model.fault = "acked record is not in the log"
+                model.fault = "an acknowledged record is not in the log"
             own = owned[stream]
             if own and own[0] == epoch:
                 owned[stream] = (epoch, start + len(values))
@@ -126,7 +126,9 @@ def _refresh(model: LogModel, state: State, tenure: int) -> State:
 
     def kept(stream: int, epoch: int) -> bool:
         own = owned[stream]
-        return own is not None and (own[0] == epoch or model.mutant == "strip by holder, not epoch")
+        return own is not None and (
+            own[0] == epoch or model.mutant == "rows are stripped by holder, not by epoch"
+        )
 
     pending = []
     for batch in node.pending:
@@ -149,11 +151,11 @@ def _refresh(model: LogModel, state: State, tenure: int) -> State:
 def _move(model: LogModel, state: State, message: Message) -> Steps:
     _, tenure, holder, gen, streams, ends, epochs = message
     fence, gen_now, sealed_at = state.fences[holder]
-    is_stale = gen_now != gen and model.mutant != "move does not compare holder gen"
+    is_stale = gen_now != gen and model.mutant != "move does not compare the holder's gen"
     if is_stale or state.fences[tenure][0] != LIVE:
         yield ("move refused", tenure), state.with_node(tenure, claim=None)
         return
-    bump = 0 if model.mutant == "move does not bump holder gen" else 1
+    bump = 0 if model.mutant == "move does not raise the holder's gen" else 1
     record = ("M", holder, gen_now + 1, tenure, streams, epochs)
     after = state._replace(
         fences=put(state.fences, holder, (fence, gen_now + bump, sealed_at)),

@@ -90,7 +90,7 @@ class _Work:
 
     def commit(self, tenure: int, seq: int, obj: int, ranges: Any, trims: Any) -> None:
         if obj in self.committed:
-            self.note("object committed twice")
+            self.note("an object was committed twice")
         if ranges:
             self.committed.add(obj)
         for stream, epoch, start, values in ranges:
@@ -115,13 +115,13 @@ class _Work:
             if holder != source:
                 continue  # skips a stream that the holder no longer has
             if new_epoch <= epoch:
-                self.note("move took a stream reopened since, epoch went back")
+                self.note("a move took a stream that was reopened since: its epoch fell")
             self.streams[stream] = (new_epoch, to, low, end)
 
     def compact(self, tenure: int, seq: int, inputs: Any, output: int, out_rows: Any) -> None:
         """An input that a trim has emptied is fine; one that another compaction replaced is not."""
         if output in self.committed:
-            self.note("object committed twice")
+            self.note("an object was committed twice")
         self.committed.add(output)
         for stream in range(len(self.streams)):
             low = self.streams[stream][2]

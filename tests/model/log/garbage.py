@@ -27,13 +27,17 @@ def steps(model: LogModel, state: State) -> Steps:
         death = dead.get(obj)
         if death is not None:
             read_at, pin = state.gc_pin
-            is_after = read_at >= death or mutant == "gc reads pins before the death"
+            is_after = read_at >= death or mutant == "pins are read before the object is dead"
             if is_after and (pin is None or pin >= death):
                 yield ("gc deletes dead", obj), state._replace(store=state.store - {stored})
         elif obj not in view.committed:
             fence, _, sealed_at = state.fences[obj // 10]
-            is_folded = state.gc_view >= sealed_at or mutant == "orphan gc folds before the seal"
-            if (fence == SEALED and is_folded) or mutant == "orphan gc by age, no seal":
+            is_folded = (
+                state.gc_view >= sealed_at or mutant == "orphans are looked for before the seal"
+            )
+            if (
+                fence == SEALED and is_folded
+            ) or mutant == "orphans are deleted by age, without a seal":
                 yield ("gc deletes orphan", obj), state._replace(store=state.store - {stored})
 
 

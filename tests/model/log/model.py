@@ -90,7 +90,7 @@ class LogModel:
         if state.files and not {(obj, ()) for obj in state.files} <= state.store:
             return "`k` names a deleted file"
         if state.deleted > state.k:
-            return "records deleted that no checkpoint holds"
+            return "records were deleted that no checkpoint holds"
         return None
 
     def _check_store(self, state: State) -> str | None:
@@ -102,7 +102,7 @@ class LogModel:
                     return "a stream's ranges leave a gap"
                 at = b
                 if obj not in stored:
-                    return "live object is missing from the store"
+                    return "a live object is missing from the store"
                 held = {
                     start + index: value
                     for s, _, start, values in stored[obj]
@@ -114,5 +114,5 @@ class LogModel:
             if at != end:
                 return "a stream's ranges end early"
         if state.pin is not None and not self.log.fold_at(state.log, state.pin).live <= set(stored):
-            return "pinned object deleted"
+            return "a pinned object was deleted"
         return None
