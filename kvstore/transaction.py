@@ -170,8 +170,8 @@ class Staging:
         changes.append(Change(put.key, kv, previous, revision))
         return () if previous is None else (previous,)
 
-    def _remove(self, found: Iterable[KeyValue], revision: int, changes: list[Change]) -> None:
-        for kv in found:
+    def _remove(self, kvs: Iterable[KeyValue], revision: int, changes: list[Change]) -> None:
+        for kv in kvs:
             self.effects[kv.key] = None
             changes.append(Change(kv.key, None, kv, revision))
 

@@ -85,13 +85,13 @@ class Guard:
         owner = f"belongs to cluster {cluster.cluster_id}" if cluster else "has no cluster.json"
         return f"{self._store.url} {owner}, the metadata to {self._metadata.cluster_id}"
 
-    def _of_lineage(self, found: Lineage) -> str:
+    def _of_lineage(self, stored: Lineage) -> str:
         mine = self._metadata.lineage.lineage
-        check_lineage(self._store.url, found, mine)
-        if found == mine:
+        check_lineage(self._store.url, stored, mine)
+        if stored == mine:
             return ""
         return (
-            f"cluster.json of {self._store.url} names lineage {found.number}, the metadata is of "
+            f"cluster.json of {self._store.url} names lineage {stored.number}, the metadata is of "
             f"lineage {mine.number}: it is an old copy; the next start of the node mends it"
         )
 

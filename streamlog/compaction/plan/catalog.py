@@ -110,8 +110,8 @@ class Catalog:
         new = {object_id: one for by_id in newest.values() for object_id, one in by_id.items()}
         in_files = sorted(i for ids in told.values() for i in ids if i not in new)
         await self._read_rows(in_files)
-        known = self._rows | new
-        return [known[i] for ids in told.values() for i in ids if i in known]
+        candidates = self._rows | new
+        return [candidates[i] for ids in told.values() for i in ids if i in candidates]
 
     # the list of objects
 

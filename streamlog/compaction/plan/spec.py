@@ -246,14 +246,14 @@ class Cursor:
         end = len(data) - _CRC.size
         if end < _HEADER.size or _CRC.unpack_from(data, end)[0] != crc32c(memoryview(data)[:end]):
             raise Corrupt(f"a compaction {kind.name.lower()} of {len(data)} bytes fails its CRC")
-        version, found, size = _HEADER.unpack_from(data)
+        version, stored_kind, size = _HEADER.unpack_from(data)
         if version > VERSION:
             raise UnsupportedVersion(
                 "a compaction spec was written by a newer version of streamlog; upgrade this node",
                 found=version,
                 supported=VERSION,
             )
-        if version != VERSION or found != kind or size > body_bytes_max:
+        if version != VERSION or stored_kind != kind or size > body_bytes_max:
             raise Corrupt(f"not a compaction {kind.name.lower()}")
         packed = memoryview(data)[_HEADER.size : end]
         try:

@@ -377,8 +377,8 @@ class OwnershipTransfer:
             )
         return row
 
-    def _check_wal(self, tenure: Tenure, known: Fence, accept_data_loss: bool) -> None:
-        if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
+    def _check_wal(self, tenure: Tenure, holder_fence: Fence, accept_data_loss: bool) -> None:
+        if holder_fence.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
             raise wal_pending(tenure)
 
     def _check_sealed(self, own: Fence) -> None:

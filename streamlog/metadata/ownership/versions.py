@@ -51,14 +51,14 @@ def _check(key: bytes, letter: bytes, value: bytes) -> None:
     what, supported = VERSIONS[letter]
     if not value:
         raise Corrupt(f"the metadata value of {what}, key {key!r}, is empty")
-    found = value[0]
-    if letter == b"c" and found == supported and len(value) > 1 and value[1] not in KINDS:
-        what, found, supported = f"{what} of kind {value[1]}", value[1], max(KINDS)
-    if found > supported:
+    version = value[0]
+    if letter == b"c" and version == supported and len(value) > 1 and value[1] not in KINDS:
+        what, version, supported = f"{what} of kind {value[1]}", value[1], max(KINDS)
+    if version > supported:
         raise UnsupportedVersion(
             f"{what}, metadata key {key!r}, was written by a newer version of streamlog "
-            f"({found}, this release reads {supported}); nothing was changed: use the newer "
+            f"({version}, this release reads {supported}); nothing was changed: use the newer "
             "release, or upgrade this node",
-            found=found,
+            found=version,
             supported=supported,
         )

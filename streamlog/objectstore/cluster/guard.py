@@ -153,13 +153,13 @@ async def claim(store: ObjectStore, cluster_id: str, lineage: Lineage = FIRST) -
     return cluster
 
 
-def check_same(url: str, found: ClusterFile | None, cluster_id: str) -> None:
+def check_same(url: str, cluster: ClusterFile | None, cluster_id: str) -> None:
     """Errors: ForeignCluster where the store's cluster is not `cluster_id`."""
-    if found is None or found.cluster_id == cluster_id:
+    if cluster is None or cluster.cluster_id == cluster_id:
         return
     raise ForeignCluster(
-        f"{url} belongs to cluster {found.cluster_id}, the metadata to cluster {cluster_id}; "
+        f"{url} belongs to cluster {cluster.cluster_id}, the metadata to cluster {cluster_id}; "
         "give the store and the metadata of one cluster",
-        store_cluster=found.cluster_id,
+        store_cluster=cluster.cluster_id,
         meta_cluster=cluster_id,
     )

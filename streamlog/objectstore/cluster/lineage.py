@@ -45,17 +45,17 @@ from streamlog.runtime.rand import Random
 log = logging.getLogger(__name__)
 
 
-def check_lineage(url: str, found: Lineage, mine: Lineage) -> None:
-    """`found` is what cluster.json says. Errors: LineageFenced where `mine` was overtaken."""
-    if found == mine or found.number < mine.number:
+def check_lineage(url: str, stored: Lineage, mine: Lineage) -> None:
+    """`stored` is what cluster.json says. Errors: LineageFenced where `mine` was overtaken."""
+    if stored == mine or stored.number < mine.number:
         return
     raise LineageFenced(
-        f"{url} belongs to lineage {found.number} and this metadata is of lineage {mine.number}"
-        f"{' of another id' if found.number == mine.number else ''}: a recover or "
+        f"{url} belongs to lineage {stored.number} and this metadata is of lineage {mine.number}"
+        f"{' of another id' if stored.number == mine.number else ''}: a recover or "
         "restore made newer metadata for the same objects. Nothing more is written or deleted "
         "here. Stop this node and start it with the newer metadata; where that recover or restore "
         "was cut short, run it again; if this metadata is the right one, back it up and restore it",
-        store_lineage=found.number,
+        store_lineage=stored.number,
         meta_lineage=mine.number,
     )
 
@@ -140,19 +140,19 @@ async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> 
     return raised
 
 
-async def restate_lineage(store: ObjectStore, found: ClusterFile, mine: Lineage) -> None:
+async def restate_lineage(store: ObjectStore, cluster: ClusterFile, mine: Lineage) -> None:
     """Raises an old copy of cluster.json, put back by hand, to the metadata's lineage.
 
     Errors: as `raise_lineage`.
     """
     etag = (await store.head(CLUSTER_KEY)).etag
     again = await read_cluster(store)
-    if again != found:
+    if again != cluster:
         raise Conflict(f"cluster.json of {store.url} was changed meanwhile; try again")
-    await _replace(store, etag, replace(found, lineage=mine))
+    await _replace(store, etag, replace(cluster, lineage=mine))
     log.warning(
         "cluster.json was an older copy; it names the metadata's lineage again",
-        extra={"store": store.url, "found": found.lineage.number, "lineage": mine.number},
+        extra={"store": store.url, "found": cluster.lineage.number, "lineage": mine.number},
     )
 
 

@@ -53,8 +53,8 @@ async def check_bucket(
 ) -> Unneeded:
     """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
     unneeded = Unneeded()
-    for known in keys.fences.values():
-        unneeded.windows += 0 if known.is_live else known.window
+    for fence in keys.fences.values():
+        unneeded.windows += 0 if fence.is_live else fence.window
     unneeded.windows += sum(map(len, keys.late_deletes.values()))
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
@@ -118,8 +118,8 @@ async def _check_staged(
         if bucket.size_of(object_id) != stage.row.size_bytes
     ]
     there = await in_flight((stage for _, stage in unlisted), is_there)
-    for (object_id, stage), found in zip(unlisted, there, strict=True):
-        if not found:
+    for (object_id, stage), is_stored in zip(unlisted, there, strict=True):
+        if not is_stored:
             report.add(
                 _finding(
                     Kind.OBJECT_MISSING,
@@ -154,15 +154,15 @@ class _OwnerRules:
         if object_id in self._late_deletes:
             return _due(object_id, "was given up and deleted, and a late PUT stored it again")
         owner = self._keys.object_blocks.get(block)
-        known = self._keys.fences.get(owner) if owner is not None else None
-        if owner is None or known is None:
+        fence = self._keys.fences.get(owner) if owner is not None else None
+        if owner is None or fence is None:
             return _orphan(object_id, "its tenure is retired")
         blocks = self._blocks[owner]
         floor = position_of(blocks, self._view.state.fold.mark(owner).floor)
         position = position_of(blocks, object_id)
         if position < floor:
             return _orphan(object_id, f"tenure {owner} is past it")
-        if known.is_live:
+        if fence.is_live:
             return _finding(
                 Kind.UPLOAD_UNDER_WAY,
                 Severity.NOTE,
@@ -170,7 +170,7 @@ class _OwnerRules:
                 f"was stored by tenure {owner} and not committed yet",
                 "the node finishes or deletes it after its next start",
             )
-        if position < floor + known.window:
+        if position < floor + fence.window:
             return _due(
                 object_id, f"was stored by tenure {owner}, which ended before it was committed"
             )
@@ -203,7 +203,7 @@ def _finding(kind: Kind, severity: Severity, object_id: int, what: str, advice: 
 
 
 def _check_files(
-    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, found: Unneeded
+    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, unneeded: Unneeded
 ) -> None:
     named = view.state.checkpoint.files if view.state.checkpoint is not None else ()
     names = {ref.name for ref in named}
@@ -223,8 +223,8 @@ def _check_files(
                 )
             )
             continue
-        known = keys.fences.get(tenure)
-        is_live = known is not None and known.is_live
+        fence = keys.fences.get(tenure)
+        is_live = fence is not None and fence.is_live
         report.add(
             Finding(
                 Kind.CHECKPOINT_STRAY,
@@ -235,4 +235,4 @@ def _check_files(
             )
         )
         if not is_live:
-            found.files.append(info.key)
+            unneeded.files.append(info.key)

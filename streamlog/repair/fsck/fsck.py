@@ -101,8 +101,8 @@ async def fsck(
 
 async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
     """The cluster of both stores. Errors: Invalid (there is none), ForeignCluster, Corrupt."""
-    found, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
-    if found is None:
+    named, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
+    if named is None:
         if claimed is None:
             raise Invalid("metadata and store are empty: there is no cluster here to check")
         raise ForeignCluster(
@@ -112,23 +112,23 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
             store_cluster=claimed.cluster_id,
             meta_cluster="",
         )
-    cluster_id = cluster_id_of(found.value)
+    cluster_id = cluster_id_of(named.value)
     check_same(store.url, claimed, cluster_id)
     return cluster_id
 
 
 async def _old_copy(
-    store: ObjectStore, found: ClusterFile, mine: Lineage, report: Report, options: FsckOptions
+    store: ObjectStore, claimed: ClusterFile, mine: Lineage, report: Report, options: FsckOptions
 ) -> None:
     if options.repair:
-        await restate_lineage(store, found, mine)
+        await restate_lineage(store, claimed, mine)
         report.repaired.append("wrote the metadata's lineage into cluster.json, an older copy")
         return
     report.add(
         Finding(
             Kind.CLUSTER_FILE,
             Severity.ERROR,
-            f"cluster.json names lineage {found.lineage.number}, the metadata is of lineage "
+            f"cluster.json names lineage {claimed.lineage.number}, the metadata is of lineage "
             f"{mine.number}: somebody put an old copy back, and older metadata would be taken for "
             "the right one",
             "streamlog fsck --repair writes it again, and so does the next start of a node",

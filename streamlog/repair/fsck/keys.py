@@ -121,14 +121,14 @@ class _KeyReader:
 
     def into(
         self,
-        found: dict[T, object] | dict,  # type: ignore[type-arg]
+        values: dict[T, object] | dict,  # type: ignore[type-arg]
         kv: KeyValue,
         name: Callable[[bytes], T],
         decode: Callable[[bytes], object],
     ) -> None:
         value = self.read(kv, lambda data: (name(kv.key), decode(data)))
         if value is not None:
-            found[value[0]] = value[1]
+            values[value[0]] = value[1]
 
 
 def _node_id(key: bytes, prefix: bytes) -> int:
@@ -165,21 +165,26 @@ def _check_tenures(view: MetadataView, keys: Keys, report: Report) -> None:
         report.add(
             _mismatch(
                 f"{keys.compactions} compactions were committed, and {fold.compactions.counter} "
-                "are known"
+                "are folded"
             )
         )
     for tenure in sorted(keys.fences.keys() | keys.heads.keys()):
-        known, seq = keys.fences.get(tenure), keys.heads.get(tenure)
+        last_fence, seq = keys.fences.get(tenure), keys.heads.get(tenure)
         mark = fold.mark(tenure)
-        if known is None or seq is None:
+        if last_fence is None or seq is None:
             report.add(_mismatch(f"tenure {tenure} has a fence or a head, not both"))
             continue
         if seq != mark.seq:
             report.add(
-                _mismatch(f"tenure {tenure} committed {seq} records, and {mark.seq} are known")
+                _mismatch(f"tenure {tenure} committed {seq} records, and {mark.seq} are folded")
             )
-        if known.gen != mark.gen:
-            report.add(_mismatch(f"tenure {tenure} has {known.gen} moves, {mark.gen} are known"))
+        if last_fence.gen != mark.gen:
+            report.add(
+                _mismatch(
+                    f"tenure {tenure} lost streams by {last_fence.gen} transfers, and {mark.gen} "
+                    "are folded"
+                )
+            )
         current = keys.nodes.get(tenure.node_id)
         if current is not None and tenure.node_epoch > current.node_epoch:
             report.add(

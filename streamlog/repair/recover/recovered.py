@@ -51,8 +51,8 @@ class Recovered:
     knows_deletions: bool = True
 
     def saw_tenure(self, tenure: Tenure) -> None:
-        known = self.node_epochs.get(tenure.node_id, 0)
-        self.node_epochs[tenure.node_id] = max(known, tenure.node_epoch)
+        highest = self.node_epochs.get(tenure.node_id, 0)
+        self.node_epochs[tenure.node_id] = max(highest, tenure.node_epoch)
 
     def staged_objects(self) -> list[int]:
         """Objects that are staged and in no stream yet."""

@@ -164,12 +164,12 @@ class StreamRecovery:
         self._report.counts["objects_in_checkpoint"] = len(recovered.objects)
 
     async def _read_unknown(self) -> None:
-        found = self._recovered
-        staged = {stage.row.object_id for stage in found.staging.stages}
+        recovered = self._recovered
+        staged = {stage.row.object_id for stage in recovered.staging.stages}
         unknown = [
             (object_id, size)
             for object_id, size in zip(self._bucket.ids, self._bucket.sizes, strict=True)
-            if object_id not in found.objects and object_id not in found.dead
+            if object_id not in recovered.objects and object_id not in recovered.dead
             if object_id not in staged
         ]
         for low in range(0, len(unknown), PART_OBJECTS):
@@ -276,8 +276,8 @@ class StreamRecovery:
         self._report.counts["records_after_checkpoint"] += max(resolved.end - known_end, 0)
         self._tell(stream_id, resolved)
 
-    def _tell(self, stream_id: int, found: Resolved) -> None:
-        lost = _ranges(stream_id, found.missing)
+    def _tell(self, stream_id: int, resolved: Resolved) -> None:
+        lost = _ranges(stream_id, resolved.missing)
         if lost:
             self._report.add(
                 Finding(
@@ -289,7 +289,7 @@ class StreamRecovery:
                     lost=lost,
                 )
             )
-        tail = _ranges(stream_id, found.tail)
+        tail = _ranges(stream_id, resolved.tail)
         if tail:
             self._report.add(
                 Finding(
@@ -298,7 +298,7 @@ class StreamRecovery:
                     f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
                     "is missing was trimmed, which a checkpoint told that is gone or cannot be "
                     f"read{_OR_STAGED if stream_id in self._unknown_staged else ''}; the stream "
-                    f"ends at {found.end}",
+                    f"ends at {resolved.end}",
                     "put the newest files of checkpoint/ back from a copy of the store; a cluster "
                     "that never wrote one trimmed nothing",
                     stream_id=stream_id,
@@ -309,7 +309,7 @@ class StreamRecovery:
                     Kind.UNACKNOWLEDGED_TAIL,
                     Severity.WARNING,
                     f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
-                    f"{found.end}: they were never acknowledged{_OR_STAGED}",
+                    f"{resolved.end}: they were never acknowledged{_OR_STAGED}",
                     "put the node's metadata folder back, if there is a copy; else have the staged "
                     "writers stage and commit again",
                     stream_id=stream_id,
@@ -320,22 +320,22 @@ class StreamRecovery:
                     Kind.UNACKNOWLEDGED_TAIL,
                     Severity.NOTE,
                     f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
-                    f"and the stream ends at {found.end}",
+                    f"and the stream ends at {resolved.end}",
                     stream_id=stream_id,
                     lost=tail,
                 )
             )
-        before = _ranges(stream_id, found.before)
+        before = _ranges(stream_id, resolved.before)
         if before:
             self._report.add(
                 Finding(
                     Kind.TRIMMED,
                     # An object is deleted only after a checkpoint knows of the trim.
                     Severity.ERROR
-                    if self._view is not None or self._is_checkpoint_damaged or found.is_guess
+                    if self._view is not None or self._is_checkpoint_damaged or resolved.is_guess
                     else Severity.WARNING,
                     f"{some_ranges(before)} are stored, but what follows them is not: taken for "
-                    f"trimmed, the stream starts at {found.start}",
+                    f"trimmed, the stream starts at {resolved.start}",
                     "if objects were lost by accident, put them back and recover again",
                     stream_id=stream_id,
                     lost=before,
@@ -366,8 +366,8 @@ class StreamRecovery:
     def _is_redundant(self, stream_id: int, row: Row) -> bool:
         """Whether another object has the row's offsets, or they were certainly trimmed."""
         stream = self._recovered.streams[stream_id]
-        known = self._known.get(stream_id)
-        was_trimmed = known is not None and row.end <= known[1].start
+        in_checkpoint = self._known.get(stream_id)
+        was_trimmed = in_checkpoint is not None and row.end <= in_checkpoint[1].start
         return was_trimmed or (stream.start <= row.start and row.end <= stream.end)
 
 

@@ -98,8 +98,8 @@ class TopicRecovery:
         ]
         for low in range(0, len(candidates), PART_STREAMS):
             part = candidates[low : low + PART_STREAMS]
-            found = await in_flight(part, self._partition)
-            partitions += [one for one in found if one is not None]
+            results = await in_flight(part, self._partition)
+            partitions += [one for one in results if one is not None]
             self._progress("looking for topics", low + len(part), len(candidates))
         topics: dict[str, dict[UUID, _Topic]] = {}
         for one in partitions:
@@ -215,12 +215,12 @@ class TopicRecovery:
 def _end_of(state: MetaState, role: str, slices: Sequence[StreamSlice]) -> int:
     """Where an empty stream of the partition ends, as far as its meta stream knows."""
     ends = [part.end_offset for part in slices]
-    active, known = state.active, state.checkpoint
+    active, checkpoint = state.active, state.checkpoint
     if active is not None:
         part = {"data": active.data, "time": active.time, "txn": active.txn}[role]
         ends.append(part.start_offset)
-        if known is not None and role == "data":
-            ends.append(part.start_offset + known.offset - active.base_offset)
-    if known is not None and role == "time":
-        ends.append(known.time_stream_end)
+        if checkpoint is not None and role == "data":
+            ends.append(part.start_offset + checkpoint.offset - active.base_offset)
+    if checkpoint is not None and role == "time":
+        ends.append(checkpoint.time_stream_end)
     return max([0, *ends])

@@ -201,12 +201,12 @@ async def _outcome(
     )
 
 
-def _appends(found: Iterable[StreamShare]) -> int:
-    return sum(one.appends for one in found)
+def _appends(stream_shares: Iterable[StreamShare]) -> int:
+    return sum(one.appends for one in stream_shares)
 
 
-def _streams(found: Iterable[StreamShare]) -> tuple[int, ...]:
-    return tuple(sorted({one.stream_id for one in found}))
+def _streams(stream_shares: Iterable[StreamShare]) -> tuple[int, ...]:
+    return tuple(sorted({one.stream_id for one in stream_shares}))
 
 
 async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:
