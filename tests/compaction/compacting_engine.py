@@ -76,16 +76,16 @@ class History:
     async def check(self, streams: Sequence[Stream]) -> None:
         for stream in streams:
             start = stream.start_offset
-            found = []
+            stored = []
             at = start
             while at < stream.confirm_offset:
                 result = await stream.fetch(at, stream.confirm_offset, 64 * KIB)
-                found += [(b.base_offset, b"".join(b.parts), b.attributes) for b in result.batches]
+                stored += [(b.base_offset, b"".join(b.parts), b.attributes) for b in result.batches]
                 at = result.batches[-1].end_offset
             own = self.payloads.get(stream.stream_id, [])
             ends = [*(base for base, _, _ in own[1:]), stream.next_offset]
             wanted = [one for one, end in zip(own, ends, strict=False) if end > start]
-            assert found == wanted
+            assert stored == wanted
             attributes = await stream.attributes(start, stream.confirm_offset)
             assert [one.attributes for one in attributes] == [one[2] for one in wanted]
 
@@ -109,8 +109,8 @@ def stored(path: Path) -> set[str]:
 
 
 def sample(opened: OpenEngine, name: str, **labels: str) -> float:
-    found = opened.registry.get_sample_value(f"streamlog_compaction_{name}", labels)
-    return 0.0 if found is None else found
+    value = opened.registry.get_sample_value(f"streamlog_compaction_{name}", labels)
+    return 0.0 if value is None else value
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -163,13 +163,13 @@ class RandomHistory:
 
     def _look_for_failures(self, opened: OpenEngine) -> None:
         get = opened.registry.get_sample_value
-        found = "streamlog_compaction_"
+        prefix = "streamlog_compaction_"
         for outcome in ("failed", "corrupt", "conflict", "fenced"):
-            assert not get(f"{found}specs_total", {"outcome": outcome}), outcome
-        assert not get(f"{found}quarantined_objects")
-        assert not get(f"{found}stopped")
+            assert not get(f"{prefix}specs_total", {"outcome": outcome}), outcome
+        assert not get(f"{prefix}quarantined_objects")
+        assert not get(f"{prefix}stopped")
         assert not get("streamlog_collector_stopped")
-        self.committed += get(f"{found}specs_total", {"outcome": "committed"}) or 0
+        self.committed += get(f"{prefix}specs_total", {"outcome": "committed"}) or 0
 
     async def _step(self, opened: OpenEngine, streams: list[Stream]) -> None:
         random = self.random
@@ -252,11 +252,11 @@ class RandomHistory:
             if base < content.trimmed:
                 continue
             try:
-                found = await stream.fetch(base, base + count, 1)
+                fetched = await stream.fetch(base, base + count, 1)
             except StreamlogError:
                 assert base < content.trimmed or stream.stream_id not in self.contents
                 continue
-            one = found.batches[0]
+            one = fetched.batches[0]
             assert (one.base_offset, one.record_count) == (base, count)
             assert b"".join(one.parts) == payload
 
@@ -267,17 +267,17 @@ class RandomHistory:
             start, end = stream.start_offset, content.end
             assert start <= content.trimmed if is_recovered else start == content.trimmed
             assert stream.confirm_offset == end
-            found = []
+            stored = []
             at = start
             while at < end:
                 result = await stream.fetch(at, end, FETCH_BYTES)
-                found += [
+                stored += [
                     (b.base_offset, b.record_count, b"".join(b.parts), b.attributes)
                     for b in result.batches
                 ]
                 at = result.batches[-1].end_offset
             wanted = [one for one in content.batches if one[0] + one[1] > start]
-            assert found == wanted, stream.stream_id
+            assert stored == wanted, stream.stream_id
             attributes = await stream.attributes(start, end)
             assert [(one.base_offset, one.attributes) for one in attributes] == [
                 (one[0], one[3]) for one in wanted

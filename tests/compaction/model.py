@@ -111,16 +111,16 @@ class FoldModel:
                     inputs.append(
                         PlannedInput(one.row, rows, one.bytes_of(rows), one.attribute_bytes)
                     )
-            found = plan(
+            merge_plan = plan(
                 CompactionPoint(0, 0),
                 inputs,
                 end,
                 self.config,
                 is_reclaiming=choice.tier in (DEAD, ALL),
             )
-            at = found.next_stream
-            if found.spec is not None:
-                self.apply(found.spec, {one.row.object_id: one for one in stats})
+            at = merge_plan.next_stream
+            if merge_plan.spec is not None:
+                self.apply(merge_plan.spec, {one.row.object_id: one for one in stats})
                 done += 1
         if not done:
             self.futile.append(frozenset(ids))

@@ -68,9 +68,9 @@ class Streams:
             block_target_bytes=4096,
         )
         await self.store.put(data_key(object_id), built.parts)
-        found = SpecInput(built.row, Rows(built.ranges))
-        self.inputs.append(found)
-        return found
+        spec_input = SpecInput(built.row, Rows(built.ranges))
+        self.inputs.append(spec_input)
+        return spec_input
 
 
 def job(spec: CompactionSpec, first_id: int = 1000) -> Job:
@@ -102,19 +102,19 @@ async def read_object(
     footer = decode_footer(data, size_bytes=len(data), object_key=key)
     assert footer.row == row
     assert footer.identity == ObjectIdentity(CLUSTER, *TENURE, object_id)
-    found: dict[int, list[Batch]] = {}
+    by_stream: dict[int, list[Batch]] = {}
     sizes = []
     for block in index.blocks():
         sizes.append(block.length)
         piece = data[block.position : block.position + block.length]
         batches = decode_block(piece, block, object_key=key)
-        found.setdefault(block.stream_id, []).extend(
+        by_stream.setdefault(block.stream_id, []).extend(
             (b.base_offset, b.record_count, b.base_timestamp_ms, bytes(b.parts[0]), b.attributes)
             for b in batches
         )
-    for stream_id, own in found.items():
+    for stream_id, own in by_stream.items():
         assert decode_attributes(region, stream_id, own[0][0], own[-1][0] + 1) == [
             BatchAttributes(base, count, stamp, attributes)
             for base, count, stamp, _, attributes in own
         ]
-    return found, footer.ranges, sizes
+    return by_stream, footer.ranges, sizes

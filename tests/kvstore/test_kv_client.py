@@ -117,8 +117,8 @@ def test_lists_stay_in_their_namespace(run: Callable[[Body], None]) -> None:
         for other in ("n", "ns1", "ns-", "ns.x", "_partition"):
             await client.put_kv(Key(b"a", other), b"other")
         await kv.txn((), (Put(b"/sl/c1/t/a", b"\x01x"), Put(b"/sl/c10/u/ns/zzz", b"\x01x")))
-        found = await client.list_kv("ns")
-        assert [(item.key, item.value.data) for item in found] == [
+        items = await client.list_kv("ns")
+        assert [(item.key, item.value.data) for item in items] == [
             (Key(name, "ns"), name) for name in names
         ]
         assert [i.key.name for i in await client.list_kv("ns", b"b/")] == [b"b/1", b"b/2"]
@@ -181,9 +181,9 @@ def test_names_and_sizes(run: Callable[[Body], None]) -> None:
         longest = Key(b"x" * 1024, "n" * 64)
         largest = bytes(1 << 20)
         await client.put_kv(longest, largest)
-        found = await client.get_kv(longest)
-        assert found is not None
-        assert found.data == largest
+        value = await client.get_kv(longest)
+        assert value is not None
+        assert value.data == largest
         with pytest.raises(MessageTooLarge) as too_large:
             await client.put_kv(Key(b"k"), bytes((1 << 20) + 1))
         assert too_large.value.max_bytes == 1 << 20

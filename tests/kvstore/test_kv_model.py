@@ -56,12 +56,12 @@ COMPARES: st.SearchStrategy[Compare] = st.one_of(
 BRANCHES = st.lists(OPERATIONS, max_size=4)
 
 
-def _holds(compare: Compare, found: KeyValue | None) -> bool:
+def _holds(compare: Compare, kv: KeyValue | None) -> bool:
     if isinstance(compare, ValueIs):
-        return (found.value if found is not None else None) == compare.value
+        return (kv.value if kv is not None else None) == compare.value
     if isinstance(compare, ValueBelow):
-        return found is not None and found.value < compare.value
-    return (found.mod_revision if found is not None else 0) == compare.mod_revision
+        return kv is not None and kv.value < compare.value
+    return (kv.mod_revision if kv is not None else 0) == compare.mod_revision
 
 
 class Model:
@@ -121,10 +121,10 @@ class Model:
                     operation.lease_id,
                 )
             else:
-                found = [state[key] for key in sorted(state) if in_range(key, operation)]
-                responses.append(found)
+                selected = [state[key] for key in sorted(state) if in_range(key, operation)]
+                responses.append(selected)
                 if isinstance(operation, Delete):
-                    for kv in found:
+                    for kv in selected:
                         del state[kv.key]
         self.commit(state)
         return ok, responses
@@ -190,7 +190,7 @@ class KVMachine(RuleBasedStateMachine):
             return
         result = self.do(self.kv.txn(compares, then, otherwise))
         assert (result.succeeded, result.revision) == (ok, self.model.revision)
-        assert [list(found) for found in result.responses] == responses
+        assert [list(kvs) for kvs in result.responses] == responses
 
     @rule(
         start=KEYS, end=KEYS, limit=st.integers(0, 4), back=st.integers(0, 6), at_now=st.booleans()
@@ -204,11 +204,11 @@ class KVMachine(RuleBasedStateMachine):
             return
         state = self.model.now if revision is None else self.model.states[revision]
         assert self.do(self.kv.get(start, revision=revision)) == state.get(start)
-        found = self.do(self.kv.range(start, end, limit=limit, revision=revision))
+        page = self.do(self.kv.range(start, end, limit=limit, revision=revision))
         expected = [state[key] for key in sorted(state) if start <= key < end]
-        assert list(found.kvs) == (expected[:limit] if limit else expected)
-        assert found.more == (0 < limit < len(expected))
-        assert found.revision == (self.model.revision if revision is None else revision)
+        assert list(page.kvs) == (expected[:limit] if limit else expected)
+        assert page.more == (0 < limit < len(expected))
+        assert page.revision == (self.model.revision if revision is None else revision)
 
     @rule(ttl_ms=st.sampled_from([1_000, 5_000, 20_000]))
     def grant(self, ttl_ms: int) -> None:
@@ -252,12 +252,12 @@ class KVMachine(RuleBasedStateMachine):
         assert self.do(self.kv.revision()) == self.model.revision
         expected = [c for c in self.model.changes[self.watched :] if b"a" <= c.key < b"c"]
         self.watched = len(self.model.changes)
-        found: list[Change] = []
-        while len(found) < len(expected):
+        received: list[Change] = []
+        while len(received) < len(expected):
             batch = self.do(anext(self.watch))
             assert all(change.revision == batch.revision for change in batch.changes)
-            found += sorted(batch.changes, key=lambda change: change.key)
-        assert found == expected
+            received += sorted(batch.changes, key=lambda change: change.key)
+        assert received == expected
 
     @rule()
     def watch_again_from_the_oldest(self) -> None:

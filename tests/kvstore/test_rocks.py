@@ -91,13 +91,13 @@ async def main():
     assert stored and refused + unknown, (stored, refused, unknown)
     limit_files(resource.RLIM_INFINITY)
     await kv.txn((), (Put(b"k999", b"after"),))
-    found = [int(kv.key[1:]) for kv in (await kv.range(b"k", b"l")).kvs]
-    assert set(stored) | {999} <= set(found) <= set(stored) | set(unknown) | {999}, found
+    present = [int(kv.key[1:]) for kv in (await kv.range(b"k", b"l")).kvs]
+    assert set(stored) | {999} <= set(present) <= set(stored) | set(unknown) | {999}, present
     seen = []
     while 999 not in seen:
         batch = await anext(watch)
         seen += [int(change.key[1:]) for change in batch.changes]
-    assert sorted(seen) == found, (seen, found)
+    assert sorted(seen) == present, (seen, present)
     await kv.close()
     print("stored", len(stored), "refused", len(refused), "unknown", len(unknown))
 
@@ -176,9 +176,9 @@ def test_leases_get_their_full_time_again_after_a_restart(tmp_path: Path) -> Non
                 await kv.keep_alive(ended)
             clock.advance(1_000)
             assert await kv.get(b"a") is None
-            found = await kv.get(b"b")
-            assert found is not None
-            assert (found.value, found.lease_id) == (b"3", 0)
+            entry = await kv.get(b"b")
+            assert entry is not None
+            assert (entry.value, entry.lease_id) == (b"3", 0)
         async with opened(tmp_path / "meta", clock) as kv:
             with pytest.raises(NotFound):
                 await kv.keep_alive(lease)
@@ -204,10 +204,10 @@ def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path, acknowledged: in
     async def main() -> None:
         async with opened(path) as kv:
             for writer, n, revision in answers:
-                found = await kv.get(b"c/%d/%08d" % (writer, n))
+                entry = await kv.get(b"c/%d/%08d" % (writer, n))
                 # The last line may be cut short in the middle of its revision.
-                assert found is not None
-                assert str(found.mod_revision).startswith(str(revision))
+                assert entry is not None
+                assert str(entry.mod_revision).startswith(str(revision))
             assert await kv.revision() >= max(found_revision for _, _, found_revision in answers)
             for writer in range(4):
                 head = await kv.get(b"h/%d" % writer)
@@ -436,14 +436,14 @@ def test_a_write_shows_only_when_it_is_published(tmp_path: Path) -> None:
             before = await put(kv, b"a", b"0")
 
             async def read() -> None:
-                found = await kv.get(b"a")
-                assert found is not None
-                assert found.mod_revision <= await kv.revision()
+                entry = await kv.get(b"a")
+                assert entry is not None
+                assert entry.mod_revision <= await kv.revision()
 
             async def read_range() -> None:
-                found = await kv.range(b"a", b"b")
-                assert found.revision <= await kv.revision()
-                assert found.kvs[0].mod_revision <= found.revision
+                page = await kv.range(b"a", b"b")
+                assert page.revision <= await kv.revision()
+                assert page.kvs[0].mod_revision <= page.revision
 
             offload.gate.clear()
             offload.is_written.clear()
@@ -567,9 +567,9 @@ def test_a_write_in_doubt_is_resolved_when_the_disk_is_back(
                 with pytest.raises(MetadataUnavailable):
                     await use
             broken.clear()
-            found = await kv.get(b"a")
-            assert found is not None
-            assert found.value == (b"1" if took_effect else b"0")
+            entry = await kv.get(b"a")
+            assert entry is not None
+            assert entry.value == (b"1" if took_effect else b"0")
             assert await kv.revision() == before + took_effect
             after = await put(kv, b"a", b"3")
             assert after == before + took_effect + 1

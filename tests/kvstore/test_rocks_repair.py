@@ -43,10 +43,10 @@ def kept(folder: Path) -> list[bytes]:
     async def scenario() -> list[bytes]:
         kv, offload = await opened(folder)
         names = [*(b"k%d" % n for n in range(KEYS)), b"last"]
-        found = [name for name in names if await kv.get(name) is not None]
+        readable = [name for name in names if await kv.get(name) is not None]
         await kv.close()
         await offload.close()
-        return found
+        return readable
 
     return asyncio.run(scenario())
 
@@ -147,19 +147,19 @@ def test_a_torn_write_is_cut_and_acknowledged_writes_stay(
     if not opens:
         with pytest.raises(Corrupt, match=f"streamlog meta repair --meta rocksdb://{folder}"):
             kept(folder)
-    said = repair(folder)
+    result = repair(folder)
     if how == "all pages missing":
-        assert json.loads(said.stdout)["torn"] is None
+        assert json.loads(result.stdout)["torn"] is None
         assert kept(folder) == ACKNOWLEDGED
         return
-    assert said.exit_code == 1, said.stderr
-    torn = json.loads(said.stdout)["torn"]
+    assert result.exit_code == 1, result.stderr
+    torn = json.loads(result.stdout)["torn"]
     assert (torn["start"], torn["end"]) == (crashed[1], len(before))
     assert torn["records"] >= KEYS
     assert (folder / torn["file"]).read_bytes() == before
-    said = repair(folder, "--cut")
-    assert said.exit_code == 0, said.stderr
-    assert Path(json.loads(said.stdout)["copy"]).read_bytes() == before
+    result = repair(folder, "--cut")
+    assert result.exit_code == 0, result.stderr
+    assert Path(json.loads(result.stdout)["copy"]).read_bytes() == before
     assert kept(folder) == ACKNOWLEDGED
     again = repair(folder)
     assert (again.exit_code, json.loads(again.stdout)["torn"]) == (0, None)
@@ -167,8 +167,8 @@ def test_a_torn_write_is_cut_and_acknowledged_writes_stay(
 
 def test_a_whole_log_is_left_alone(crashed: tuple[Path, int, int], tmp_path: Path) -> None:
     folder = damaged(crashed, tmp_path, lambda data, start, end: data)
-    said = repair(folder, "--cut")
-    assert (said.exit_code, json.loads(said.stdout)["torn"]) == (0, None)
+    result = repair(folder, "--cut")
+    assert (result.exit_code, json.loads(result.stdout)["torn"]) == (0, None)
     assert kept(folder) == [*ACKNOWLEDGED, b"last"]
 
 
@@ -207,9 +207,9 @@ def test_other_damage_is_refused(crashed: tuple[Path, int, int], tmp_path: Path,
     harm, why = REFUSED[how]
     folder = damaged(crashed, tmp_path, harm)
     before = log_of(folder).read_bytes()
-    said = repair(folder, "--cut")
-    assert (said.exit_code, said.stdout) == (1, "")
-    assert why in json.loads(said.stderr)["error"]["message"]
+    result = repair(folder, "--cut")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert why in json.loads(result.stderr)["error"]["message"]
     assert log_of(folder).read_bytes() == before
     assert not (folder / "repair").exists()
 
@@ -217,20 +217,20 @@ def test_other_damage_is_refused(crashed: tuple[Path, int, int], tmp_path: Path,
 def test_an_older_log_is_never_cut(crashed: tuple[Path, int, int], tmp_path: Path) -> None:
     folder = damaged(crashed, tmp_path, TORN["one page missing"])
     (folder / "999999.log").write_bytes(b"")
-    said = repair(folder, "--cut")
-    assert "the newer log 999999.log was begun after it" in said.stderr
+    result = repair(folder, "--cut")
+    assert "the newer log 999999.log was begun after it" in result.stderr
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> Said:
         kv, offload = await opened(tmp_path / "meta")
-        said = repair(tmp_path / "meta", "--cut")
+        result = repair(tmp_path / "meta", "--cut")
         await kv.close()
         await offload.close()
-        return said
+        return result
 
-    said = asyncio.run(scenario())
-    assert f"is held by process {os.getpid()}" in said.stderr
+    result = asyncio.run(scenario())
+    assert f"is held by process {os.getpid()}" in result.stderr
 
 
 def test_no_acknowledged_record_is_cut(crashed: tuple[Path, int, int]) -> None:
@@ -245,9 +245,9 @@ def test_no_acknowledged_record_is_cut(crashed: tuple[Path, int, int]) -> None:
         low = int(random.random() * (end // PAGE)) * PAGE
         high = min(low + (1 + int(random.random() * 6)) * PAGE, end)
         data[low:high] = bytes(high - low)
-        found = rocks_log.read_end(bytes(data))
-        is_cut = found.end < len(data) and not found.why_kept
-        is_beginning_missing = low <= found.end and high > start
-        assert not is_cut or found.end == start or is_beginning_missing
-        outcomes.add((is_cut, found.end == start))
+        log_end = rocks_log.read_end(bytes(data))
+        is_cut = log_end.end < len(data) and not log_end.why_kept
+        is_beginning_missing = low <= log_end.end and high > start
+        assert not is_cut or log_end.end == start or is_beginning_missing
+        outcomes.add((is_cut, log_end.end == start))
     assert {(True, True), (False, False)} <= outcomes

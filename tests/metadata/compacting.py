@@ -78,13 +78,13 @@ class Truth:
 
 
 def runs(rows: list[RangeRow] | Any) -> list[RangeRow]:
-    found: list[RangeRow] = []
+    joined: list[RangeRow] = []
     for row in rows:
-        if found and found[-1].stream_id == row.stream_id and found[-1].end == row.start:
-            found[-1] = found[-1]._replace(end=row.end)
+        if joined and joined[-1].stream_id == row.stream_id and joined[-1].end == row.start:
+            joined[-1] = joined[-1]._replace(end=row.end)
         else:
-            found.append(row)
-    return found
+            joined.append(row)
+    return joined
 
 
 def _place(row: RangeRow) -> tuple[int, int]:
@@ -268,10 +268,10 @@ class History:
         if self.planned[index] is not None:
             return
         point = await node.compaction_point()
-        known = await self.live_of(node)
-        if not known:
+        live_ids = await self.live_of(node)
+        if not live_ids:
             return
-        inputs = set(rng.sample(sorted(known), min(len(known), rng.choice([1, 2, 3, 8]))))
+        inputs = set(rng.sample(sorted(live_ids), min(len(live_ids), rng.choice([1, 2, 3, 8]))))
         await node.catch_up()  # plan and model look at the same moment
         outputs = rng.choice([1, 1, 2, 3])
         rows: list[list[RangeRow]] = [[] for _ in range(outputs)]
@@ -296,7 +296,7 @@ class History:
     async def live_of(self, node: MetadataSession) -> set[int]:
         """All live objects, by pages; there may be too many, never too few."""
         await node.catch_up()
-        found: list[int] = []
+        listed: list[int] = []
         after, counts = 0, self.truth.counts()
         while True:
             page = await node.live_objects(after=after, limit=self.rng.choice([2, 30, 500]))
@@ -305,16 +305,16 @@ class History:
             for one in page:
                 assert one.row.object_id > after
                 after = one.row.object_id
-                found.append(after)
+                listed.append(after)
                 assert one.live_ranges >= counts[after]
-        assert set(found) >= set(counts)
-        assert set(found) <= self.truth.ever
-        return set(found)
+        assert set(listed) >= set(counts)
+        assert set(listed) <= self.truth.ever
+        return set(listed)
 
     def some_runs(self, stream_id: int, inputs: set[int]) -> list[list[RangeRow]]:
         """Runs of adjacent ranges of inputs, as rows that may be split at epochs."""
         rng = self.rng
-        found: list[list[RangeRow]] = []
+        groups: list[list[RangeRow]] = []
         for start, end, object_id in self.truth.live(stream_id):
             if object_id not in inputs or rng.random() < 0.15:
                 continue
@@ -322,11 +322,11 @@ class History:
             rows = [RangeRow(stream_id, 1, start, at)]
             if at < end:
                 rows.append(RangeRow(stream_id, 2, at, end))
-            if found and found[-1][-1].end == start and rng.random() < 0.8:
-                found[-1] += rows
+            if groups and groups[-1][-1].end == start and rng.random() < 0.8:
+                groups[-1] += rows
             else:
-                found.append(rows)
-        return found
+                groups.append(rows)
+        return groups
 
     async def ids(self, index: int, count: int) -> list[int] | None:
         node, compactor = self.nodes[index], self.compactors[index]
@@ -371,9 +371,9 @@ class History:
         high = self.rng.randint(low + 1, row.end + 5)
         limit = self.rng.choice([1, 2, 3, 64])
         live = await node.locate(stream_id, low, high, limit=limit)
-        found = [(one.start, one.end, one.object.object_id) for one in live]
+        located = [(one.start, one.end, one.object.object_id) for one in live]
         overlapping = [one for one in expected if one[0] < high and one[1] > low]
-        assert found == overlapping[:limit]
+        assert located == overlapping[:limit]
         objects = sorted({o for _, _, o in expected} & set(self.truth.rows))
         if objects:
             await self.check_parts(node, self.rng.choice(objects))
@@ -388,9 +388,9 @@ class History:
                     expected.append(RangeRow(row.stream_id, row.epoch, start, end))
         own = {i: Rows(rows) for i, rows in self.truth.rows.items() if self.rng.random() < 0.5}
         own[object_id] = Rows(self.truth.rows[object_id])
-        found = await node.live_parts(own)
-        assert found.keys() == own.keys()
-        assert found[object_id] == Rows(expected)
+        parts = await node.live_parts(own)
+        assert parts.keys() == own.keys()
+        assert parts[object_id] == Rows(expected)
 
     async def check_all(self) -> None:
         truth = self.truth
@@ -404,8 +404,8 @@ class History:
             dead = {one.object_id for one in node.dead_objects(1 << 20)}
             assert dead == truth.ever - set(counts)
             assert node.object_count == len(counts)
-            found = await node.live_objects(limit=1 << 20)
-            assert {one.row.object_id: one.live_ranges for one in found} == counts
+            listed = await node.live_objects(limit=1 << 20)
+            assert {one.row.object_id: one.live_ranges for one in listed} == counts
             _check_files(node, sum(counts.values()))
         late = await self.world.open(9, **self.settings)
         await self.check_node(late)

@@ -70,14 +70,14 @@ class Oracle:
 
     def live_ranges(self, stream_id: int) -> list[tuple[int, int, int]]:
         s = self.streams[stream_id]
-        found: list[tuple[int, int, int]] = []
+        ranges: list[tuple[int, int, int]] = []
         for offset in range(s.start, s.end):
             object_id = s.objects[offset]
-            if found and found[-1][2] == object_id:
-                found[-1] = (found[-1][0], offset + 1, object_id)
+            if ranges and ranges[-1][2] == object_id:
+                ranges[-1] = (ranges[-1][0], offset + 1, object_id)
             else:
-                found.append((offset, offset + 1, object_id))
-        return found
+                ranges.append((offset, offset + 1, object_id))
+        return ranges
 
     def live_objects(self) -> set[int]:
         return {object_id for s in self.streams for _, _, object_id in self.live_ranges(s)}
@@ -164,22 +164,22 @@ class Oracle:
         if gen != self.fences[holder].gen:
             raise Violation(f"I4: move {gen} away from {holder} with gen {self.fences[holder].gen}")
         self.pending["m", holder, gen] = revision
-        found = transfer.decode(write.value)
-        if not self.fences[found.to].is_live:
-            raise Violation(f"I1: the sealed tenure {found.to} took streams")
-        if found.streams is None:
+        record = transfer.decode(write.value)
+        if not self.fences[record.to].is_live:
+            raise Violation(f"I1: the sealed tenure {record.to} took streams")
+        if record.streams is None:
             moves = [
                 (i, s.epoch + 1, s.is_open) for i, s in self.streams.items() if s.holder == holder
             ]
         else:
-            moves = [(i, e, True) for i, e in found.streams]
+            moves = [(i, e, True) for i, e in record.streams]
         for stream_id, epoch, is_open in moves:
             s = self.streams.get(stream_id)
             if s is None or s.holder != holder:
                 continue
             if epoch <= s.epoch:
                 raise Violation(f"I4: stream {stream_id} went from epoch {s.epoch} to {epoch}")
-            s.epoch, s.holder, s.is_open = epoch, found.to, is_open
+            s.epoch, s.holder, s.is_open = epoch, record.to, is_open
 
     def _f(self, tenure: Tenure, write: Put, revision: int) -> None:
         new, old = fence.decode(write.value), self.fences.get(tenure)

@@ -82,7 +82,7 @@ class Race:
     shared: Shared
     clock: LoopClock
     store: MemoryObjectStore
-    known: list[int] = field(default_factory=list)
+    stream_ids: list[int] = field(default_factory=list)
     acked: list[tuple[int, list[RangeRow], frozenset[int]]] = field(default_factory=list)
     fenced: list[int] = field(default_factory=list)
     orphans: set[int] = field(default_factory=set)
@@ -198,8 +198,8 @@ class Actor:
         metadata = self.metadata
         assert metadata is not None
         (stream_id,) = await metadata.allocate_stream_ids(1)
-        if len(self.race.known) < 5 and metadata is self.metadata:
-            self.race.known.append(stream_id)
+        if len(self.race.stream_ids) < 5 and metadata is self.metadata:
+            self.race.stream_ids.append(stream_id)
             await metadata.commit(CommitEntry(creates=[CreateEntry(stream_id, 1, {"a": "b"})]))
             if metadata is self.metadata:
                 self.next[stream_id] = (1, 0)
@@ -227,18 +227,19 @@ class Actor:
         await self._open(self.metadata.take_streams if self.metadata else None)
 
     async def _open(self, call: Callable[..., object] | None) -> None:
-        if call is None or not self.race.known:
+        if call is None or not self.race.stream_ids:
             return
         metadata, wanted = (
             self.metadata,
             self.race.rng.sample(
-                self.race.known, min(len(self.race.known), self.race.rng.choice((1, 1, 2)))
+                self.race.stream_ids,
+                min(len(self.race.stream_ids), self.race.rng.choice((1, 1, 2))),
             ),
         )
         for row in await call([(stream_id, None) for stream_id in wanted]):  # type: ignore[misc]
             if metadata is self.metadata:
-                known = self.next.get(row.stream_id)
-                if known is None or known[0] < row.epoch:
+                cursor = self.next.get(row.stream_id)
+                if cursor is None or cursor[0] < row.epoch:
                     self.next[row.stream_id] = (row.epoch, row.end)
 
     async def other(self) -> None:
@@ -336,10 +337,10 @@ class Actor:
 
     async def sweep(self) -> None:
         if self.metadata is not None:
-            for found in await self.metadata.orphan_candidates():
-                self.race.orphans.update(found.object_ids)
+            for orphans in await self.metadata.orphan_candidates():
+                self.race.orphans.update(orphans.object_ids)
                 with suppress(MetadataUnavailable, OutcomeUnknown):
-                    await self.metadata.orphans_deleted(found)
+                    await self.metadata.orphans_deleted(orphans)
 
     async def checkpoint(self) -> None:
         if self.metadata is not None:
@@ -351,8 +352,8 @@ class Actor:
         task.add_done_callback(self.tasks.discard)
 
     def _lost(self, stream_id: int, epoch: int) -> None:
-        known = self.next.get(stream_id)
-        if known is not None and known[0] < epoch:
+        cursor = self.next.get(stream_id)
+        if cursor is not None and cursor[0] < epoch:
             del self.next[stream_id]
 
 
@@ -450,10 +451,10 @@ async def compare(metadata: MetadataSession, oracle: Oracle) -> None:
         real = (row.epoch, row.holder, row.state == 1, row.start, row.end, row.token)
         if real != (s.epoch, s.holder, s.is_open, s.start, s.end, s.token):
             raise Violation(f"I9: stream {stream_id} is {row}, not {s}")
-        found = await ranges_of(metadata, stream_id)
-        if found != oracle.live_ranges(stream_id):
+        ranges = await ranges_of(metadata, stream_id)
+        if ranges != oracle.live_ranges(stream_id):
             raise Violation(
-                f"I9: stream {stream_id} has {found}, not {oracle.live_ranges(stream_id)}"
+                f"I9: stream {stream_id} has {ranges}, not {oracle.live_ranges(stream_id)}"
             )
 
 

@@ -117,12 +117,12 @@ async def ranges_of(metadata: MetadataSession, stream_id: int) -> list[tuple[int
     """Every live range of the stream: start, end, object id."""
     row = metadata.stream(stream_id)
     assert row is not None
-    found, at = [], row.start
+    ranges, at = [], row.start
     while at < row.end:
         part = await metadata.locate(stream_id, at, row.end, limit=7)
         assert part, f"no range at {at} of stream {stream_id}"
         for one in part:
             assert one.start == at
-            found.append((one.start, one.end, one.object.object_id))
+            ranges.append((one.start, one.end, one.object.object_id))
             at = one.end
-    return found
+    return ranges

@@ -104,9 +104,9 @@ def test_a_kill_leaves_whole_objects_and_all_that_were_acknowledged(tmp_path: Pa
     async def main() -> None:
         async with opened(root) as store:
             assert temporary_files(root) == []
-            found = await list_all(store, "w")
-            assert acknowledged <= set(found)
-            for key in found:
+            listed = await list_all(store, "w")
+            assert acknowledged <= set(listed)
+            for key in listed:
                 assert await read(store, key) == key[-6:].encode() * 20_000
 
     asyncio.run(main())

@@ -48,9 +48,9 @@ def test_a_stream_is_read_by_one_get_beside_the_index() -> None:
         reader = ObjectReader(store, offload)
         assert len(await reader.index(made.row)) > 2
         store.gets.clear()
-        found = [batch async for batch in reader.batches(made.row, 3, 2, 9)]
-        assert [batch.base_offset for batch in found] == list(range(2, 9))
-        assert [bytes(join(batch.parts)) for batch in found] == [
+        batches = [batch async for batch in reader.batches(made.row, 3, 2, 9)]
+        assert [batch.base_offset for batch in batches] == list(range(2, 9))
+        assert [bytes(join(batch.parts)) for batch in batches] == [
             bytes([base]) * 1000 for base in range(2, 9)
         ]
         assert len(store.gets) == 2

@@ -114,16 +114,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(prefix=PREFIXES, limit=st.integers(1, 5))
     def list_pages(self, prefix: str, limit: int) -> None:
-        found: list[str] = []
+        listed: list[str] = []
         token: str | None = None
-        while token is not None or not found:
+        while token is not None or not listed:
             page = self.do(self.store.list(prefix, token=token, limit=limit))
-            found += [info.key for info in page.objects]
+            listed += [info.key for info in page.objects]
             token = page.next_token
             if token is None:
                 break
             assert len(page.objects) == limit
-        assert found == sorted(key for key in self.model if key.startswith(prefix))
+        assert listed == sorted(key for key in self.model if key.startswith(prefix))
 
 
 class MemoryMachine(StoreMachine):

@@ -92,12 +92,12 @@ async def produce(log: AbstractLog, *values: bytes) -> int:
 
 async def consume(log: AbstractLog) -> bytes:
     """The bytes of all batches."""
-    found, at = [], log.log_start_offset
+    parts, at = [], log.log_start_offset
     while at < log.high_watermark:
         fetched = await log.fetch(at, 1 << 20)
-        found += [bytes(part) for part in fetched.parts]
+        parts += [bytes(part) for part in fetched.parts]
         at = fetched.next_offset
-    return b"".join(found)
+    return b"".join(parts)
 
 
 async def partition(engine: OpenEngine, topic: str, number: int = 0) -> AbstractLog:
@@ -111,13 +111,13 @@ async def append(stream: Stream, *payloads: bytes) -> None:
 
 async def read(stream: Stream) -> dict[int, bytes]:
     """Payload by offset."""
-    found: dict[int, bytes] = {}
+    payloads: dict[int, bytes] = {}
     at = stream.start_offset
     while at < stream.confirm_offset:
         for one in (await stream.fetch(at, stream.confirm_offset, 1 << 20)).batches:
-            found[one.base_offset] = b"".join(one.parts)
+            payloads[one.base_offset] = b"".join(one.parts)
             at = one.end_offset
-    return found
+    return payloads
 
 
 async def recovered(cluster: Cluster, **options: bool) -> Report:

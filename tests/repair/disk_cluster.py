@@ -52,5 +52,5 @@ class DiskCluster(Cluster):
 
 
 async def payloads(engine: OpenEngine, stream_id: int) -> list[bytes]:
-    found = await read(await engine.streams.open_stream(stream_id))
-    return [found[offset] for offset in sorted(found)]
+    by_offset = await read(await engine.streams.open_stream(stream_id))
+    return [by_offset[offset] for offset in sorted(by_offset)]

@@ -17,12 +17,12 @@ RECORDS = 300
 
 
 def values(server: str, count: int) -> list[bytes | None]:
-    found: list[tuple[int, bytes | None]] = []
+    consumed: list[tuple[int, bytes | None]] = []
     with Consumer(server) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
-        while len(found) < count:
-            found += [(record.partition, record.value) for record in consumer.poll(10)]
-    return sorted(value for _, value in found)  # type: ignore[type-var]
+        while len(consumed) < count:
+            consumed += [(record.partition, record.value) for record in consumer.poll(10)]
+    return sorted(value for _, value in consumed)  # type: ignore[type-var]
 
 
 def produce(server: str, numbers: range) -> None:

@@ -89,14 +89,14 @@ def test_contents_stay_the_same(
         ]
         what = spec(made.inputs, outputs)
         done = await execute(store, what, memory_bytes)
-        found = {}
+        copied = {}
         for number, row in enumerate(done.objects):
             batches, rows, sizes = await read_object(store, row, 1000 + number)  # type: ignore[assignment]
             assert rows == outputs[number]
-            found.update(batches)
+            copied.update(batches)
             if memory_bytes > 20_000:
                 assert sum(size < 2048 for size in sizes) <= 2 * len(rows)  # type: ignore[operator]
-        assert found == made.batches
+        assert copied == made.batches
         assert done.bytes_written == sum(row.size_bytes for row in done.objects)
         assert done.bytes_read >= sum(one.row.index_length for one in made.inputs)
         assert decode_outcome(encode_outcome(done)) == done
@@ -155,9 +155,9 @@ def test_rows_are_clipped_at_trims_and_at_ranges_of_other_objects() -> None:
             if low < high:
                 inputs.append(SpecInput(one.row, Rows([RangeRow(1, 1, low, high)])))
         done = await execute(store, spec(inputs, [[RangeRow(1, 1, start, end)]]))
-        found, rows, _ = await read_object(store, done.objects[0], 1000)
+        copied, rows, _ = await read_object(store, done.objects[0], 1000)
         assert rows == [RangeRow(1, 1, start, end)]
-        assert found == {1: batches[batches.index(first) : 15]}
+        assert copied == {1: batches[batches.index(first) : 15]}
 
     run(scenario)
 
@@ -230,8 +230,8 @@ def test_a_put_without_an_answer_is_repeated() -> None:
         made = Streams(store, 8)
         one = await made.upload([(1, 3000)])
         done = await execute(store, spec([one], [list(one.rows)]))
-        found, _, _ = await read_object(store, done.objects[0], 1000)
-        assert found == made.batches
+        copied, _, _ = await read_object(store, done.objects[0], 1000)
+        assert copied == made.batches
 
     run(scenario)
 
@@ -247,8 +247,8 @@ def test_on_files_with_a_spool_in_a_file(tmp_path: Path) -> None:
         done = await execute(
             store, spec(made.inputs, [rows]), 100_000, lambda: FileSpool(str(tmp_path))
         )
-        found, _, _ = await read_object(store, done.objects[0], 1000)
-        assert found == made.batches
+        copied, _, _ = await read_object(store, done.objects[0], 1000)
+        assert copied == made.batches
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
         await store.close()
         await offload.close()
@@ -307,8 +307,8 @@ def test_small_blocks_that_stay_alone_are_copied() -> None:
             await made.upload([(2, 500)], compression=compression)
             rows = [RangeRow(stream, 1, 0, made.ends[stream]) for stream in (1, 2, 3)]
             done = await execute(store, spec(made.inputs, [rows]))
-            found, _, sizes = await read_object(store, done.objects[0], 1000)
-            assert found == made.batches
+            copied, _, sizes = await read_object(store, done.objects[0], 1000)
+            assert copied == made.batches
             assert len(sizes) == 3
             assert sizes[1] > 1000 > max(sizes[0], sizes[2])
 

@@ -116,9 +116,9 @@ def test_deaths_in_a_fully_compacted_object_count_also_over_a_new_base() -> None
             for stream in streams[:6]:
                 await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
                 await metadata.checkpoint()
-                found = await catalog.look()
+                candidates = await catalog.look()
                 is_dead = stream >= streams[4]
-                assert [tier_of(one, CONFIG) for one in found] == [DEAD] * is_dead
+                assert [tier_of(one, CONFIG) for one in candidates] == [DEAD] * is_dead
                 assert metadata.object_files().base
 
     asyncio.run(main())
@@ -134,22 +134,22 @@ class Listed(History):
         await super().check_one()
         number = self.rng.randrange(2)
         node = self.nodes[number]
-        known = self.__dict__.setdefault("catalogs", {}).get(number)
-        if known is None or known[0] is not node:
+        cached = self.__dict__.setdefault("catalogs", {}).get(number)
+        if cached is None or cached[0] is not node:
             self.catalogs[number] = node, catalog_of(node, self.world)
         _, catalog = self.catalogs[number]
         files = None
         while files != node.object_files():  # else the other node's checkpoint came in between
-            found = await catalog.look()
+            candidates = await catalog.look()
             files = node.object_files()
             live = {one.row.object_id: one for one in await node.live_objects(limit=1 << 20)}
-        assert sorted(one.row.object_id for one in found) == sorted(live)
-        for one in found:
+        assert sorted(one.row.object_id for one in candidates) == sorted(live)
+        for one in candidates:
             assert one.row == live[one.row.object_id].row
             assert one.parts * (1 - one.dead_share) == pytest.approx(
                 live[one.row.object_id].live_ranges
             )
-        assert sum(catalog.backlog.values()) == len(found)
+        assert sum(catalog.backlog.values()) == len(candidates)
         self.looks += 1
 
 

@@ -53,10 +53,10 @@ def planned(object_id: int, rows: Sequence[RangeRow], size: int) -> PlannedInput
     return PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows))
 
 
-def covered(found: MergePlan) -> list[tuple[int, int, int, int]]:
+def covered(merge_plan: MergePlan) -> list[tuple[int, int, int, int]]:
     """Every (stream, epoch, start, end) of the outputs, merged where rows meet."""
-    assert found.spec is not None
-    return merged([row for output in found.spec.outputs for row in output.rows])
+    assert merge_plan.spec is not None
+    return merged([row for output in merge_plan.spec.outputs for row in output.rows])
 
 
 def merged(rows: Sequence[RangeRow]) -> list[tuple[int, int, int, int]]:
@@ -117,15 +117,15 @@ def plans(given: Sequence[PlannedInput], config: CompactionConfig) -> Iterator[M
     while left_of(given, done, 0):
         first, before = 0, len(done)
         while left := left_of(given, done, first):
-            found = plan(POINT, left, STREAM_END, config, is_reclaiming=True)
-            if found.spec is not None:
-                yield found
-                rows = [row for one in found.spec.inputs for row in one.rows]
+            merge_plan = plan(POINT, left, STREAM_END, config, is_reclaiming=True)
+            if merge_plan.spec is not None:
+                yield merge_plan
+                rows = [row for one in merge_plan.spec.inputs for row in one.rows]
                 done.update((row.stream_id, row.start) for row in rows)
-            if found.next_stream is None:
+            if merge_plan.next_stream is None:
                 break
-            assert found.next_stream > first
-            first = found.next_stream
+            assert merge_plan.next_stream > first
+            first = merge_plan.next_stream
         assert len(done) > before
 
 
@@ -133,12 +133,12 @@ def plans(given: Sequence[PlannedInput], config: CompactionConfig) -> Iterator[M
 @given(inputs())
 def test_every_live_row_is_covered_once_and_whole(given_inputs: list[PlannedInput]) -> None:
     placed, specs = [], []
-    for found in plans(given_inputs, SMALL):
-        assert found.spec is not None
-        specs.append(found.spec)
-        rows = [row for one in found.spec.inputs for row in one.rows]
-        assert covered(found) == merged(rows)
-        placed += [one for output in found.spec.outputs for one in without_epochs(output.rows)]
+    for merge_plan in plans(given_inputs, SMALL):
+        assert merge_plan.spec is not None
+        specs.append(merge_plan.spec)
+        rows = [row for one in merge_plan.spec.inputs for row in one.rows]
+        assert covered(merge_plan) == merged(rows)
+        placed += [one for output in merge_plan.spec.outputs for one in without_epochs(output.rows)]
     all_rows = [row for one in given_inputs for row in one.rows]
     assert merged([row for spec in specs for one in spec.inputs for row in one.rows]) == merged(
         all_rows
@@ -170,22 +170,22 @@ def test_no_output_exceeds_the_maximum_size(
         for one in given_inputs
         for stream in {row.stream_id for row in one.rows}
     )
-    for found in plans(given_inputs, config):
-        assert found.spec is not None
-        sizes = [output.size_bytes for output in found.spec.outputs]
+    for merge_plan in plans(given_inputs, config):
+        assert merge_plan.spec is not None
+        sizes = [output.size_bytes for output in merge_plan.spec.outputs]
         assert max(sizes) <= max(config.object_bytes_max, whole_bytes_max)
-        if len(found.spec.inputs) > 1:
+        if len(merge_plan.spec.inputs) > 1:
             assert sum(sizes) <= config.spec_bytes_max
 
 
 def test_a_stream_larger_than_a_spec_is_merged_in_parts() -> None:
     rows = [[RangeRow(7, 1, 10 * n, 10 * n + 10)] for n in range(20)]
     given_inputs = [planned(n + 1, one, 150 * KIB) for n, one in enumerate(rows)]
-    found = list(plans(given_inputs, SMALL))
-    assert [len(one.spec.inputs) for one in found if one.spec is not None] == [6, 6, 6, 2]
+    merge_plans = list(plans(given_inputs, SMALL))
+    assert [len(one.spec.inputs) for one in merge_plans if one.spec is not None] == [6, 6, 6, 2]
     assert all(
         output.size_bytes <= SMALL.object_bytes_max
-        for one in found
+        for one in merge_plans
         if one.spec is not None
         for output in one.spec.outputs
     )
@@ -237,9 +237,9 @@ def test_a_stream_with_much_data_gets_an_object_of_its_own() -> None:
     for number, rows in enumerate(parts):
         stats = stats_of(number + 1, rows, [1000, 60_000, 1000])
         made.append(PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows)))
-    found = plan(POINT, made, STREAM_END, SMALL)
-    assert found.spec is not None
-    assert [(o.kind, list(o.rows)) for o in found.spec.outputs] == [
+    merge_plan = plan(POINT, made, STREAM_END, SMALL)
+    assert merge_plan.spec is not None
+    assert [(o.kind, list(o.rows)) for o in merge_plan.spec.outputs] == [
         (OutputKind.STREAM_SET, [RangeRow(1, 1, 0, 4), RangeRow(3, 1, 0, 4)]),
         (OutputKind.STREAM, [RangeRow(2, 1, 0, 4)]),
     ]
@@ -247,14 +247,14 @@ def test_a_stream_with_much_data_gets_an_object_of_its_own() -> None:
 
 def test_an_object_that_meets_no_other_is_spared() -> None:
     alone = planned(1, [RangeRow(9, 1, 0, 5)], 40_000)
-    found = plan(
+    merge_plan = plan(
         POINT,
         [alone, *(planned(2 + n, [RangeRow(1, 1, n, n + 1)], 1000) for n in range(3))],
         STREAM_END,
         SMALL,
     )
-    assert found.spec is not None
-    assert [one.row.object_id for one in found.spec.inputs] == [2, 3, 4]
+    assert merge_plan.spec is not None
+    assert [one.row.object_id for one in merge_plan.spec.inputs] == [2, 3, 4]
 
 
 def test_a_merge_too_large_for_one_spec_goes_on_at_the_next_stream() -> None:
@@ -272,14 +272,14 @@ def test_a_merge_too_large_for_one_spec_goes_on_at_the_next_stream() -> None:
             for one in made
             if len(rows := one.rows.between(at, end))
         ]
-        found = plan(POINT, inputs, end, SMALL)
-        assert found.spec is not None
-        assert sum(output.size_bytes for output in found.spec.outputs) <= SMALL.spec_bytes_max
-        streams += sorted({row.stream_id for o in found.spec.outputs for row in o.rows})
+        merge_plan = plan(POINT, inputs, end, SMALL)
+        assert merge_plan.spec is not None
+        assert sum(output.size_bytes for output in merge_plan.spec.outputs) <= SMALL.spec_bytes_max
+        streams += sorted({row.stream_id for o in merge_plan.spec.outputs for row in o.rows})
         specs += 1
-        if found.next_stream is None:
+        if merge_plan.next_stream is None:
             break
-        at = found.next_stream
+        at = merge_plan.next_stream
     assert streams == list(range(1, 41))
     assert specs == 3
 
@@ -292,11 +292,11 @@ def test_rows_of_a_spec_are_bound() -> None:
         rows = [RangeRow(s, 1, 2 * number, 2 * number + 1) for s in range(1, count + 1)]
         stats = stats_of(number + 1, rows, [10] * count)
         made.append(PlannedInput(stats.row, stats.rows, array("Q", [10] * count)))
-    found = plan(POINT, made, STREAM_END, SMALL, is_reclaiming=True)
-    assert found.spec is not None
-    assert found.spec.rows == OUTPUT_ROWS_MAX
-    assert found.next_stream == OUTPUT_ROWS_MAX // 4 + 1
-    assert all(max(one.rows.streams) < found.next_stream for one in found.spec.inputs)
+    merge_plan = plan(POINT, made, STREAM_END, SMALL, is_reclaiming=True)
+    assert merge_plan.spec is not None
+    assert merge_plan.spec.rows == OUTPUT_ROWS_MAX
+    assert merge_plan.next_stream == OUTPUT_ROWS_MAX // 4 + 1
+    assert all(max(one.rows.streams) < merge_plan.next_stream for one in merge_plan.spec.inputs)
 
 
 def test_tiers() -> None:

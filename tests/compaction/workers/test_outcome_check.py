@@ -95,8 +95,8 @@ def test_reported_rows_that_differ_from_the_objects_are_refused() -> None:
             {"placements": (Placement(1, 0, 1),)},
         ]
         for changes in wrong:
-            found = await done.error(outcome=_with_row(done.outcome, **changes))  # type: ignore[arg-type]
-            assert isinstance(found, Invalid), (changes, found)
+            error = await done.error(outcome=_with_row(done.outcome, **changes))  # type: ignore[arg-type]
+            assert isinstance(error, Invalid), (changes, error)
         for outcome in (
             dataclasses.replace(done.outcome, objects=done.outcome.objects[:1]),
             dataclasses.replace(done.outcome, objects=done.outcome.objects[::-1]),
@@ -130,11 +130,11 @@ def test_objects_of_another_job_are_refused() -> None:
         await done.store.put(key, [whole + b"\0"])
         assert isinstance(await done.error(), Invalid)
         await done.store.delete([key])
-        found = await done.error()
-        assert isinstance(found, Invalid)
-        assert "another one" in str(found)
+        error = await done.error()
+        assert isinstance(error, Invalid)
+        assert "another one" in str(error)
         # An input's loss is another thing.
-        assert not isinstance(found, ObjectNotFound)
+        assert not isinstance(error, ObjectNotFound)
 
     run(scenario)
 
@@ -210,12 +210,12 @@ def test_a_remote_that_reports_something_wrong_gets_no_more_jobs() -> None:
             assert isinstance(remote.ended, Invalid)
             await switched.run(done.job)
         assert len(own.jobs) == 1
-        for said in (b"", b"nonsense" * 8, encode_outcome(done.outcome)[:-1]):
+        for answer in (b"", b"nonsense" * 8, encode_outcome(done.outcome)[:-1]):
             other = RemoteExecutor("other", done.store, done.offload)
             with switched.lent(other):
                 running = asyncio.ensure_future(switched.run(done.job))
                 number, _ = await other.next_job()
-                other.done(number, said)
+                other.done(number, answer)
                 with pytest.raises(RemoteLost):
                     await running
 

@@ -95,11 +95,11 @@ def test_a_process_does_what_the_loop_does(tmp_path: Path) -> None:
         for first_id in (1000, 2000):
             what = spec(made.inputs, [rows(made, 1, 2), rows(made, 3)])
             done = await executor.run(job(what, first_id))
-            found = {}
+            copied = {}
             for number, row in enumerate(done.objects):
                 batches, _, _ = await read_object(made.store, row, first_id + number)
-                found.update(batches)
-            assert found == made.batches
+                copied.update(batches)
+            assert copied == made.batches
         pid = executor.pid
         assert pid is not None
         assert psutil.Process(pid).nice() == psutil.Process().nice() + 3
@@ -176,9 +176,9 @@ class Child:
 
     pid = 4711
 
-    def __init__(self, said: bytes) -> None:
+    def __init__(self, output: bytes) -> None:
         self.stdout = asyncio.StreamReader()
-        self.stdout.feed_data(said)
+        self.stdout.feed_data(output)
 
 
 def test_frames_of_a_process_before_its_answer(tmp_path: Path) -> None:
@@ -287,12 +287,12 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
             # All of one size, so of one tier: the first spec has all of them, and many outputs.
             await history.append(streams, 50, [5000])
             await opened.drain()
-            known = {data_key(row.object_id) for row in await live(opened)}
+            inputs = {data_key(row.object_id) for row in await live(opened)}
             compactor = opened.compactor
             assert compactor is not None
             ticking = asyncio.ensure_future(compactor.tick())
 
-            await until(lambda: bool(stored(tmp_path) - known))
+            await until(lambda: bool(stored(tmp_path) - inputs))
             (child,) = (
                 one
                 for one in psutil.Process().children()

@@ -77,9 +77,9 @@ def rows(object_id: int, streams: list[int], counts: list[int]) -> ObjectRows:
     )
 
 
-def output(object_id: int, *found: tuple[int, int, int]) -> OutputRows:
+def output(object_id: int, *given: tuple[int, int, int]) -> OutputRows:
     """Rows as (stream, start, count)."""
-    streams, starts, counts = (array(t, [r[i] for r in found]) for i, t in enumerate("QQI"))
+    streams, starts, counts = (array(t, [r[i] for r in given]) for i, t in enumerate("QQI"))
     return OutputRows(object_id, 1 << 20, 1 << 19, 4096, 0xABCD, 1, streams, starts, counts)
 
 
@@ -337,9 +337,9 @@ entries = st.builds(
     ).map(tuple),
     objects=st.lists(
         st.lists(st.tuples(U64, U32), min_size=1, max_size=8).flatmap(
-            lambda found: st.builds(
+            lambda pairs: st.builds(
                 lambda object_id: rows(
-                    object_id, sorted(s for s, _ in found), [c for _, c in found]
+                    object_id, sorted(s for s, _ in pairs), [c for _, c in pairs]
                 ),
                 U64,
             )
@@ -352,7 +352,7 @@ entries = st.builds(
     destroys=st.lists(st.builds(StreamAt, U64, U32), max_size=3).map(tuple),
 )
 names = st.text(max_size=8)
-ids = st.lists(U64, max_size=6).map(lambda found: array("Q", found))
+ids = st.lists(U64, max_size=6).map(lambda values: array("Q", values))
 staged_entries = st.builds(
     RecordEntry,
     stages=st.lists(
@@ -423,8 +423,8 @@ def test_garbage_under_a_right_crc_is_corrupt(data: bytes) -> None:
     except (Corrupt, UnsupportedVersion):
         return
     # Some short garbage is a valid body: it must then round-trip to the same meaning.
-    found = commit_record.decode(seal(header + data))
-    assert commit_record.decode(commit_record.encode(found)) == found
+    record = commit_record.decode(seal(header + data))
+    assert commit_record.decode(commit_record.encode(record)) == record
 
 
 def test_a_record_is_read_by_its_kind() -> None:
@@ -449,7 +449,7 @@ compactions = st.builds(
     st.sets(U64, max_size=200).map(lambda ids: array("Q", sorted(ids))),
     st.lists(
         st.builds(
-            lambda object_id, found: output(object_id, *sorted(found)),
+            lambda object_id, given: output(object_id, *sorted(given)),
             U64,
             st.lists(st.tuples(U64, U64, st.integers(1, (1 << 32) - 1)), max_size=60),
         ),
@@ -487,10 +487,10 @@ def test_a_damaged_body_under_a_right_crc_is_corrupt(
         value[at] ^= data.draw(st.integers(1, 255))
     damaged = seal(bytes(value[: data.draw(st.integers(0, len(value)))]) or b"\x01")
     try:
-        found = any_record.decode(damaged)
+        decoded = any_record.decode(damaged)
     except (Corrupt, UnsupportedVersion):
         return
-    assert any_record.decode(damaged) == found
+    assert any_record.decode(damaged) == decoded
 
 
 def test_a_body_larger_than_its_bound_is_not_decompressed() -> None:

@@ -512,8 +512,8 @@ def test_a_look_up_survives_a_checkpoint_that_deletes_its_file() -> None:
                 looking = asyncio.ensure_future(ranges_of(b, stream))
                 await asyncio.sleep(0.01)
             # At least what it had folded at the call.
-            found = [r[:2] for r in await looking]
-            assert found in ([(0, 3)], [(0, 3), (3, 6)])
+            ranges = [r[:2] for r in await looking]
+            assert ranges in ([(0, 3)], [(0, 3), (3, 6)])
 
     asyncio.run(main())
 
@@ -548,13 +548,13 @@ def test_opening_reads_no_more_with_many_objects() -> None:
             opening = list(store.gets)
             stream = filled.streams[0]
             at = filled.end_offset - 1
-            (found,) = await metadata.locate(stream, at, at + 1)
-            assert (found.start, found.end) == (filled.end_offset - 10, filled.end_offset)
+            (located,) = await metadata.locate(stream, at, at + 1)
+            assert (located.start, located.end) == (filled.end_offset - 10, filled.end_offset)
             assert len(store.gets) - len(opening) <= 2  # one range block, one object block
             assert all(size <= 16 << 10 for _, size in store.gets[len(opening) :])
             (again,) = await metadata.locate(stream, at, at + 1)
             assert len(store.gets) - len(opening) <= 2
-            assert again == found
+            assert again == located
             object_id = await append(metadata, stream, 5)
             await metadata.checkpoint()
             tail = await metadata.locate(stream, filled.end_offset, filled.end_offset + 1)

@@ -102,9 +102,9 @@ def test_a_newer_checkpoint_that_cannot_be_read_is_an_alarm() -> None:
             [alarm] = [one for one in watch.alarms if one.name == "metadata_watch"]
             assert "newer checkpoint" in alarm.waits_for
             store.readable = None
-            found = await asking
-            assert found is not None
-            assert found.object_id == object_id
+            row = await asking
+            assert row is not None
+            assert row.object_id == object_id
             watch.tick()
             assert "metadata_watch" not in {one.name for one in watch.alarms}
 

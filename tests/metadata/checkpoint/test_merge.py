@@ -48,20 +48,20 @@ def merge(
 
 
 def read(blocks: RangeBlocks) -> Model:
-    found: Model = {}
+    by_stream: Model = {}
     for number, part in enumerate(blocks.parts[1:]):
         assert len(part) <= BLOCK_BYTES_MAX
         groups = decode_ranges(part)
         first = (blocks.index.streams[number], blocks.index.starts[number])
         assert (groups[0].stream_id, groups[0].start) == first
         for group in groups:
-            at, ranges = group.start, found.setdefault(group.stream_id, [])
+            at, ranges = group.start, by_stream.setdefault(group.stream_id, [])
             for count, object_id in zip(group.counts, group.objects, strict=True):
                 assert not ranges or ranges[-1].end <= at
                 ranges.append(ObjectRange(at, at + count, object_id))
                 at += count
-    assert list(found) == sorted(found)
-    return found
+    assert list(by_stream) == sorted(by_stream)
+    return by_stream
 
 
 def random_changes(
@@ -69,19 +69,19 @@ def random_changes(
 ) -> dict[int, RangeChange]:
     changes: dict[int, RangeChange] = {}
     for stream_id in rng.sample(range(1, streams * 3 + 1), rng.randint(0, streams)):
-        change, known = RangeChange(), model.setdefault(stream_id, [])
-        at = known[-1].end if known else rng.randint(0, 5)
-        if known and rng.random() < 0.3:
+        change, ranges = RangeChange(), model.setdefault(stream_id, [])
+        at = ranges[-1].end if ranges else rng.randint(0, 5)
+        if ranges and rng.random() < 0.3:
             change.cut = EVERYTHING if rng.random() < 0.2 else rng.randint(0, at)
         if change.cut != EVERYTHING:
             added = array("Q", [at])
             for _ in range(3000 if rng.random() < 0.02 else rng.randint(1, 3)):
                 end, next_object = at + rng.randint(1, 9), next_object + 1
                 added.extend((end, next_object))
-                known.append(ObjectRange(at, end, next_object))
+                ranges.append(ObjectRange(at, end, next_object))
                 at = end
             change.added.append(group_of(stream_id, added))
-        model[stream_id] = [one for one in known if one.end > change.cut]
+        model[stream_id] = [one for one in ranges if one.end > change.cut]
         changes[stream_id] = change
     return changes
 
@@ -114,25 +114,25 @@ def overlaid_changes(
     """Runs of whole old ranges replaced anywhere, appends and cuts; gaps between the new groups."""
     changes: dict[int, RangeChange] = {}
     for stream_id in rng.sample(range(1, streams * 3 + 1), rng.randint(0, streams)):
-        change, known = RangeChange(), model.setdefault(stream_id, [])
+        change, ranges = RangeChange(), model.setdefault(stream_id, [])
         new: list[ObjectRange] = []
         index = 0
-        while index < len(known):
+        while index < len(ranges):
             taken = rng.choice([1, 2, 7, 800])
-            run_of = known[index : index + taken]
+            run_of = ranges[index : index + taken]
             if rng.random() < 0.3:
                 next_object += 1
                 new.append(ObjectRange(run_of[0].start, run_of[-1].end, next_object))
             index += taken
-        at = known[-1].end if known else rng.randint(0, 5)
+        at = ranges[-1].end if ranges else rng.randint(0, 5)
         for _ in range(2000 if rng.random() < 0.1 else rng.randint(0, 3)):
             next_object += 1
             new.append(ObjectRange(at, at + rng.randint(1, 9), next_object))
             at = new[-1].end
-        if known and rng.random() < 0.3:
+        if ranges and rng.random() < 0.3:
             change.cut = EVERYTHING if rng.random() < 0.2 else rng.randint(0, at)
         change.added = groups_from(stream_id, new)
-        model[stream_id] = [one for one in overlaid(known, new) if one.end > change.cut]
+        model[stream_id] = [one for one in overlaid(ranges, new) if one.end > change.cut]
         changes[stream_id] = change
     return changes
 
@@ -160,8 +160,8 @@ def test_a_replaced_run_touches_only_the_blocks_that_it_covers() -> None:
 def test_newer_groups_hide_older_ones() -> None:
     older = groups_from(1, [ObjectRange(0, 5, 1), ObjectRange(5, 9, 2), ObjectRange(20, 30, 3)])
     newer = groups_from(1, [ObjectRange(5, 9, 4), ObjectRange(12, 14, 5)])
-    found = [one for group in overlay_groups(older, newer) for one in ranges_in(group)]
-    assert found == [(0, 5, 1), (5, 9, 4), (12, 14, 5), (20, 30, 3)]
+    merged = [one for group in overlay_groups(older, newer) for one in ranges_in(group)]
+    assert merged == [(0, 5, 1), (5, 9, 4), (12, 14, 5), (20, 30, 3)]
     behind = groups_from(1, [ObjectRange(30, 31, 6)])
     assert overlay_groups(older, behind) == [*older, *behind]
 
@@ -241,8 +241,8 @@ def test_objects_merge_as_in_a_dict(seed: int) -> None:
             first = last
         blocks: ObjectBlocks = run(merger.finish())
         index, count, data = blocks.index, blocks.objects, b"".join(blocks.parts)
-        found = [row for part in blocks.parts for row in decode_objects(part).rows()]
-        assert found == [model[object_id] for object_id in sorted(model)]
+        rows = [row for part in blocks.parts for row in decode_objects(part).rows()]
+        assert rows == [model[object_id] for object_id in sorted(model)]
         assert count == len(model)
         assert all(len(part) <= BLOCK_BYTES_MAX for part in blocks.parts)
         assert [decode_objects(part).ids[0] for part in blocks.parts] == list(index.ids)

@@ -26,11 +26,11 @@ class GatedWatches:
     async def watch(
         self, start: bytes, end: bytes, *, from_revision: int
     ) -> AsyncIterator[WatchBatch]:
-        async for found in self._kv.watch(start, end, from_revision=from_revision):
+        async for batch in self._kv.watch(start, end, from_revision=from_revision):
             if not self.open.is_set():
                 await self.open.wait()
                 raise MetadataUnavailable("the watch broke")
-            yield found
+            yield batch
 
 
 def test_streams_destroyed_elsewhere_before_a_reload_are_reported_lost() -> None:

@@ -326,12 +326,12 @@ def test_a_closed_compactors_window_is_swept() -> None:
 
 async def fences(world: World) -> dict[Tenure, bool]:
     start = PREFIX + b"f/"
-    found = (await world.kv.range(start, prefix_end(start))).kvs
+    kvs = (await world.kv.range(start, prefix_end(start))).kvs
     return {
         Tenure(*(int.from_bytes(kv.key[-8 + i : -4 + i or None], "big") for i in (0, 4))): (
             fence.decode(kv.value).is_live
         )
-        for kv in found
+        for kv in kvs
     }
 
 
@@ -380,8 +380,8 @@ def test_the_next_start_of_the_node_seals_a_compactor_that_crashed() -> None:
             follower_of(again).on_sealed(sealed.set, compactor.tenure)
             if not follower_of(again).has_sealed(compactor.tenure):
                 await sealed.wait()
-            found = {one.tenure: one.object_ids for one in await again.orphan_candidates()}
-            assert object_id in found[compactor.tenure]
+            candidates = {one.tenure: one.object_ids for one in await again.orphan_candidates()}
+            assert object_id in candidates[compactor.tenure]
 
     asyncio.run(main())
 
@@ -424,9 +424,9 @@ def test_a_cancelled_commit_still_runs_to_its_end() -> None:
             await asyncio.gather(task, return_exceptions=True)
             s.kv.released.set()
             new = await s.commit([2, 3], (s.stream, 10, 20))
-            found = await s.ranges()
-            assert found[0][:2] == (0, 10)
-            assert found[1] == (10, 20, new)
+            ranges = await s.ranges()
+            assert ranges[0][:2] == (0, 10)
+            assert ranges[1] == (10, 20, new)
 
     asyncio.run(main())
 

@@ -81,8 +81,8 @@ def test_ids_go_on_in_the_next_block() -> None:
         async with world.tenure(1) as a, world.tenure(2) as b:
             (stream,) = await create(a)
             skip_ids(a, BLOCK_IDS - 1)
-            found = [await append(a, stream, 1) for _ in range(3)]
-            assert found == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
+            object_ids = [await append(a, stream, 1) for _ in range(3)]
+            assert object_ids == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
             assert await take_id(b) == 2 << BITS
 
     asyncio.run(main())
@@ -166,8 +166,8 @@ def test_a_dead_tenures_uncommitted_window_is_orphaned() -> None:
             assert await second.orphan_candidates() == []
         # Another process deletes it again: deleting is harmless, forgetting is not.
         async with world.tenure() as third:
-            found = {o.tenure: o for o in await third.orphan_candidates()}
-            assert found[first.tenure].object_ids == orphans.object_ids
+            candidates = {o.tenure: o for o in await third.orphan_candidates()}
+            assert candidates[first.tenure].object_ids == orphans.object_ids
 
     asyncio.run(main())
 

@@ -73,13 +73,13 @@ def test_an_object_found_dead_during_the_sweep_is_no_orphan() -> None:
         await first.kill()
         async with world.tenure(1) as metadata:
             lookup = garbage_of(metadata)._lookup
-            found = lookup.object
+            look_up = lookup.object
 
             async def dies_first(object_id: int) -> object:
                 if object_id == late:
                     await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 2)]))
                     await metadata.checkpoint()
-                return await found(object_id)
+                return await look_up(object_id)
 
             lookup.object = dies_first  # type: ignore[method-assign, assignment]
             (orphans,) = await metadata.orphan_candidates()

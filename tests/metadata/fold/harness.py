@@ -18,7 +18,7 @@ A, B = Tenure(1, 1), Tenure(2, 1)
 Row = tuple[int, int, int, int]
 
 
-def rows(object_id: int, *found: Row) -> ObjectRows:
+def rows(object_id: int, *given: Row) -> ObjectRows:
     """Rows as (stream, epoch, start, end)."""
     return ObjectRows(
         object_id,
@@ -27,14 +27,14 @@ def rows(object_id: int, *found: Row) -> ObjectRows:
         10,
         7,
         0,
-        array("Q", [s for s, _, _, _ in found]),
-        array("I", [end - start for _, _, start, end in found]),
+        array("Q", [s for s, _, _, _ in given]),
+        array("I", [end - start for _, _, start, end in given]),
     )
 
 
-def crc_of(found: Sequence[Row]) -> int:
+def crc_of(given: Sequence[Row]) -> int:
     crc = 0
-    for row in found:
+    for row in given:
         crc = crc32c(struct.pack("<4Q", *row), crc)
     return crc
 
@@ -55,8 +55,8 @@ class Harness:
     def create(self, tenure: Tenure, *streams: int) -> None:
         self.record(tenure, RecordEntry(creates=tuple(Create(s, 1) for s in streams)))
 
-    def append(self, tenure: Tenure, object_id: int, *found: Row) -> None:
-        self.record(tenure, RecordEntry(objects=(rows(object_id, *found),)), crc=found)
+    def append(self, tenure: Tenure, object_id: int, *given: Row) -> None:
+        self.record(tenure, RecordEntry(objects=(rows(object_id, *given),)), crc=given)
 
     def move(self, holder: Tenure, to: Tenure, *streams: tuple[int, int]) -> None:
         gen = self.fold.mark(holder).gen + 1
@@ -64,5 +64,5 @@ class Harness:
         run(self.fold.apply_transfer(holder, gen, TransferRecord(to, bytes(16), listed)))
 
     def ranges(self, stream_id: int) -> list[tuple[int, int, int]]:
-        found = self.fold.newest.ranges.get(stream_id)
-        return [] if found is None else [tuple(r) for r in find(found, 0, 1 << 63, 99)]  # type: ignore[misc]
+        flat = self.fold.newest.ranges.get(stream_id)
+        return [] if flat is None else [tuple(r) for r in find(flat, 0, 1 << 63, 99)]  # type: ignore[misc]

@@ -32,8 +32,8 @@ def test_rows_start_where_their_stream_ends(one: Harness) -> None:
 
 
 def test_adjacent_rows_in_one_object_are_one_range(one: Harness) -> None:
-    found = ((3, 1, 0, 5), (3, 1, 5, 9), (4, 1, 0, 1))
-    one.append(A, 10, *found)
+    new_rows = ((3, 1, 0, 5), (3, 1, 5, 9), (4, 1, 0, 1))
+    one.append(A, 10, *new_rows)
     assert one.ranges(3) == [(0, 9, 10)]
     assert one.fold.newest.objects[10].ranges == 2
 
@@ -46,15 +46,15 @@ def test_a_range_never_passes_what_a_checkpoint_can_count(one: Harness) -> None:
 
 def test_an_entry_uses_what_the_same_record_created() -> None:
     one = Harness()
-    found = ((7, 4, 0, 3),)
+    new_rows = ((7, 4, 0, 3),)
     entry = RecordEntry(
         creates=(Create(7, 4, (("a", "b"),)),),
-        objects=(rows(10, *found),),
+        objects=(rows(10, *new_rows),),
         tokens=(Token(7, 4, b"t"),),
         trims=(Trim(7, 4, 2),),
         closes=(StreamAt(7, 4),),
     )
-    one.record(A, entry, crc=found)
+    one.record(A, entry, crc=new_rows)
     row = one.fold.row(7)
     assert row is not None
     assert (row.epoch, row.start, row.end, row.token, row.tags) == (4, 2, 3, b"t", {"a": "b"})
@@ -64,12 +64,12 @@ def test_an_entry_uses_what_the_same_record_created() -> None:
 
 def test_a_stream_created_and_destroyed_in_one_record_leaves_a_dead_object() -> None:
     one = Harness()
-    found = ((7, 1, 0, 3),)
+    new_rows = ((7, 1, 0, 3),)
     one.record(
         A,
-        RecordEntry(creates=(Create(7, 1),), objects=(rows(10, *found),)),
+        RecordEntry(creates=(Create(7, 1),), objects=(rows(10, *new_rows),)),
         RecordEntry(destroys=(StreamAt(7, 1),)),
-        crc=found,
+        crc=new_rows,
     )
     assert one.fold.row(7) is None
     assert not one.fold.ids
@@ -107,8 +107,8 @@ def test_a_transfer_list_opens_its_streams(one: Harness) -> None:
 def test_a_transfer_of_all_raises_each_epoch_and_keeps_streams_closed(one: Harness) -> None:
     one.record(A, RecordEntry(closes=(StreamAt(3, 1),)))
     one.move(A, B)
-    found = [one.fold.row(3), one.fold.row(4)]
-    assert [(r.holder, r.epoch, r.state.name) for r in found if r] == [
+    stream_rows = [one.fold.row(3), one.fold.row(4)]
+    assert [(r.holder, r.epoch, r.state.name) for r in stream_rows if r] == [
         (B, 2, "CLOSED"),
         (B, 2, "OPEN"),
     ]

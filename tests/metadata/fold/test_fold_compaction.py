@@ -37,10 +37,10 @@ class Compacting(Harness):
         run(self.fold.apply_record(tenure, seq, record, self.revision))
 
     def live(self, stream_id: int) -> list[Row]:
-        found = find_in_all(
+        ranges = find_in_all(
             self.fold.generations, stream_id, self.fold.starts[stream_id], 1 << 62, 99
         )
-        return [tuple(one) for one in found]  # type: ignore[misc]
+        return [tuple(one) for one in ranges]  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def layers(draw: st.DrawFn) -> tuple[list[ObjectRange], list[ObjectRange]]:
     return lower, upper
 
 
-def by_offset(*found: Sequence[ObjectRange]) -> dict[int, int]:
-    return {o: one.object_id for layer in found for one in layer for o in range(*one[:2])}
+def by_offset(*stacked: Sequence[ObjectRange]) -> dict[int, int]:
+    return {o: one.object_id for layer in stacked for one in layer for o in range(*one[:2])}
 
 
 @settings(max_examples=200, deadline=None)

@@ -271,12 +271,12 @@ async def test_a_sealed_tenures_staged_objects_are_no_orphans() -> None:
     staged, lost = await stage(metadata, (a, 1)), await take_id(metadata)
     await metadata.kill()
     async with world.tenure() as metadata:
-        found = [i for one in await metadata.orphan_candidates() for i in one.object_ids]
-        assert lost in found
-        assert staged not in found
+        orphan_ids = [i for one in await metadata.orphan_candidates() for i in one.object_ids]
+        assert lost in orphan_ids
+        assert staged not in orphan_ids
         await attach(metadata, 1, [staged], [a])
-        found = [i for one in await metadata.orphan_candidates() for i in one.object_ids]
-        assert staged not in found
+        orphan_ids = [i for one in await metadata.orphan_candidates() for i in one.object_ids]
+        assert staged not in orphan_ids
 
 
 @in_loop
@@ -330,5 +330,5 @@ async def test_an_object_that_dies_during_a_look_up_keeps_its_placements() -> No
             return await read(level, block)
 
         reader.objects = dies_before  # type: ignore[method-assign]
-        (found,) = await metadata.locate(a, 5, 15)
-        assert [tuple(place) for place in found.object.placements] == [(a, 5, 1, 9)]
+        (located,) = await metadata.locate(a, 5, 15)
+        assert [tuple(place) for place in located.object.placements] == [(a, 5, 1, 9)]

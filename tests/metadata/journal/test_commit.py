@@ -28,12 +28,12 @@ from tests.support.object_ids import give_up_id, take_id
 
 
 def records(kv: ScriptedKV) -> list[commit_record.CommitRecord]:
-    found = []
+    decoded = []
     for _, then in kv.sent:
         put = then[1]
         assert isinstance(put, Put)
-        found.append(commit_record.decode(put.value))
-    return found
+        decoded.append(commit_record.decode(put.value))
+    return decoded
 
 
 async def scripted() -> tuple[World, ScriptedKV, MetadataSession]:
@@ -119,8 +119,8 @@ def test_queued_entries_share_a_record_in_the_order_of_calls() -> None:
         done = await asyncio.gather(*calls)
         assert [d.seq for d in done] == sorted(d.seq for d in done)
         assert len(kv.sent) == len({d.seq for d in done}) < 6
-        found = [object_id for _, _, object_id in await ranges_of(metadata, stream)]
-        assert found == [n.row.object_id for n in news]
+        object_ids = [object_id for _, _, object_id in await ranges_of(metadata, stream)]
+        assert object_ids == [n.row.object_id for n in news]
         await metadata.close(drained=True)
 
     asyncio.run(main())
@@ -143,7 +143,7 @@ def test_records_stay_within_their_bounds_and_split_no_entry() -> None:
             for record in records(kv)
         ]
         assert sum(map(len, rows)) == 5
-        assert all(sum(found) <= 10 and set(found) == {4} for found in rows)
+        assert all(sum(counts) <= 10 and set(counts) == {4} for counts in rows)
         wide = await new_object(metadata, [(s, 1, 5, 6) for s in range(11)])
         with pytest.raises(Invalid, match="11 rows"):
             await metadata.commit(CommitEntry(objects=[wide]))
@@ -517,8 +517,8 @@ def test_a_range_of_more_offsets_than_a_row_can_count_is_committed_in_parts() ->
             row = again.stream(stream)
             assert row is not None
             assert row.end == end + 2
-            found = await again.locate(stream, (1 << 32) + 7, (1 << 32) + 8)
-            assert [one.object.object_id for one in found] == [object_id]
+            located = await again.locate(stream, (1 << 32) + 7, (1 << 32) + 8)
+            assert [one.object.object_id for one in located] == [object_id]
 
     asyncio.run(main())
 

@@ -38,17 +38,17 @@ def test_a_page_reads_a_few_blocks_whatever_the_number_of_objects() -> None:
         async with world.tenure(store=store) as metadata:
             (stream,) = await create(metadata)
             newest = [await append(metadata, stream, 1) for _ in range(3)]
-            found: list[int] = []
+            listed: list[int] = []
             while True:
                 store.gets.clear()
-                page = await metadata.live_objects(after=found[-1] if found else 0, limit=1000)
+                page = await metadata.live_objects(after=listed[-1] if listed else 0, limit=1000)
                 assert sum(size for _, size in store.gets) <= 5 * BLOCK
                 if not page:
                     break
                 assert len(page) <= 1000
-                found += [one.row.object_id for one in page]
+                listed += [one.row.object_id for one in page]
                 assert {one.live_ranges for one in page} <= {1, 4}
-            assert found == [*filled.objects, *newest]
+            assert listed == [*filled.objects, *newest]
 
     asyncio.run(main())
 
@@ -89,8 +89,8 @@ def test_live_parts_are_rows_without_trimmed_and_compacted_offsets() -> None:
             for _ in range(2):
                 assert await parts(metadata, wide.row.object_id, own) == expected[2:]
                 assert await parts(metadata, later, [RangeRow(a, 1, 10, 20)]) == []
-                found = await parts(metadata, object_id, [RangeRow(a, 1, 0, 20)])
-                assert found == [RangeRow(a, 1, 2, 20)]
+                live = await parts(metadata, object_id, [RangeRow(a, 1, 0, 20)])
+                assert live == [RangeRow(a, 1, 2, 20)]
                 assert await parts(metadata, later, [RangeRow(999, 1, 0, 20)]) == []
                 await metadata.checkpoint()
 

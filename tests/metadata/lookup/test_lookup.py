@@ -32,9 +32,9 @@ def test_a_look_up_sees_all_of_a_record_or_none() -> None:
             committing = asyncio.create_task(commits())
             while not committing.done():
                 for stream_id in watched:
-                    found = await metadata.locate(stream_id, 0, 1 << 40)
-                    assert [(one.start, one.end) for one in found] == [
-                        (3 * n, 3 * n + 3) for n in range(len(found))
+                    located = await metadata.locate(stream_id, 0, 1 << 40)
+                    assert [(one.start, one.end) for one in located] == [
+                        (3 * n, 3 * n + 3) for n in range(len(located))
                     ]
                     looks += 1
                 await asyncio.sleep(0)

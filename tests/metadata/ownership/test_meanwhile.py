@@ -272,11 +272,11 @@ def test_only_the_latest_transfers_are_remembered(monkeypatch: pytest.MonkeyPatc
             (stream,) = await create(metadata)
             for _ in range(5):
                 await metadata.open_streams([(stream, None)])
-            known = [
+            request_ids = [
                 follower_of(metadata).own_transfer(metadata.tenure, gen) for gen in range(1, 6)
             ]
-            assert known[:2] == [None, None]
-            assert None not in known[2:]
+            assert request_ids[:2] == [None, None]
+            assert None not in request_ids[2:]
             await append(metadata, stream, 1)
 
     asyncio.run(main())

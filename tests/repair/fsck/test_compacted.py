@@ -81,8 +81,8 @@ class _Story:
                 assert stream.start_offset <= trimmed
                 if trims_are_kept:
                     assert stream.start_offset == trimmed
-                found = await read(stream)
-                assert found == dict(list(enumerate(payloads))[stream.start_offset :])
+                records = await read(stream)
+                assert records == dict(list(enumerate(payloads))[stream.start_offset :])
                 await append(stream, b"goes on")
                 payloads.append(b"goes on")
 
@@ -205,8 +205,8 @@ def test_a_trimmed_beginning_in_a_shared_object_does_not_pass_for_the_whole_stre
         assert [(one.start, one.end) for one in finding.lost] == [(0, 1)]
         assert not report.of_kind(Kind.UNACKNOWLEDGED_TAIL)
         async with cluster.node() as opened:
-            found = await read(await opened.streams.open_stream(trimmed_id))
-            assert found == {6: b"6", 7: b"7", 8: b"8", 9: b"9"}
+            records = await read(await opened.streams.open_stream(trimmed_id))
+            assert records == {6: b"6", 7: b"7", 8: b"8", 9: b"9"}
             assert await read(await opened.streams.open_stream(kept_id)) == {0: b"k"}
 
     run(scenario)

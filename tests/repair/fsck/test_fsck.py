@@ -178,8 +178,8 @@ def test_a_late_put_of_an_abandoned_object_is_left_to_the_collector() -> None:
             late = await take_id(metadata)
             give_up_id(metadata, late)
             # Beside those of the process that ended before.
-            found = await metadata.orphan_candidates()
-            (given_up,) = (one for one in found if one.tenure == metadata.tenure)
+            candidates = await metadata.orphan_candidates()
+            (given_up,) = (one for one in candidates if one.tenure == metadata.tenure)
             assert given_up.object_ids == (late,)
             await metadata.orphans_deleted(given_up)
             stream = await engine.streams.create_and_open_stream()

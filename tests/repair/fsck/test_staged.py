@@ -221,8 +221,8 @@ def test_with_a_wal_on_disk_the_bucket_alone_has_a_commit_soon(tmp_path: Path, c
             # An orderly end waits for it, whatever the interval.
         await cluster.rebuild_metadata()
         async with cluster.node() as engine:
-            found = await read(await engine.streams.open_stream(stream.stream_id))
-            assert list(found.values()) == [b"first", b"staged", b"behind"]
+            payloads = await read(await engine.streams.open_stream(stream.stream_id))
+            assert list(payloads.values()) == [b"first", b"staged", b"behind"]
             assert engine.staging.writer("w").last_epoch == 4
 
     run(scenario)
@@ -261,8 +261,8 @@ def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_dis
             async with cluster.disk_node():
                 pass
         async with cluster.disk_node(accept_data_loss=True) as engine:
-            found = await read(await engine.streams.open_stream(stream.stream_id))
-            assert list(found.values()) == [b"first"]
+            payloads = await read(await engine.streams.open_stream(stream.stream_id))
+            assert list(payloads.values()) == [b"first"]
 
     run(scenario)
 

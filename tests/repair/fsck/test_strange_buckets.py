@@ -83,20 +83,20 @@ def test_the_end_of_a_checkpoint_names_its_cluster() -> None:
         old = value + len(value).to_bytes(4, "little") + MAGIC_1
         new = encode_trailer(NAMED, "mine")
 
-        async def found(content: bytes) -> CheckpointPointer | None:
+        async def read_back(content: bytes) -> CheckpointPointer | None:
             assert NAMED.delta is not None
             await store.put(NAMED.delta.name, [b"delta", content])
             (info,) = (await store.list("checkpoint/")).objects
             assert info.modified_ms <= clock.now_ms()
             return await read_trailer(store, info, "mine")
 
-        assert await found(old) == NAMED
-        assert await found(new) == NAMED
+        assert await read_back(old) == NAMED
+        assert await read_back(new) == NAMED
         for at in range(len(new) - len(MAGIC)):
             damaged = bytearray(new)
             damaged[at] ^= 4
             with pytest.raises((Corrupt, UnsupportedVersion)):
-                await found(bytes(damaged))
+                await read_back(bytes(damaged))
 
     run(scenario)
 
@@ -182,8 +182,8 @@ def test_a_window_is_counted_through_a_tenures_blocks() -> None:
     last, first, later = 2 * BLOCK - 1, 9 * BLOCK, 9 * BLOCK + WINDOW_IDS
     assert not _footers(1, last, first).is_certain(last)
     assert not _footers(1, last, first + WINDOW_IDS - 2).is_certain(last)
-    found = _footers(1, later, last, first)
-    assert [found.is_certain(one) for one in (last, first, later)] == [True, True, False]
+    footers = _footers(1, later, last, first)
+    assert [footers.is_certain(one) for one in (last, first, later)] == [True, True, False]
 
 
 def test_a_compactor_copies_only_committed_data() -> None:

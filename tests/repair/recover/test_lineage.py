@@ -112,8 +112,8 @@ async def _the_old_node_ends(cluster: Cluster, how: str) -> None:
         with pytest.raises(LineageFenced):
             await checkpointer_of(old.metadata).sweep_files()
         assert before <= await keys(cluster.store)
-    found = await holds(cluster, stream.stream_id)
-    assert [found[n] for n in range(COUNT + 1)] == [
+    payloads = await holds(cluster, stream.stream_id)
+    assert [payloads[n] for n in range(COUNT + 1)] == [
         *(b"record %d" % number for number in range(COUNT)),
         b"new",
     ]
@@ -486,9 +486,9 @@ def test_on_a_store_that_ignores_if_match_the_last_of_two_racers_wins_and_the_ot
             info = await super().put(key, parts)
             if not self.is_raced:
                 self.is_raced = True
-                found = await read_cluster(self)
-                assert found is not None
-                theirs = replace(found, lineage=Lineage(found.lineage.number, "ab" * 16))
+                stored = await read_cluster(self)
+                assert stored is not None
+                theirs = replace(stored, lineage=Lineage(stored.lineage.number, "ab" * 16))
                 await super().put(key, (encode(theirs),))
             return info
 

@@ -226,8 +226,8 @@ def test_an_object_that_was_stored_and_never_committed_gives_way_to_a_later_epoc
         cluster.lose_metadata()
         await recovered(cluster)
         async with cluster.node() as engine:
-            found = await read(await engine.streams.open_stream(stream_id))
-            assert found == {0: b"one", 1: b"two", 2: b"three"}
+            payloads = await read(await engine.streams.open_stream(stream_id))
+            assert payloads == {0: b"one", 1: b"two", 2: b"three"}
         await cluster.is_clean()
 
     run(scenario)

@@ -39,9 +39,9 @@ def wait_for(server: str, wanted: set[bytes]) -> None:
     with Consumer(server) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
         while wanted:
-            found = consumer.poll(30)
-            assert found, f"{len(wanted)} records are not there, {min(wanted)!r} the first"
-            wanted = wanted - {record.value for record in found if record.value is not None}
+            records = consumer.poll(30)
+            assert records, f"{len(wanted)} records are not there, {min(wanted)!r} the first"
+            wanted = wanted - {record.value for record in records if record.value is not None}
 
 
 class _Load:

@@ -102,18 +102,18 @@ class _History:
         rows = [row for i, (own, _) in self.stored.items() if i not in known_ids for row in own]
         if known is None and not rows:
             return
-        found = resolve(known, rows, lambda i: bool(self.stored[i][0]), lambda _: False)
-        assert found.start <= self.start or not self.committed
-        assert found.end >= self.end
-        assert not found.missing
-        at = found.start
-        for piece in found.pieces:
+        resolved = resolve(known, rows, lambda i: bool(self.stored[i][0]), lambda _: False)
+        assert resolved.start <= self.start or not self.committed
+        assert resolved.end >= self.end
+        assert not resolved.missing
+        at = resolved.start
+        for piece in resolved.pieces:
             assert piece.start == at < piece.end
             at = piece.end
             content = self.stored[piece.object_id][1]
             for offset in range(max(piece.start, self.start), min(piece.end, self.end)):
                 assert content[offset] == self.truth[offset]
-        assert at == found.end
+        assert at == resolved.end
 
 
 STEPS = ("append", "append", "append", "crash", "compact", "trim", "checkpoint", "collect")
@@ -143,9 +143,9 @@ def test_acknowledged_records_are_found_without_a_checkpoint(steps: list[str], s
 
 def test_a_gap_ends_the_stream_unless_what_follows_is_certain() -> None:
     rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3)]
-    found = resolve(None, rows, bool, lambda _: False)
-    assert (found.start, found.end) == (0, 5)
-    assert (found.tail, found.before) == ([Piece(8, 9, 3)], [])
+    resolved = resolve(None, rows, bool, lambda _: False)
+    assert (resolved.start, resolved.end) == (0, 5)
+    assert (resolved.tail, resolved.before) == ([Piece(8, 9, 3)], [])
     certain = resolve(None, rows, bool, lambda object_id: object_id == 3)
     assert (certain.start, certain.end) == (8, 9)
     assert (certain.tail, certain.before) == ([], [Piece(0, 5, 1)])
@@ -154,19 +154,19 @@ def test_a_gap_ends_the_stream_unless_what_follows_is_certain() -> None:
 def test_offsets_are_certain_by_any_object_that_holds_them() -> None:
     """A compaction's input stands in the stream; its copy shows that it was committed."""
     rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3), Row(1, 9, 12, 4), Row(1, 8, 9, 7)]
-    found = resolve(None, rows, bool, lambda object_id: object_id == 7)
-    assert (found.start, found.end, found.is_guess) == (8, 12, False)
-    assert found.pieces == [Piece(8, 9, 3), Piece(9, 12, 4)]
-    assert found.before == [Piece(0, 5, 1)]
+    resolved = resolve(None, rows, bool, lambda object_id: object_id == 7)
+    assert (resolved.start, resolved.end, resolved.is_guess) == (8, 12, False)
+    assert resolved.pieces == [Piece(8, 9, 3), Piece(9, 12, 4)]
+    assert resolved.before == [Piece(0, 5, 1)]
 
 
 def test_where_trims_are_lost_the_largest_part_from_the_certain_one_on_is_kept() -> None:
     rows = [Row(1, 0, 50, 1), Row(1, 60, 62, 2), Row(1, 70, 75, 3), Row(2, 77, 78, 4)]
     plain = resolve(None, rows, bool, lambda _: False, trims_are_lost=True)
     assert (plain.start, plain.end, plain.is_guess) == (0, 50, True)
-    found = resolve(None, rows, bool, lambda object_id: object_id == 2, trims_are_lost=True)
-    assert (found.start, found.end, found.is_guess) == (70, 75, True)
-    assert (found.tail, found.before) == (
+    resolved = resolve(None, rows, bool, lambda object_id: object_id == 2, trims_are_lost=True)
+    assert (resolved.start, resolved.end, resolved.is_guess) == (70, 75, True)
+    assert (resolved.tail, resolved.before) == (
         [Piece(77, 78, 4)],
         [Piece(0, 50, 1), Piece(60, 62, 2)],
     )
@@ -177,23 +177,23 @@ def test_where_trims_are_lost_the_largest_part_from_the_certain_one_on_is_kept()
 def test_a_later_epoch_behind_a_gap_proves_nothing() -> None:
     """The later epoch may have begun in the gap, with an upload that did not arrive."""
     rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3), Row(2, 9, 12, 7)]
-    found = resolve(None, rows, bool, lambda _: False)
-    assert (found.start, found.end) == (0, 5)
+    resolved = resolve(None, rows, bool, lambda _: False)
+    assert (resolved.start, resolved.end) == (0, 5)
 
 
 def test_a_range_of_a_checkpoint_stays_when_its_object_is_gone() -> None:
     known = Known(3, 10, 20, [Piece(10, 15, 1), Piece(15, 20, 2)])
     rows = [Row(3, 20, 22, 9), Row(2, 17, 30, 8), Row(3, 12, 14, 7)]
-    found = resolve(known, rows, lambda object_id: object_id != 1, lambda _: False)
-    assert (found.start, found.end) == (10, 22)
-    assert found.pieces == [
+    resolved = resolve(known, rows, lambda object_id: object_id != 1, lambda _: False)
+    assert (resolved.start, resolved.end) == (10, 22)
+    assert resolved.pieces == [
         Piece(10, 12, 1),
         Piece(12, 14, 7),
         Piece(14, 15, 1),
         Piece(15, 20, 2),
         Piece(20, 22, 9),
     ]
-    assert found.missing == [Piece(10, 12, 1), Piece(14, 15, 1)]
+    assert resolved.missing == [Piece(10, 12, 1), Piece(14, 15, 1)]
 
 
 def test_layers_take_the_higher_epoch_from_its_first_offset_on() -> None:

@@ -23,7 +23,7 @@ Content = dict[int, tuple[int, int, dict[int, bytes]]]
 
 
 async def content(view: MetadataView, store: Any, offload: Any) -> Content:
-    found: Content = {}
+    contents: Content = {}
     for row in view.streams():
         pieces, objects, payloads = [], {}, {}
         async for page in view.ranges(row):
@@ -32,8 +32,8 @@ async def content(view: MetadataView, store: Any, offload: Any) -> Content:
                 objects[one.object.object_id] = one.object
         async for batch in read_batches(store, offload, row.stream_id, pieces, objects):
             payloads[batch.base_offset] = b"".join(bytes(part) for part in batch.parts)
-        found[row.stream_id] = row.start, row.end, payloads
-    return found
+        contents[row.stream_id] = row.start, row.end, payloads
+    return contents
 
 
 async def has_attached(view: MetadataView, stream_id: int) -> bool:
