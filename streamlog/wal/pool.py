@@ -193,8 +193,9 @@ class FilePool:
         if self._is_giving_room:
             await self._give_back()
             return
-        for file in [file for file in self._free if self._is_misfit(file)]:
-            await self._remove(file, self._free)
+        # Looked for anew each time: during the await a stalled writer may have taken others.
+        while (misfit := next(filter(self._is_misfit, self._free), None)) is not None:
+            await self._remove(misfit, self._free)
         if self._wanted_bytes > size:
             await self._make_large(self._wanted_bytes)
             return
@@ -207,7 +208,7 @@ class FilePool:
                 if file in self._free and not self._wanted_bytes:
                     self._free.remove(file)
                     self._shelf.ready.append(file)
-            elif self._disk_bytes + size <= self._config.wal_bytes_max:
+            elif self._may_make(size):
                 await self._make(size)
             else:
                 return
@@ -256,8 +257,21 @@ class FilePool:
             return
         while self._free and self._disk_bytes + size > self._config.wal_bytes_max:
             await self._remove(self._free[0], self._free)
-        if self._disk_bytes + size <= self._config.wal_bytes_max:
+        if self._may_make(size):
             await self._make(size)
+
+    def _may_make(self, size: int) -> bool:
+        """Whether the bound has room for a file of this size.
+
+        The newest file, which is never freed, may have been made under a larger bound and leave no
+        room for any other. A stalled writer then gets a file beyond the bound, with which the
+        newest one can go.
+        """
+        if self._disk_bytes + size <= self._config.wal_bytes_max:
+            return True
+        newest = self._shelf.newest
+        is_alone = newest is not None and self._disk_bytes == newest.size_bytes
+        return self._wanted_bytes > 0 and is_alone
 
     async def _make(self, size: int) -> None:
         name = file_name(self._next_number)

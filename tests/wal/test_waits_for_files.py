@@ -1,4 +1,5 @@
-"""A full log gets a file again whenever one is released, in whichever order threads answer."""
+"""An append that needs a file gets one as soon as there may be one, in whichever order threads
+answer, and whatever the settings were before."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
-from tests.wal.wal_helpers import CLUSTER, InlineOffload, group, turns
+from tests.wal.wal_helpers import (
+    CLUSTER,
+    SMALL,
+    InlineOffload,
+    begin,
+    group,
+    open_wal,
+    recovered,
+    turns,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -73,5 +83,73 @@ def test_appends_go_on_when_groups_are_released(seed: int) -> None:
         wal.release(wal.last_sequence)
         await wal.close()
         await asyncio.gather(*under_way, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+async def begin_unevenly(
+    disk: TornDisk,
+    seed: int,
+    epoch: int,
+    config: WalConfig = SMALL,
+    *,
+    uploads_bytes: int | None = None,
+) -> WriteAheadLog:
+    """A log whose threads answer in any order."""
+    wal = await WriteAheadLog.open(
+        disk,
+        UnevenOffload(seed),
+        config,
+        CollectorRegistry(),
+        SeededRandom(seed),
+        uploads_bytes=uploads_bytes,
+    )
+    await wal.begin(Tenure(1, epoch), cluster_id=CLUSTER)
+    return wal
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_appends_go_on_while_files_of_an_earlier_size_are_removed(seed: int) -> None:
+    """`file_bytes` was made smaller: the first appends may take free files of the old size."""
+
+    async def scenario() -> None:
+        random, disk = Random(seed), TornDisk(SeededRandom(seed))
+        wal = await begin(disk)
+        for _ in range(20):
+            await wal.append(group(bytes(6000)))
+        wal.release(20)
+        await turns(500)
+        await wal.close()
+        smaller = WalConfig(wal_bytes_max=SMALL.wal_bytes_max, file_bytes=SMALL.file_bytes // 2)
+        wal = await begin_unevenly(disk, seed, 2, smaller)
+        await turns(random.randrange(40))
+        for number in range(21, 31):
+            assert await wal.append(group(bytes(2000))) == number
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_goes_on_although_its_newest_file_fills_a_smaller_bound() -> None:
+    """The newest file is only freed when there is a newer one."""
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        wal = await begin(disk, 1, WalConfig(wal_bytes_max=8 * 65536, file_bytes=65536))
+        await wal.append(group(b"one"))
+        await wal.close()
+        smaller = WalConfig(wal_bytes_max=65536, file_bytes=16384)
+        wal = await begin(disk, 2, smaller)
+        append = asyncio.ensure_future(wal.append(group(b"two")))
+        await turns(500)
+        assert append.done(), "the append waits for ever with nothing in the log"
+        for number in range(3, 40):
+            wal.release(number - 1)
+            await turns(50)
+            assert await wal.append(group(bytes(2000))) == number
+        sizes = [disk.open(name).size() for name in disk.list() if name.startswith("wal-0")]
+        assert sum(sizes) <= smaller.wal_bytes_max
+        await wal.close()
+        assert (await recovered(await open_wal(disk, smaller)))[-1] == (39, bytes(2000))
 
     asyncio.run(scenario())
