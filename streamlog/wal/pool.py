@@ -150,6 +150,8 @@ class FilePool:
                 return None
             if not await self._leaves_room(file):
                 raise _no_room("what is left is kept for uploads to the same disk")
+            if self._is_closed:
+                raise Closed("the write-ahead log was closed")
             # `_tidy` may have made it ready, or removed it, meanwhile.
             if file in self._free:
                 self._free.remove(file)

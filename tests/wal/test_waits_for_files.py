@@ -153,3 +153,22 @@ def test_a_log_goes_on_although_its_newest_file_fills_a_smaller_bound() -> None:
         assert (await recovered(await open_wal(disk, smaller)))[-1] == (39, bytes(2000))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_closed_log_writes_no_group(seed: int) -> None:
+    """Also none whose append was about to take a file: another process may have the folder."""
+
+    async def scenario() -> None:
+        random, disk = Random(seed), TornDisk(SeededRandom(seed))
+        for epoch in range(1, 30):
+            wal = await begin_unevenly(disk, random.randrange(1 << 30), epoch, uploads_bytes=65536)
+            append = asyncio.ensure_future(wal.append(group(b"%d" % epoch)))
+            await turns(random.randrange(60))
+            await wal.close()
+            after = [disk.open(name).read(0, 1 << 20) for name in disk.list()]
+            await asyncio.gather(append, return_exceptions=True)
+            assert [disk.open(name).read(0, 1 << 20) for name in disk.list()] == after
+            disk.restart()
+
+    asyncio.run(scenario())
