@@ -311,8 +311,11 @@ def _no_room(why: str) -> OSError:
 
 
 def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -> WalFile:
-    if reserve_bytes and disk.free_bytes() < superblock.file_bytes + reserve_bytes:
-        raise _no_room(f"{reserve_bytes} bytes beside a new file are kept free for uploads")
+    # Asked for first: a file that does not fit would fill the disk to its last byte until it is
+    # removed again, and other files, as those of the metadata, grow on it.
+    if disk.free_bytes() < superblock.file_bytes + reserve_bytes:
+        kept = f", and {reserve_bytes} beside it are kept free for uploads" if reserve_bytes else ""
+        raise _no_room(f"a new file has {superblock.file_bytes} bytes{kept}")
     file = disk.create(name, superblock.file_bytes)
     try:
         file.write_sync(0, [encode_superblock(superblock)])

@@ -12,10 +12,11 @@ from typing import TypeVar, TypeVarTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
+from streamlog.errors import DiskFull
 from streamlog.format.rows import Tenure
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_disk import TornDisk, TornFile
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
 from tests.wal.wal_helpers import (
@@ -170,5 +171,34 @@ def test_a_closed_log_writes_no_group(seed: int) -> None:
             await asyncio.gather(append, return_exceptions=True)
             assert [disk.open(name).read(0, 1 << 20) for name in disk.list()] == after
             disk.restart()
+
+    asyncio.run(scenario())
+
+
+class NearlyFullDisk(TornDisk):
+    """Has room for half a file. Remembers what was made on it."""
+
+    def __init__(self) -> None:
+        super().__init__(SeededRandom(1))
+        self.made: list[str] = []
+
+    def free_bytes(self) -> int:
+        return SMALL.file_bytes // 2
+
+    def create(self, name: str, size: int) -> TornFile:
+        self.made.append(name)
+        return super().create(name, size)
+
+
+def test_no_file_is_begun_that_does_not_fit_the_disk() -> None:
+    """It would take the last byte from others on the disk, until it is removed again."""
+
+    async def scenario() -> None:
+        disk = NearlyFullDisk()
+        wal = await begin(disk)
+        with pytest.raises(DiskFull):
+            await wal.append(group(b"one"))
+        assert set(disk.made) == {"wal-identity.new"}
+        await wal.close()
 
     asyncio.run(scenario())
