@@ -112,10 +112,14 @@ class AppendConfig:
         minimum=0,
     )
     retry_backoff_ms: int = setting(
-        50, "First wait after a failed WAL write or store request; doubles up to the maximum."
+        50,
+        "First wait after a failed WAL write or store request; doubles up to the maximum.",
+        minimum=1,
     )
     retry_backoff_ms_max: int = setting(
-        5000, "Longest wait between two tries, and so the delay until a returned store is noticed."
+        5000,
+        "Longest wait between two tries, and so the delay until a returned store is noticed.",
+        minimum=1,
     )
 
     def backoff(self, random: Random) -> Backoff:
@@ -128,7 +132,9 @@ class FlushConfig:
     """wal=object: when appends are flushed as an object."""
 
     flush_bytes_target: int = setting(
-        8 * MIB, "A batch of this size is uploaded at once. Larger objects cost fewer PUTs."
+        8 * MIB,
+        "A batch of this size is uploaded at once. Larger objects cost fewer PUTs.",
+        minimum=1024,
     )
     flush_interval_ms: int = setting(
         100,
@@ -181,6 +187,7 @@ class UploadConfig:
     upload_bytes_target: int = setting(
         16 * MIB,
         "Bytes of one upload. Larger objects cost fewer PUTs, and more memory during the upload.",
+        minimum=1024,
     )
     upload_interval_ms: int = setting(
         1000,
@@ -206,7 +213,9 @@ class ObjectConfig:
         choices=("none", "zstd"),
     )
     block_target_bytes: int = setting(
-        512 * 1024, "Size of a data block: the least that a reader gets. Smaller ones cost index."
+        512 * 1024,
+        "Size of a data block: the least that a reader gets. Smaller ones cost index.",
+        minimum=1024,
     )
 
 
@@ -218,32 +227,39 @@ class ReadConfig:
         56 * MIB,
         "Memory for the newest batches, those of appends under way included; readers near the end "
         "never ask the store.",
+        minimum=0,
     )
     block_cache_bytes: int = setting(
         128 * MIB,
         "Decoded blocks of readers further behind, least recently used dropped first, and GETs "
         "under way. Readers in sequence share it: with less than 64 MiB for each their GETs are "
         "smaller, and more.",
+        minimum=0,
     )
-    index_cache_bytes: int = setting(16 * MIB, "Decoded index sections of objects.")
+    index_cache_bytes: int = setting(16 * MIB, "Decoded index sections of objects.", minimum=0)
     read_ahead_bytes_min: int = setting(
-        512 * 1024, "Smallest GET of a reader in sequence, when many share the block cache."
+        512 * 1024,
+        "Smallest GET of a reader in sequence, when many share the block cache.",
+        minimum=0,
     )
     read_ahead_bytes_first: int = setting(
         12 * MIB,
         "First GET of a reader that begins at the stream's start, or goes on past its first fetch. "
         "Larger: fewer GETs; smaller: less is read in vain.",
+        minimum=0,
     )
     read_ahead_bytes_max: int = setting(
         28 * MIB,
         "Largest GET ahead. Larger: fewer GETs, but beyond 31 MiB the C library takes new memory "
         "from the system for each; smaller: less memory for each reader, and shorter waits where "
         "a connection is slow.",
+        minimum=0,
     )
     object_scan_bytes_max: int = setting(
         12 * MIB,
         "How far to read ahead in an object for readers that scan its small streams one after "
         "another. Larger: fewer GETs; smaller: fewer bytes read in vain; 0: a GET for each.",
+        minimum=0,
         renamed_from="walk_bytes_max",
     )
     get_bytes_max: int = setting(
@@ -262,10 +278,12 @@ class ReadConfig:
         512 * 1024,
         "Two runs of blocks this close in an object are read by one GET, with the bytes in "
         "between. Larger: fewer GETs, more bytes read in vain.",
+        minimum=0,
     )
     small_object_bytes: int = setting(
         256 * 1024,
         "Objects up to this size are read whole, index and data in one GET.",
+        minimum=0,
     )
     catch_up_reads_max: int = setting(
         4,

@@ -83,6 +83,7 @@ def test_topic_defaults_win_over_the_broker(tmp_path: Path) -> None:
         ("[broker]\nnum.partition = 1\n", "did you mean broker.num.partitions?"),
         ("[broker]\nnum.partitions = 0\n", "1 to"),
         ("[broker]\nnum.partitions = 'many'\n", "whole number"),
+        ("[engine.flush]\nflush_bytes_target = 0\n", "1024 or more"),
         ("[node]\nwal = 'tape'\n", "one of disk, object"),
         ("[node]\ninsecure = 'perhaps'\n", "true or false"),
         ("[node\n", "not TOML"),
@@ -135,6 +136,16 @@ def test_defaults_lie_inside_their_limits_and_variables_are_unique() -> None:
         if isinstance(knob.default, int | float) and not isinstance(knob.default, bool):
             assert knob.minimum is None or knob.default >= knob.minimum, knob.path
             assert knob.maximum is None or knob.default <= knob.maximum, knob.path
+
+
+def test_every_number_has_a_least_value() -> None:
+    """A size or a wait of 0 or below is a slip in most places, and a traceback or a busy loop."""
+    unbounded = [
+        knob.path
+        for knob in knobs().values()
+        if knob.kind in (int, float) and knob.minimum is None and not knob.choices
+    ]
+    assert unbounded == []
 
 
 def test_the_document_names_every_setting() -> None:

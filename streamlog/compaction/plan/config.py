@@ -99,6 +99,7 @@ class CompactionConfig:
     block_target_bytes: int = setting(
         512 * KIB,
         "Small data blocks are merged up to this size; larger than half of it are copied.",
+        minimum=1024,
     )
     dead_share_min: float = setting(
         0.5,
