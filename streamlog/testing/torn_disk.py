@@ -18,28 +18,18 @@ may be torn as well: with `hold_writes` it stays pending until `acknowledge`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from collections.abc import Iterable, Sequence
 
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.rand import Random
-
-SECTOR_BYTES = 512
-FREE_BYTES = 1 << 40
-
-
-class DiskFault(Enum):
-    POWER = "power"
-    """The power fails during the call."""
-    IO_ERROR = "io error"
-    """The call fails; it leaves a mixture of old and new sectors, or new sectors in the page cache
-    alone."""
-    FULL = "full"
-    """The call fails because the disk is full; it may leave a prefix."""
-
-
-FaultPlan = Callable[[str, str], DiskFault | None]
-"""(create | write | sync | rename | remove, file name) → the fault that strikes."""
+from streamlog.testing.torn_media import (
+    SECTOR_BYTES,
+    DiskFault,
+    FaultPlan,
+    TornHandle,
+    TornMedium,
+    failed_by,
+)
 
 
 class _Content:
@@ -105,14 +95,13 @@ class _Content:
         self.newest[start : start + len(content)] = content
 
 
-class TornFile:
+class TornFile(TornHandle):
     """A file of a TornDisk."""
 
     def __init__(self, disk: TornDisk, name: str, content: _Content) -> None:
+        super().__init__(disk, name)
         self._disk = disk
-        self._name = name
         self._content = content
-        self._life = disk.life
 
     def write_sync(self, position: int, parts: Sequence[Buffer]) -> None:
         fault = self._begin("write")
@@ -120,14 +109,14 @@ class TornFile:
         if fault is DiskFault.FULL:
             whole = int(self._disk.random.random() * len(data)) // SECTOR_BYTES * SECTOR_BYTES
             self._content.make_durable(self._content.write(position, memoryview(data)[:whole]))
-            raise _error(errno.ENOSPC, self._name)
+            raise failed_by(fault, self._name)
         sectors = self._content.write(position, data)
         if fault is DiskFault.IO_ERROR:
             if self._disk.random.random() < 0.5:
                 self._content.tear(self._disk.random, sectors)
             self._content.fail(sectors)
         if fault is not None:
-            raise _error(errno.EIO, self._name)
+            raise failed_by(fault, self._name)
         if self._disk.hold_writes:
             self._disk.held.append((self._content, sectors))
         else:
@@ -142,38 +131,21 @@ class TornFile:
         if fault is not None:
             if fault is not DiskFault.POWER:
                 self._content.fail(self._content.pending)
-            raise _error(errno.EIO, self._name)
+            raise failed_by(fault, self._name)
         self._content.sync()
 
     def size(self) -> int:
         self._check()
         return len(self._content.newest)
 
-    def close(self) -> None:
-        self._life = -1
 
-    def _begin(self, operation: str) -> DiskFault | None:
-        self._check()
-        return self._disk.strike(operation, self._name)
-
-    def _check(self) -> None:
-        if self._life != self._disk.life or not self._disk.has_power:
-            raise _error(errno.EIO, self._name)
-
-
-class TornDisk:
-    """One folder. `plan_faults` decides before each changing call whether a fault strikes it."""
+class TornDisk(TornMedium[_Content]):
+    """One folder; each call that changes names ends with the folder's sync."""
 
     def __init__(self, random: Random, plan_faults: FaultPlan | None = None) -> None:
-        self.random = random
-        self.plan_faults = plan_faults
-        self.has_power = True
+        super().__init__(random, plan_faults)
         self.hold_writes = False
         self.held: list[tuple[_Content, range]] = []
-        self.life = 0
-        self._files: dict[str, _Content] = {}
-        self._unsynced: list[dict[str, _Content]] = []
-        """The folder's names before each change since its last sync."""
 
     def __str__(self) -> str:
         return "torn disk"
@@ -185,13 +157,10 @@ class TornDisk:
 
     def crash(self) -> None:
         """Cuts the power (if it is on) and restores it; pending writes are torn."""
-        if self._unsynced:
-            states = [*self._unsynced, self._files]
-            self._files = states[int(self.random.random() * len(states))]
+        self._undo_names()
         for name in sorted(self._files):
             self._files[name].lose_power(self.random)
         self._start_anew()
-        self._sync_names()
 
     def restart(self) -> None:
         """The process ends and the machine stays up: pending writes can be read, and lost later.
@@ -205,11 +174,6 @@ class TornDisk:
         self._start_anew()
         self._sync_names()
 
-    def _start_anew(self) -> None:
-        self.life += 1
-        self.has_power = True
-        self.held.clear()
-
     def acknowledge(self) -> None:
         """Makes held writes durable: their callers have been answered."""
         for content, sectors in self.held:
@@ -220,76 +184,24 @@ class TornDisk:
         """Damages a byte of the medium."""
         self._files[name].newest[position] ^= mask
 
-    def strike(self, operation: str, name: str) -> DiskFault | None:
-        """The fault for a call that changes the disk."""
-        fault = self.plan_faults(operation, name) if self.plan_faults else None
-        if fault is DiskFault.POWER:
-            self.has_power = False
-        return fault
-
-    def list(self) -> list[str]:
-        self._check("")
-        return sorted(self._files)
-
-    def free_bytes(self) -> int:
-        self._check("")
-        return FREE_BYTES
-
     def create(self, name: str, size: int) -> TornFile:
-        self._check(name)
-        if name in self._files:
-            raise _error(errno.EEXIST, name)
+        self._absent(name)
         fault = self.strike("create", name)
         if fault is DiskFault.POWER:
             self._change({**self._files, name: _Content(int(self.random.random() * (size + 1)))})
-            raise _error(errno.EIO, name)
         if fault is not None:
-            raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
+            raise failed_by(fault, name)
         self._change({**self._files, name: _Content(size)})
         self._sync_names()
-        return TornFile(self, name, self._files[name])
+        return self.open(name)
 
     def open(self, name: str) -> TornFile:
         return TornFile(self, name, self._present(name))
 
-    def rename(self, old: str, new: str) -> None:
-        content = self._present(old)
-        names = {name: known for name, known in self._files.items() if name != old}
-        self._change_names("rename", old, {**names, new: content})
-
-    def remove(self, name: str) -> None:
-        self._present(name)
-        self._change_names(
-            "remove", name, {other: known for other, known in self._files.items() if other != name}
-        )
-
     def _change_names(self, operation: str, name: str, names: dict[str, _Content]) -> None:
-        fault = self.strike(operation, name)
-        if fault is None:
-            self._change(names)
-            self._sync_names()
-            return
-        if fault is not DiskFault.FULL and self.random.random() < 0.5:
-            self._change(names)
-        raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
+        super()._change_names(operation, name, names)
+        self._sync_names()
 
-    def _change(self, names: dict[str, _Content]) -> None:
-        self._unsynced.append(self._files)
-        self._files = names
-
-    def _sync_names(self) -> None:
-        self._unsynced.clear()
-
-    def _present(self, name: str) -> _Content:
-        self._check(name)
-        if name not in self._files:
-            raise _error(errno.ENOENT, name)
-        return self._files[name]
-
-    def _check(self, name: str) -> None:
-        if not self.has_power:
-            raise _error(errno.EIO, name)
-
-
-def _error(number: int, name: str) -> OSError:
-    return OSError(number, "injected disk fault", name)
+    def _start_anew(self) -> None:
+        super()._start_anew()
+        self.held.clear()

@@ -12,12 +12,17 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Sequence
 
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.rand import Random
-from streamlog.testing.torn_disk import FREE_BYTES, SECTOR_BYTES, DiskFault, FaultPlan
+from streamlog.testing.torn_media import (
+    SECTOR_BYTES,
+    DiskFault,
+    TornHandle,
+    TornMedium,
+    failed_by,
+)
 
 
 class _Content:
@@ -28,10 +33,6 @@ class _Content:
         self._medium = bytearray()
         self._dirty: set[int] = set()
         self._clean_and_lost: set[int] = set()
-
-    @property
-    def is_durable(self) -> bool:
-        return self.newest == self._medium
 
     def write(self, position: int, data: Buffer) -> None:
         self.newest[position : position + len(data)] = data
@@ -87,157 +88,77 @@ class _Content:
                 self._medium[start:end] = self.newest[start:end]
 
 
-class TornGrowingFile:
+class TornGrowingFile(TornHandle):
     """A file of a TornFolder."""
 
     def __init__(self, folder: TornFolder, name: str, content: _Content) -> None:
-        self._folder = folder
-        self._name = name
+        super().__init__(folder, name)
         self._content = content
-        self._life = folder.life
         self._end = len(content.newest)
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        self._check()
-        fault = self._folder.strike("write", self._name)
+        fault = self._begin("write")
         data = join(parts) if parts else b""
         start = self._end
         if fault is None:
             self._content.write(start, data)
             self._end += len(data)
             return start
-        written = int(self._folder.random.random() * len(data))
+        written = int(self._medium.random.random() * len(data))
         self._content.write(start, memoryview(data)[:written])
-        raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, self._name)
+        raise failed_by(fault, self._name)
 
     def read(self, position: int, length: int) -> bytes:
         self._check()
         return bytes(self._content.newest[position : min(position + length, self._end)])
 
     def truncate(self, size: int) -> None:
-        self._check()
         if not 0 <= size <= self.size():
             raise ValueError(f"a file of {self.size()} bytes cannot be cut to {size}")
-        if self._folder.strike("truncate", self._name) is not None:
-            raise _error(errno.EIO, self._name)
+        fault = self._begin("truncate")
+        if fault is not None:
+            raise failed_by(fault, self._name)
         self._content.truncate(size)
         self._end = size
 
     def sync(self) -> None:
-        self._check()
-        fault = self._folder.strike("sync", self._name)
+        fault = self._begin("sync")
         if fault is not None:
             if fault is not DiskFault.POWER:
                 self._content.fail_sync()
-            raise _error(errno.EIO, self._name)
+            raise failed_by(fault, self._name)
         self._content.sync()
 
     def size(self) -> int:
         self._check()
         return self._end
 
-    def close(self) -> None:
-        self._life = -1
 
-    def _check(self) -> None:
-        if self._life != self._folder.life or not self._folder.has_power:
-            raise _error(errno.EIO, self._name)
-
-
-class TornFolder:
-    """One folder. `plan_faults` decides before each changing call (create, write, truncate, sync,
-    rename, remove, and `sync` of the name `.`) whether a fault strikes it.
-    """
-
-    def __init__(self, random: Random, plan_faults: FaultPlan | None = None) -> None:
-        self.random = random
-        self.plan_faults = plan_faults
-        self.has_power = True
-        self.life = 0
-        self._files: dict[str, _Content] = {}
-        self._earlier: list[dict[str, _Content]] = []
-        """The names before each change since the last sync."""
+class TornFolder(TornMedium[_Content]):
+    """One folder. Faults strike create, write, truncate, sync, rename, remove, and the folder's own
+    `sync`, whose name is `.`."""
 
     def __str__(self) -> str:
         return "torn folder"
 
     def crash(self) -> None:
         """Cuts the power (if it is on) and restores it; what was not synced is torn."""
-        states = [*self._earlier, self._files]
-        self._files = states[int(self.random.random() * len(states))]
+        self._undo_names()
         for name in sorted(self._files):
             self._files[name].lose_power(self.random)
-        self._earlier.clear()
-        self.life += 1
-        self.has_power = True
-
-    def strike(self, operation: str, name: str) -> DiskFault | None:
-        """The fault for a call that changes the folder."""
-        fault = self.plan_faults(operation, name) if self.plan_faults else None
-        if fault is DiskFault.POWER:
-            self.has_power = False
-        return fault
-
-    def list(self) -> list[str]:
-        self._check()
-        return sorted(self._files)
-
-    def free_bytes(self) -> int:
-        self._check()
-        return FREE_BYTES
+        self._start_anew()
 
     def create(self, name: str) -> TornGrowingFile:
-        _check_name(name)
-        self._check(name)
-        if name in self._files:
-            raise _error(errno.EEXIST, name)
-        self._change("create", name, {**self._files, name: _Content()})
+        self._absent(name)
+        self._change_names("create", name, {**self._files, name: _Content()})
         return self.open(name)
 
     def open(self, name: str) -> TornGrowingFile:
         return TornGrowingFile(self, name, self._present(name))
 
-    def rename(self, old: str, new: str) -> None:
-        content = self._present(old)
-        _check_name(new)
-        others = {name: other for name, other in self._files.items() if name != old}
-        self._change("rename", old, {**others, new: content})
-
-    def remove(self, name: str) -> None:
-        self._present(name)
-        others = {other: content for other, content in self._files.items() if other != name}
-        self._change("remove", name, others)
-
     def sync(self) -> None:
-        self._check()
-        if self.strike("sync", ".") is not None:
-            raise _error(errno.EIO, ".")
-        self._earlier.clear()
-
-    def _change(self, operation: str, name: str, names: dict[str, _Content]) -> None:
-        fault = self.strike(operation, name)
-        if fault is None or (fault is not DiskFault.FULL and self.random.random() < 0.5):
-            self._earlier.append(self._files)
-            self._files = names
+        self._check(".")
+        fault = self.strike("sync", ".")
         if fault is not None:
-            raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
-
-    def _present(self, name: str) -> _Content:
-        _check_name(name)
-        self._check(name)
-        if name not in self._files:
-            raise _error(errno.ENOENT, name)
-        return self._files[name]
-
-    def _check(self, name: str = ".") -> None:
-        if not self.has_power:
-            raise _error(errno.EIO, name)
-
-
-def _check_name(name: str) -> None:
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"not a file name: {name!r}")
-
-
-def _error(number: int, name: str) -> OSError:
-    return OSError(number, "injected disk fault", name)
+            raise failed_by(fault, ".")
+        self._sync_names()

@@ -34,7 +34,8 @@ from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalConfig, WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import batch, error_of
@@ -94,7 +95,9 @@ class TroubledKV(MemoryKVStore):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TxnResult:
-        await self.trouble("txn", " ".join(str(one.key) for one in then if isinstance(one, Put)))
+        await self.trouble(
+            "txn", " ".join(str(operation.key) for operation in then if isinstance(operation, Put))
+        )
         return await super().txn(compares, then, otherwise)
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:  # type: ignore[override]
@@ -272,10 +275,12 @@ def test_a_silent_store_raises_an_alarm(
 
     with caplog.at_level(logging.WARNING):
         virtually(scenario)
-    told = [one.message for one in caplog.records if "alarm store_unavailable" in one.message]
-    assert len([one for one in told if "has passed" in one]) == 1
+    alarms = [
+        record.message for record in caplog.records if "alarm store_unavailable" in record.message
+    ]
+    assert len([alarm for alarm in alarms if "has passed" in alarm]) == 1
     # Once at its beginning, then now and then.
-    assert 4 <= len(told) <= 6
+    assert 4 <= len(alarms) <= 6
 
 
 def test_a_slow_store_raises_no_alarm() -> None:

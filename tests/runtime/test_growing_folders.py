@@ -14,8 +14,8 @@ from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.folder_conformance import GrowingFolderConformance
-from streamlog.testing.torn_disk import DiskFault, FaultPlan
 from streamlog.testing.torn_folder import TornFolder
+from streamlog.testing.torn_media import DiskFault, FaultPlan
 from tests.support.kernel_calls import recorded
 
 SEEDS = range(60)

@@ -13,7 +13,8 @@ from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wiring import Components, OpenEngine
 from tests.wal.wal_helpers import InlineOffload
 

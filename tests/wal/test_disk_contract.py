@@ -17,7 +17,8 @@ from streamlog.errors import StoreUnavailable, StreamlogError
 from streamlog.format.rows import Tenure
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing import torn_disk
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal import folder
 from streamlog.wal.config import WalConfig
 from streamlog.wal.pool import FilePool
@@ -107,8 +108,8 @@ async def a_failed_write_is_told(disk: TornDisk) -> None:
         acknowledged.append((await wal.append(group(b"two")), b"two"))
     await power_cut(disk)
     disk.plan_faults = None
-    found = await recovered(await open_wal(disk))
-    assert found[: len(acknowledged)] == acknowledged
+    groups = await recovered(await open_wal(disk))
+    assert groups[: len(acknowledged)] == acknowledged
 
 
 async def what_a_restart_shows_survives_a_power_cut(disk: TornDisk) -> None:
@@ -159,8 +160,8 @@ async def files_that_were_removed_are_not_missed(disk: TornDisk) -> None:
     assert not disk.has_power
     await power_cut(disk)
     disk.plan_faults = None
-    found = await recovered(await open_wal(disk, larger))
-    assert [sequence for sequence, _ in found][-2:] == [19, 20]
+    groups = await recovered(await open_wal(disk, larger))
+    assert [sequence for sequence, _ in groups][-2:] == [19, 20]
 
 
 SCENARIOS: list[Scenario] = [
@@ -197,7 +198,7 @@ def _create_without_folder_sync(self: TornDisk, name: str, size: int) -> Any:
 
 
 def _rename_without_folder_sync(self: TornDisk, old: str, new: str) -> None:
-    names = {name: known for name, known in self._files.items() if name != old}
+    names = {name: content for name, content in self._files.items() if name != old}
     self._change({**names, new: self._files[old]})
 
 

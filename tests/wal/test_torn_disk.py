@@ -7,15 +7,16 @@ from functools import partial
 import pytest
 
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import SECTOR_BYTES, DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import SECTOR_BYTES, DiskFault
 
 SIZE = 8 * SECTOR_BYTES
 
 
 def sectors(data: bytes) -> list[int]:
-    found = [data[at : at + SECTOR_BYTES] for at in range(0, len(data), SECTOR_BYTES)]
-    assert all(len(set(sector)) == 1 for sector in found)
-    return [sector[0] for sector in found]
+    pieces = [data[start : start + SECTOR_BYTES] for start in range(0, len(data), SECTOR_BYTES)]
+    assert all(len(set(sector)) == 1 for sector in pieces)
+    return [sector[0] for sector in pieces]
 
 
 def cut_power(seed: int) -> list[int]:
@@ -72,11 +73,11 @@ def test_writes_may_be_torn_until_they_are_acknowledged() -> None:
             if seed % 4 == 1:
                 disk.open("a").sync()
         disk.crash()
-        found = sectors(disk.open("a").read(0, SIZE))
-        assert set(found) <= {1, 2}
+        values = sectors(disk.open("a").read(0, SIZE))
+        assert set(values) <= {1, 2}
         if seed % 4 == 1:
-            assert found == [2] * 8
-        lost += found.count(1)
+            assert values == [2] * 8
+        lost += values.count(1)
     assert lost
 
 

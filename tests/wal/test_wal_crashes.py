@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streamlog.errors import Unavailable
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.log import WriteAheadLog
 from tests.wal.wal_helpers import TIGHT, begin, group, kill_others, payload_of, turns
 
@@ -30,21 +31,21 @@ class Model:
     def last(self) -> int:
         return max(self.stored, default=0)
 
-    def check(self, found: list[tuple[int, bytes]]) -> None:
-        sequences = [sequence for sequence, _ in found]
+    def check(self, groups: list[tuple[int, bytes]]) -> None:
+        sequences = [sequence for sequence, _ in groups]
         if sequences:
             assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
             assert sequences[0] <= self.released + 1
             assert sequences[-1] >= self.last
         else:
             assert self.released == self.last
-        for sequence, payload in found:
+        for sequence, payload in groups:
             if sequence <= self.last:
                 assert payload == self.stored[sequence]
             else:
                 assert sequence == self.last + 1
                 assert payload in self.doubtful
-        self.stored.update(found)
+        self.stored.update(groups)
         self.doubtful.clear()
 
 
@@ -116,8 +117,8 @@ async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
                 disk.crash()
             epoch += 1
             wal = await begin(disk, epoch, TIGHT)
-            found = [(g.sequence, payload_of(g.entries)) async for g in wal.recover()]
-            model.check(found)
+            groups = [(g.sequence, payload_of(g.entries)) async for g in wal.recover()]
+            model.check(groups)
             disk.plan_faults = fault_plan(random, rate)
     disk.plan_faults = None
     await wal.close()

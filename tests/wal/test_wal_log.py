@@ -19,7 +19,8 @@ from streamlog.errors import (
 )
 from streamlog.format.rows import Tenure
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
 from tests.wal.wal_helpers import (
@@ -59,10 +60,10 @@ def test_groups_come_back_in_order_with_everything() -> None:
         assert [(g.sequence, g.tenure) for g in groups] == [(n, Tenure(1, 1)) for n in range(1, 20)]
         assert [payload_of(g.entries) for g in groups] == sent
         expected = entry(sent[4])
-        found = groups[4].entries[0]
-        assert (found.stream_id, found.epoch, found.base_offset, found.record_count) == (1, 1, 0, 1)
-        assert found.base_timestamp_ms == expected.base_timestamp_ms
-        assert found.payload_crc32c == expected.payload_crc32c
+        first = groups[4].entries[0]
+        assert (first.stream_id, first.epoch, first.base_offset, first.record_count) == (1, 1, 0, 1)
+        assert first.base_timestamp_ms == expected.base_timestamp_ms
+        assert first.payload_crc32c == expected.payload_crc32c
         await again.close()
 
     asyncio.run(scenario())
@@ -92,9 +93,9 @@ def test_released_files_are_used_again_and_stale_frames_never_come_back() -> Non
         assert sum(name.startswith("wal-0") for name in disk.list()) <= 3
         await power_cut(disk)
         again = await open_wal(disk)
-        found = await recovered(again)
-        assert found[-2:] == [(n + 1, b"%08d" % n * 500) for n in (198, 199)]
-        assert len(found) <= 15
+        groups = await recovered(again)
+        assert groups[-2:] == [(n + 1, b"%08d" % n * 500) for n in (198, 199)]
+        assert len(groups) <= 15
         assert again.last_sequence == 200
         await again.close()
 
@@ -238,10 +239,10 @@ def test_a_cancelled_append_is_stored_once_or_not_at_all() -> None:
         assert appends[0].result() == 1
         last = appends[2].result()
         await wal.close()
-        found = await recovered(await open_wal(disk))
-        assert found[0] == (1, b"0")
-        assert found[-1] == (last, b"2")
-        assert found[1:-1] in ([], [(2, b"1")])
+        groups = await recovered(await open_wal(disk))
+        assert groups[0] == (1, b"0")
+        assert groups[-1] == (last, b"2")
+        assert groups[1:-1] in ([], [(2, b"1")])
 
     asyncio.run(scenario())
 
@@ -459,12 +460,12 @@ def test_every_flipped_bit_is_found_or_harmless() -> None:
             for page in range(0, size, 4096):
                 for position in range(page, min(page + 330, size)):
                     disk.flip(name, position, 1 << position % 8)
-                    found, error = await outcome(disk)
+                    groups, error = await outcome(disk)
                     if error is not None:
                         assert error.object_key == name
                         assert int(error.start) <= position < int(error.end)
-                    elif found != sent:
-                        assert found == sent[:2]
+                    elif groups != sent:
+                        assert groups == sent[:2]
                         assert page == 3 * 4096
                     disk.flip(name, position, 1 << position % 8)
         assert await recovered(await open_wal(disk)) == sent
@@ -489,8 +490,8 @@ def test_overlapping_appends_keep_their_order_over_rolls_and_waits() -> None:
             wal.release(wal.last_sequence - 1)
         assert [append.result() for append in waiting] == list(range(1, 121))
         await power_cut(disk)
-        found = await recovered(await open_wal(disk))
-        assert found == list(enumerate(sent, start=1))[-len(found) :]
+        groups = await recovered(await open_wal(disk))
+        assert groups == list(enumerate(sent, start=1))[-len(groups) :]
 
     asyncio.run(scenario())
 
@@ -522,9 +523,9 @@ def test_groups_behind_a_failed_one_fail_too_and_can_be_repeated_in_order(operat
             again = [wal.append(group(b"again %d" % n)) for n in range(4)]
             assert await asyncio.gather(*again) == list(range(first, first + 4))
             await power_cut(disk)
-            found = await recovered(await open_wal(disk))
-            assert found[-4:] == [(first + n, b"again %d" % n) for n in range(4)]
-            assert len(found) == first + 3
+            groups = await recovered(await open_wal(disk))
+            assert groups[-4:] == [(first + n, b"again %d" % n) for n in range(4)]
+            assert len(groups) == first + 3
 
     asyncio.run(scenario())
 

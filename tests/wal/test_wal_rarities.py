@@ -11,7 +11,8 @@ from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import Life
 from streamlog.format.wal.superblock import FileState, Superblock
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.file import WalFile
 from streamlog.wal.recovery import plan_recovery
 from streamlog.wal.scan import FrameRef, ScannedFile
@@ -123,17 +124,17 @@ def test_groups_released_during_recovery_are_not_recovered() -> None:
             await wal.append(group(payload))
         await wal.close()
         wal = await begin(disk, 2)
-        found = {}
-        async for one in wal.recover():
-            found[one.sequence] = payload_of(one.entries)
-            if one.sequence == 2:
+        payloads = {}
+        async for recovered_group in wal.recover():
+            payloads[recovered_group.sequence] = payload_of(recovered_group.entries)
+            if recovered_group.sequence == 2:
                 wal.release(23)
                 await turns()
                 for number in range(4):
                     await wal.append(group(b"new %d" % number * 500))
                     await turns()
         kept = {1, 2, *range(24, 31)}
-        assert found == {number: payload for number, payload in sent.items() if number in kept}
+        assert payloads == {number: payload for number, payload in sent.items() if number in kept}
         await power_cut(disk)
         after = dict(await recovered(await open_wal(disk)))
         assert {number for number in after if number <= 30} >= set(range(24, 31))

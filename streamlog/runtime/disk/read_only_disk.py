@@ -7,24 +7,19 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from streamlog.runtime.disk.real_folder import RealFolder
 from streamlog.runtime.disk.system_disk import SystemFile
 
 
-class ReadOnlyDisk:
+class ReadOnlyDisk(RealFolder):
     """Errors of the constructor: FileNotFoundError, NotADirectoryError."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        super().__init__(root)
         os.scandir(root).close()
 
-    def __str__(self) -> str:
-        return str(self._root)
-
-    def list(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._root) if entry.is_file())
-
     def open(self, name: str) -> SystemFile:
-        return SystemFile(os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC))
+        return SystemFile(os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC))
 
     def free_bytes(self) -> int:
         return 0
@@ -39,4 +34,4 @@ class ReadOnlyDisk:
         raise self._refused(name)
 
     def _refused(self, name: str) -> OSError:
-        return OSError(errno.EROFS, "opened for reading only", str(self._root / name))
+        return OSError(errno.EROFS, "opened for reading only", str(self._path(name)))

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.disk.folders import fsync_folder, make_folder
+from streamlog.runtime.disk.descriptors import PARTS_MAX, read_whole, write_whole
+from streamlog.runtime.disk.real_folder import RealFolder
 
 _ZEROS = bytes(1 << 20)
-_PARTS_MAX = 1024
-"""IOV_MAX on every system that counts."""
 _DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -30,44 +29,20 @@ class SystemFile:
         self._flags = _DSYNC
 
     def write_sync(self, position: int, parts: Sequence[Buffer]) -> None:
-        pieces = [part for part in parts if len(part)]
-        if len(pieces) > _PARTS_MAX or not self._flags:
-            for first in range(0, len(pieces), _PARTS_MAX):
-                position = self._write(position, pieces[first : first + _PARTS_MAX], 0)
+        if len(parts) > PARTS_MAX or not self._flags:
+            write_whole(self._descriptor, position, parts)
             getattr(os, "fdatasync", os.fsync)(self._descriptor)
             return
         try:
-            self._write(position, pieces, self._flags)
+            write_whole(self._descriptor, position, parts, self._flags)
         except OSError as error:
             if error.errno not in _NOT_SUPPORTED:
                 raise
             self._flags = 0
-            self.write_sync(position, pieces)
-
-    def _write(self, position: int, pieces: list[Buffer], flags: int) -> int:
-        """Writes all pieces, however little the kernel takes at a time; the end is returned."""
-        while pieces:
-            written = os.pwritev(self._descriptor, pieces, position, flags)
-            position += written
-            done = 0
-            while done < len(pieces) and written >= len(pieces[done]):
-                written -= len(pieces[done])
-                done += 1
-            pieces = pieces[done:]
-            if pieces and written:
-                pieces[0] = memoryview(pieces[0])[written:]
-        return position
+            self.write_sync(position, parts)
 
     def read(self, position: int, length: int) -> bytes:
-        pieces: list[bytes] = []
-        while length:
-            piece = os.pread(self._descriptor, length, position)
-            if not piece:
-                break
-            pieces.append(piece)
-            position += len(piece)
-            length -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return read_whole(self._descriptor, position, length)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
@@ -79,26 +54,13 @@ class SystemFile:
         os.close(self._descriptor)
 
 
-class SystemDisk:
-    """A folder, made when it is not there. Its entries are durable when it is opened: a process
-    that died may have made or renamed a file without syncing the folder.
-    """
+class SystemDisk(RealFolder):
+    """A folder, made when it is not there."""
 
     def __init__(self, root: Path) -> None:
         """Errors: OSError."""
-        self._root = root
-        make_folder(str(root))
-        fsync_folder(str(root))
-
-    def __str__(self) -> str:
-        return str(self._root)
-
-    def list(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._root) if entry.is_file())
-
-    def free_bytes(self) -> int:
-        status = os.statvfs(self._root)
-        return status.f_bavail * status.f_frsize
+        super().__init__(root)
+        self._make()
 
     def create(self, name: str, size: int) -> SystemFile:
         path = self._path(name)
@@ -108,7 +70,7 @@ class SystemDisk:
             for position in range(0, size, len(_ZEROS)):
                 file.write_sync(position, [memoryview(_ZEROS)[: size - position]])
             file.sync()
-            fsync_folder(str(self._root))
+            self._sync_names()
         except OSError:
             file.close()
             os.unlink(path)
@@ -120,13 +82,8 @@ class SystemDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))
-        fsync_folder(str(self._root))
+        self._sync_names()
 
     def remove(self, name: str) -> None:
         os.unlink(self._path(name))
-        fsync_folder(str(self._root))
-
-    def _path(self, name: str) -> Path:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ValueError(f"not a file name: {name!r}")
-        return self._root / name
+        self._sync_names()

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.disk.folders import fsync_folder, make_folder
-
-_PARTS_MAX = 1024
-"""IOV_MAX on every system that counts."""
+from streamlog.runtime.disk.descriptors import read_whole, write_whole
+from streamlog.runtime.disk.real_folder import RealFolder
 
 
 class SystemGrowingFile:
@@ -21,32 +19,13 @@ class SystemGrowingFile:
         self._end = os.fstat(descriptor).st_size
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        start = position = self._end
-        pieces = [part for part in parts if len(part)]
-        while pieces:
-            written = os.pwritev(self._descriptor, pieces[:_PARTS_MAX], position)
-            position += written
-            whole = 0
-            while whole < len(pieces) and written >= len(pieces[whole]):
-                written -= len(pieces[whole])
-                whole += 1
-            pieces = pieces[whole:]
-            if written:
-                pieces[0] = memoryview(pieces[0])[written:]
-        self._end = position
+        start = self._end
+        self._end = write_whole(self._descriptor, start, parts)
         return start
 
     def read(self, position: int, length: int) -> bytes:
-        pieces: list[bytes] = []
-        length = min(length, self._end - position)
-        while length > 0:
-            piece = os.pread(self._descriptor, length, position)
-            if not piece:
-                break
-            pieces.append(piece)
-            position += len(piece)
-            length -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        # A failed append may have left bytes behind the end.
+        return read_whole(self._descriptor, position, min(length, self._end - position))
 
     def truncate(self, size: int) -> None:
         # What a failed append left lies behind `_end`, and goes as well.
@@ -65,27 +44,13 @@ class SystemGrowingFile:
         os.close(self._descriptor)
 
 
-class SystemFolder:
-    """A folder, made when it is not there. Its entries are durable when it is opened: a process
-    that died may have made or renamed a file without syncing the folder.
-    """
+class SystemFolder(RealFolder):
+    """A folder, made when it is not there."""
 
     def __init__(self, root: Path) -> None:
         """Errors: OSError."""
-        self._root = root
-        make_folder(str(root))
-        fsync_folder(str(root))
-
-    def __str__(self) -> str:
-        return str(self._root)
-
-    def list(self) -> list[str]:
-        with os.scandir(self._root) as entries:
-            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-
-    def free_bytes(self) -> int:
-        status = os.statvfs(self._root)
-        return status.f_bavail * status.f_frsize
+        super().__init__(root)
+        self._make()
 
     def create(self, name: str) -> SystemGrowingFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -101,9 +66,4 @@ class SystemFolder:
         os.unlink(self._path(name))
 
     def sync(self) -> None:
-        fsync_folder(str(self._root))
-
-    def _path(self, name: str) -> Path:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ValueError(f"not a file name: {name!r}")
-        return self._root / name
+        self._sync_names()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault
+from streamlog.testing.torn_media import DiskFault
 
 LATE_EFFECT_S_MAX = 6.0
 """The longest time between a request and its effect. Deletions wait longer (NODE_CONFIG): an object

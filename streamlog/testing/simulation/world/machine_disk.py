@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.offload import SimulationOffload
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
 
 
 class MachineDisk:

@@ -18,7 +18,7 @@ from streamlog.testing.simulation.world.faults import (
 from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.testing.simulation.world.node import Machine, Node
 from streamlog.testing.simulation.world.waiting import WaitingCalls
-from streamlog.testing.torn_disk import DiskFault
+from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalMode
 
 FAULT_KINDS = frozenset(
