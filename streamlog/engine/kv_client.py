@@ -164,8 +164,7 @@ def _decode(stored: StoredKeyValue) -> Value:
         raise Corrupt(f"the value of {stored.key!r} has no version byte")
     raise UnsupportedVersion(
         f"the value of {stored.key!r} has version {version[0]}, this release reads "
-        f"{VALUE_VERSION}; "
-        "use a newer release",
+        f"{VALUE_VERSION}; use a newer release",
         found=version[0],
         supported=VALUE_VERSION,
     )
@@ -177,8 +176,8 @@ def _revision_is(path: bytes, expected: int) -> RevisionIs:
     return RevisionIs(path, expected)
 
 
-def _conflict(key: Key, expected_revision: int, found: Sequence[StoredKeyValue]) -> ValueConflict:
-    actual = found[0].mod_revision if found else 0
+def _conflict(key: Key, expected_revision: int, stored: Sequence[StoredKeyValue]) -> ValueConflict:
+    actual = stored[0].mod_revision if stored else 0
     return ValueConflict(
         f"key {key.name!r} in {key.namespace!r} is at revision {actual}, not "
         f"{expected_revision}; read it again",

@@ -81,12 +81,12 @@ class FakeMetadata:
         self, stream_id: int, start: int, end: int, *, limit: int = 64
     ) -> list[LiveRange]:
         first = self.rows[stream_id].start
-        found = [
+        ranges = [
             LiveRange(max(row.start, first), row.end, object_row)
             for row, object_row in self.ranges.get(stream_id, [])
             if row.end > max(start, first) and row.start < end
         ]
-        return found[:limit]
+        return ranges[:limit]
 
     async def catch_up(self) -> int:
         self.caught_up += 1
@@ -157,7 +157,7 @@ class FakeMetadata:
     async def open_streams(
         self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
     ) -> list[StreamRow]:
-        found = []
+        rows = []
         for stream_id, epoch in wanted:
             row = self.rows.get(stream_id)
             if row is None:
@@ -168,8 +168,8 @@ class FakeMetadata:
                 epoch=row.epoch + 1 if epoch is None else epoch,
                 state=StreamState.OPEN,
             )
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     async def take_over_previous(
         self,

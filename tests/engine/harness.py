@@ -123,14 +123,14 @@ def payloads(batches: Sequence[StoredBatch]) -> list[bytes]:
 
 async def read_all(stream: Stream, start: int | None = None, hint: int = 1 << 20) -> list[bytes]:
     """Every payload from `start` on, fetch by fetch."""
-    found: list[bytes] = []
+    read: list[bytes] = []
     position = stream.start_offset if start is None else start
     end = stream.confirm_offset
     while position < end:
         result = await stream.fetch(position, end, hint)
-        found += payloads(result.batches)
+        read += payloads(result.batches)
         position = result.batches[-1].end_offset
-    return found
+    return read
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -87,8 +87,8 @@ class RemoteWorld:
 
 
 def latency(median_ms: float) -> Moods:
-    one = Latency(median_ms)
-    return Moods(put=one, get=one, other=one)
+    same = Latency(median_ms)
+    return Moods(put=same, get=same, other=same)
 
 
 def virtually(scenario: Callable[[], Coroutine[Any, Any, None]]) -> float:

@@ -60,8 +60,8 @@ def test_closing_gives_partitions_up_in_time_while_the_store_is_away(
             log = await engine.logs.log(PARTITION)
             await log.wait_for(0, Isolation.READ_UNCOMMITTED)
             assert log.high_watermark == (2 if mode == "disk" else 1)
-            found = await log.fetch(0, 1 << 20)
-            assert found.next_offset == log.high_watermark
+            fetched = await log.fetch(0, 1 << 20)
+            assert fetched.next_offset == log.high_watermark
 
     run(scenario)
 
@@ -114,7 +114,7 @@ def test_a_batch_without_payload_keeps_the_tenure_from_being_drained(tmp_path: P
         async with opened(1) as first:
             again = await first.streams.open_stream(stream.stream_id)
             assert again.confirm_offset == 2
-            assert [one.attributes for one in await again.attributes(0, 2)] == [b"", b"a"]
+            assert [stored.attributes for stored in await again.attributes(0, 2)] == [b"", b"a"]
 
     run(scenario)
 

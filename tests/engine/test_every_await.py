@@ -97,8 +97,8 @@ async def compact(engine: OpenEngine, streams: Streams) -> object:
 
 async def stage_and_attach(engine: OpenEngine, streams: Streams) -> object:
     staged = engine.staging
-    found = await staged.stage("writer", "attempt", {streams.mine.stream_id: [batch(b"staged")]})
-    return await staged.attach("writer", 1, [found.object_id])
+    stage = await staged.stage("writer", "attempt", {streams.mine.stream_id: [batch(b"staged")]})
+    return await staged.attach("writer", 1, [stage.object_id])
 
 
 async def create_topic(engine: OpenEngine, streams: Streams) -> object:
@@ -106,8 +106,8 @@ async def create_topic(engine: OpenEngine, streams: Streams) -> object:
 
 
 async def fetch(engine: OpenEngine, streams: Streams) -> object:
-    found = await streams.mine.fetch(0, 2, 1 << 20)
-    return found, await streams.mine.attributes(0, 2)
+    result = await streams.mine.fetch(0, 2, 1 << 20)
+    return result, await streams.mine.attributes(0, 2)
 
 
 async def reserve(engine: OpenEngine, streams: Streams) -> object:
@@ -135,9 +135,9 @@ async def append_to_log(engine: OpenEngine, streams: Streams) -> object:
 async def append_and_fetch(log: AbstractLog) -> object:
     appended = await log.append(log_batch(b"mine"))
     result = await appended
-    found = await log.fetch(result.base_offset, 1 << 20)
-    assert found.next_offset > result.base_offset
-    return found
+    fetched = await log.fetch(result.base_offset, 1 << 20)
+    assert fetched.next_offset > result.base_offset
+    return fetched
 
 
 async def close(engine: OpenEngine, streams: Streams) -> object:
@@ -222,8 +222,8 @@ async def strike_opening(lab: Lab, mode: WalMode) -> None:
     lab.restart()
     async with opening(lab, mode) as engine:
         again = await engine.streams.open_stream(stream.stream_id)
-        found = await read_all(again)
-        assert found == [b"1", b"2", b"0", b"1", b"2"], f"{lab.striker.struck}: {found}"
+        stored = await read_all(again)
+        assert stored == [b"1", b"2", b"0", b"1", b"2"], f"{lab.striker.struck}: {stored}"
         await check_after(lab, engine, again)
     await lab.close()
 
@@ -322,7 +322,7 @@ async def check_after(
         start("other later drain", engine.drain()),
     ]
     await lab.answered(*later, within_s=ANSWER_S)
-    errors = [one.exception() for one in later if not one.cancelled()]
+    errors = [call.exception() for call in later if not call.cancelled()]
     if engine.engine.failure is not None or is_closed:
         assert all(error is None or isinstance(error, StreamlogError) for error in errors), struck
         assert is_closed or errors[1] is not None, f"{struck}: a create on a failed engine works"

@@ -48,7 +48,10 @@ class Side:
 
     async def ranges(self, row: StreamRow) -> list[Range]:
         live = await self.metadata.locate(row.stream_id, row.start, row.end)
-        return [(one.start, one.end, self._numbers[one.object.object_id]) for one in live]
+        return [
+            (live_range.start, live_range.end, self._numbers[live_range.object.object_id])
+            for live_range in live
+        ]
 
 
 async def step(draw: random.Random, sides: list[Side]) -> None:
@@ -94,7 +97,7 @@ async def step(draw: random.Random, sides: list[Side]) -> None:
 
 
 async def commit(sides: list[Side], entries: list[CommitEntry]) -> None:
-    answers = [await side.commit(one) for side, one in zip(sides, entries, strict=True)]
+    answers = [await side.commit(entry) for side, entry in zip(sides, entries, strict=True)]
     assert answers[0] == answers[1]
 
 

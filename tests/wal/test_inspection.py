@@ -73,13 +73,13 @@ def test_everything_that_is_not_released_is_listed_and_nothing_is_changed(folder
     assert content.identity.tenures == {Tenure(1, 1)}
     assert content.node_ids == {1}
     assert content.released_through == 2
-    assert [one.sequence for one in content.entries] == [
+    assert [entry.sequence for entry in content.entries] == [
         sequence for sequence in range(3, GROUPS + 2) for _ in range(2)
     ]
-    assert {one.stream_id for one in content.entries} == {1, 2}
+    assert {entry.stream_id for entry in content.entries} == {1, 2}
     assert content.entries[0].size_bytes == PAYLOAD + 2
     assert (content.damage, content.torn) == ([], None)
-    active = [one for one in content.files if one.state == "active"]
+    active = [file for file in content.files if file.state == "active"]
     assert len(active) > 2
     assert active[0].tenure == Tenure(1, 1)
 
@@ -115,21 +115,21 @@ def test_damage_in_the_middle_is_named_and_the_rest_is_listed(folder: Path) -> N
     assert damage.file == path.name
     assert damage.start <= position < damage.end
     assert "8" in damage.what
-    left = {one.sequence for one in content.entries}
-    assert left == {one.sequence for one in whole.entries} - {8}
+    left = {entry.sequence for entry in content.entries}
+    assert left == {entry.sequence for entry in whole.entries} - {8}
 
 
 def test_a_torn_end_is_no_damage(folder: Path) -> None:
     whole = look(folder)
-    last = max(whole.entries, key=lambda one: one.sequence).sequence
-    (file,) = (one for one in whole.files if one.last_sequence == last)
+    last = max(whole.entries, key=lambda entry: entry.sequence).sequence
+    (file,) = (seen for seen in whole.files if seen.last_sequence == last)
     data = (folder / file.name).read_bytes()
     flip(folder / file.name, data.rindex(b"last"))
     content = look(folder)
     assert content.damage == []
     assert content.torn is not None
     assert content.torn.file == file.name
-    assert {one.sequence for one in content.entries} == set(range(3, last))
+    assert {entry.sequence for entry in content.entries} == set(range(3, last))
 
 
 def _superblock(folder: Path) -> str:
@@ -151,7 +151,7 @@ def _short(folder: Path) -> str:
 def test_every_damaged_place_is_named(folder: Path, harm: Callable[[Path], str]) -> None:
     name = harm(folder)
     content = look(folder)
-    assert name in {one.file for one in content.damage}
+    assert name in {damage.file for damage in content.damage}
     assert content.entries, "what can be read is still listed"
 
 

@@ -46,7 +46,7 @@ async def made(engine: OpenEngine) -> list[Stream]:
 async def check_told(engine: OpenEngine, waiting: list[asyncio.Future[Any]]) -> None:
     done, left = await asyncio.wait(waiting, timeout=ANSWER_S)
     assert not left
-    assert all(isinstance(one.exception(), StreamlogError) for one in done)
+    assert all(isinstance(call.exception(), StreamlogError) for call in done)
     failure = await asyncio.wait_for(engine.engine.wait_stopped(), ANSWER_S)
     stream = engine.streams.create_and_open_stream()
     later = await asyncio.wait_for(error_of(stream), ANSWER_S)

@@ -52,8 +52,8 @@ EDGES = (
 
 
 def impossible(name: str) -> tuple[RecordBatch, str]:
-    changes, told = IMPOSSIBLE[name]
-    return dataclasses.replace(GOOD, **changes), told
+    changes, reason = IMPOSSIBLE[name]
+    return dataclasses.replace(GOOD, **changes), reason
 
 
 def opened(wal: Any, tmp_path: Path) -> Any:
@@ -68,10 +68,10 @@ def test_an_impossible_append_is_refused_alone(wal: str, tmp_path: Path) -> None
             streams = log.streams
             bad, good = await streams.create_and_open_streams([CreateStreamOptions()] * 2)
             for name in IMPOSSIBLE:
-                wrong, told = impossible(name)
+                wrong, reason = impossible(name)
                 with pytest.raises(Invalid) as raised:
                     await bad.append(wrong)
-                assert told in raised.value.message, name
+                assert reason in raised.value.message, name
                 room = await bad.reserve(10)
                 assert type(await error_of(bad.append(wrong, AppendContext(reservation=room)))) is (
                     Invalid
@@ -85,10 +85,10 @@ def test_an_impossible_append_is_refused_alone(wal: str, tmp_path: Path) -> None
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-async def refused(call: Any, told: str, kind: type[StreamlogError] = Invalid) -> None:
+async def refused(call: Any, reason: str, kind: type[StreamlogError] = Invalid) -> None:
     with pytest.raises(kind) as raised:
         await call
-    assert told in raised.value.message
+    assert reason in raised.value.message
 
 
 @pytest.mark.parametrize("wal", ["disk", "object"])
@@ -99,18 +99,20 @@ def test_batches_at_the_limits_are_stored_and_read_back(wal: str, tmp_path: Path
         async with opened(wal, tmp_path) as log:
             stream, other = await log.streams.create_and_open_streams([CreateStreamOptions()] * 2)
             ends = [
-                (await append).end_offset for append in [stream.append(one) for one in EDGES * 2]
+                (await append).end_offset for append in [stream.append(edge) for edge in EDGES * 2]
             ]
             assert ends[-1] == 2 * (2 * (U32 - 1) + 1)
             await log.engine.drain()
             await log.metadata.checkpoint()
             again = await log.streams.open_stream(stream.stream_id)
-            found = [
-                one for at in [0, *ends[:-1]] for one in (await again.fetch(at, at + 1, 1)).batches
+            batches = [
+                stored
+                for start in [0, *ends[:-1]]
+                for stored in (await again.fetch(start, start + 1, 1)).batches
             ]
-            assert payloads(found) == [b"".join(one.parts) for one in EDGES * 2]
-            assert [one.base_timestamp_ms for one in found] == [
-                one.base_timestamp_ms for one in EDGES * 2
+            assert payloads(batches) == [b"".join(edge.parts) for edge in EDGES * 2]
+            assert [stored.base_timestamp_ms for stored in batches] == [
+                edge.base_timestamp_ms for edge in EDGES * 2
             ]
             await again.trim(ends[2])
             assert again.start_offset == ends[2]
@@ -131,10 +133,10 @@ def test_other_batches_that_no_format_holds_are_refused(tmp_path: Path) -> None:
             stream = await streams.create_and_open_stream()
             await stream.append(GOOD)
             for name in IMPOSSIBLE:
-                wrong, told = impossible(name)
+                wrong, reason = impossible(name)
                 create = streams.create_and_open_streams([CreateStreamOptions()], first(wrong))
-                await refused(create, told)
-                await refused(log.staging.stage("w", "1", {stream.stream_id: [wrong]}), told)
+                await refused(create, reason)
+                await refused(log.staging.stage("w", "1", {stream.stream_id: [wrong]}), reason)
             large = RecordBatch(1, 0, (bytes(33 << 20),))
             create = streams.create_and_open_streams([CreateStreamOptions()], first(large))
             await refused(create, "batch_bytes_max", MessageTooLarge)

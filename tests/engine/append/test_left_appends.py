@@ -88,11 +88,11 @@ def test_an_append_refused_for_want_of_room_is_freed(mode: WalMode, priority: Pr
                 for _ in range(50)
             ]
             assert payloads.alive == 50
-            await until(lambda: all(one.done() for one in late))
+            await until(lambda: all(append.done() for append in late))
             assert payloads.alive == 0
             assert engine.budget.waiters == 1
             world.store.puts_to_fail = 0
-            assert [(await one).base_offset for one in kept] == [0, 1, 2]
+            assert [(await append).base_offset for append in kept] == [0, 1, 2]
 
     virtually(scenario)
 
@@ -109,13 +109,13 @@ def test_an_append_cancelled_while_it_waits_for_room_is_freed(mode: WalMode) -> 
             rooms = [asyncio.ensure_future(stream.reserve(400 << 10)) for _ in range(20)]
             last = sent(stream.append(batch(b"last")))
             await asyncio.sleep(0)
-            for one in [*waiting, *rooms]:
-                one.cancel()  # type: ignore[attr-defined]
+            for call in [*waiting, *rooms]:
+                call.cancel()  # type: ignore[attr-defined]
             await asyncio.wait([*waiting, *rooms])  # type: ignore[type-var]
             assert payloads.alive == 0
             assert engine.budget.waiters == 2
             world.store.puts_to_fail = 0
-            assert [(await one).base_offset for one in [*kept, last]] == [0, 1, 2, 3]
+            assert [(await append).base_offset for append in [*kept, last]] == [0, 1, 2, 3]
             await engine.drain()
             assert engine.budget.used_bytes == 0
 
@@ -133,8 +133,8 @@ def test_an_append_that_waits_for_room_fails_when_its_stream_is_lost(mode: WalMo
             first = await fill(engine, kept)
             waiting = [sent(lost.append(payloads.new())) for _ in range(5)]
             world.metadata.steal(lost.stream_id)
-            for one in waiting:
-                assert isinstance(await error_of(one), StreamFenced)
+            for append in waiting:
+                assert isinstance(await error_of(append), StreamFenced)
             assert payloads.alive == 0
             world.store.puts_to_fail = 0
             await asyncio.gather(*first)
@@ -156,8 +156,8 @@ def test_an_append_that_leaves_a_barrier_releases_its_room(mode: WalMode, ends: 
             waiting = [sent(stream.append(payloads.new(), context)) for _ in range(5)]
             assert engine.budget.waiters == 3
             if ends == "cancelled":
-                for one in waiting:
-                    one.cancel()
+                for append in waiting:
+                    append.cancel()
             await asyncio.wait(waiting)
             assert payloads.alive == 0
             assert (engine.budget.used_bytes, engine.budget.waiters) == (0, 0)
@@ -229,8 +229,8 @@ def test_a_refusal_whose_caller_is_cancelled_is_forgotten(mode: WalMode) -> None
             context = AppendContext(expected_next_offset=7)
             waiting = [sent(stream.append(batch(b"b"), context)) for _ in range(10)]
             await asyncio.sleep(0)
-            for one in waiting:
-                one.cancel()
+            for append in waiting:
+                append.cancel()
             await asyncio.wait(waiting)
             assert not engine.cores[stream.stream_id]._waiters
             world.store.puts_to_fail = 0

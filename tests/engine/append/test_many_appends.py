@@ -47,7 +47,7 @@ def test_many_appends_without_payload_fit_into_a_small_wal(tmp_path: Path) -> No
         async with Place("disk", tmp_path).opened(SMALL_WAL) as log:
             stream = await log.streams.create_and_open_stream()
             appends = [stream.append(RecordBatch(1, 0, (), bytes(64))) for _ in range(3000)]
-            assert [(await one).base_offset for one in appends] == list(range(3000))
+            assert [(await append).base_offset for append in appends] == list(range(3000))
             assert log.engine.failure is None
 
     run(scenario)
@@ -64,12 +64,12 @@ def test_appends_to_many_streams_with_small_records(
             streams = [await log.streams.create_and_open_stream() for _ in range(STREAMS)]
             # Uploads behind the one that fails are in the store when it is: they commit together.
             place.store.puts_to_fail = 2
-            appends = [sent(one.append(batch(b"%d" % one.stream_id))) for one in streams]
-            assert [(await one).base_offset for one in appends] == [0] * STREAMS
+            appends = [sent(stream.append(batch(b"%d" % stream.stream_id))) for stream in streams]
+            assert [(await append).base_offset for append in appends] == [0] * STREAMS
             await log.drain()
-            for one in streams:
-                found = (await one.fetch(0, 1, 1)).batches
-                assert payloads(found) == [b"%d" % one.stream_id]
+            for stream in streams:
+                batches = (await stream.fetch(0, 1, 1)).batches
+                assert payloads(batches) == [b"%d" % stream.stream_id]
 
     run(scenario)
 
@@ -79,10 +79,12 @@ def test_a_replay_is_cut_to_smaller_records_than_it_was_written_for(tmp_path: Pa
         place = Place("disk", tmp_path)
         async with place.opened(QUICK) as log:
             options = [CreateStreamOptions()] * STREAMS
-            ids = [one.stream_id for one in await log.streams.create_and_open_streams(options)]
+            ids = [
+                stream.stream_id for stream in await log.streams.create_and_open_streams(options)
+            ]
             streams = [await log.streams.open_stream(stream_id) for stream_id in ids]
             place.store.puts_to_fail = 1 << 30
-            await asyncio.gather(*[one.append(batch(b"a")) for one in streams])
+            await asyncio.gather(*[stream.append(batch(b"a")) for stream in streams])
             await log.kill()
         place.store.puts_to_fail = 0
         async with place.opened(FEW_ROWS) as log:

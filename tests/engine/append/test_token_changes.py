@@ -98,15 +98,15 @@ def test_a_token_change_whose_caller_is_cancelled(mode: WalMode, stage: str, lea
                 changing.cancel()
                 await asyncio.wait([changing])
             else:
-                told = await error_of(changing)
-                assert isinstance(told, DeadlinePassed if stage == "confirm" else OutcomeUnknown)
+                error = await error_of(changing)
+                assert isinstance(error, DeadlinePassed if stage == "confirm" else OutcomeUnknown)
             hold.set()
             world.metadata.answers.set()
             if before is not None:
                 assert (await before).base_offset == 0
             await after
-            known = await client.describe_stream(stream.stream_id)
-            assert known.fencing_token == (b"" if stage == "confirm" else b"new")
+            description = await client.describe_stream(stream.stream_id)
+            assert description.fencing_token == (b"" if stage == "confirm" else b"new")
             assert core.append_barrier is None
             assert (await error_of(stream.append(batch(b"test"), NEW)) is None) == (
                 stage != "confirm"
@@ -154,8 +154,8 @@ def test_waiting_changes_and_appends_fail_when_the_engine_stops(
             if ending is sealed:
                 # The engine hears of it by its own watch; the stream itself goes on until then.
                 await engine.kill()
-            for one in (second, after, closing):
-                assert isinstance(await error_of(one), StreamlogError)
+            for call in (second, after, closing):
+                assert isinstance(await error_of(call), StreamlogError)
             assert engine.budget.used_bytes == 0
 
     run(scenario)
@@ -215,7 +215,7 @@ def test_appends_keep_their_order_when_one_at_the_barrier_releases_room(mode: Wa
             world.metadata.gate.set()
             await changing
             assert isinstance(await error_of(wrong), TokenMismatch)
-            offsets = [(await one).base_offset for one in (second, third, fourth)]
+            offsets = [(await append).base_offset for append in (second, third, fourth)]
             assert offsets == [0, 1, 2]
 
     run(scenario)

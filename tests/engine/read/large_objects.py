@@ -44,7 +44,7 @@ async def read_through(streams: EngineStreamClient, stream_id: int, hint: int) -
     stream = await streams.open_stream(stream_id)
     position = size = 0
     while position < stream.confirm_offset:
-        found = (await stream.fetch(position, stream.confirm_offset, hint)).batches
-        size += sum(len(part) for batch in found for part in batch.parts)
-        position = found[-1].end_offset
+        batches = (await stream.fetch(position, stream.confirm_offset, hint)).batches
+        size += sum(len(part) for batch in batches for part in batch.parts)
+        position = batches[-1].end_offset
     return size

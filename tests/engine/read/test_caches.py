@@ -32,24 +32,24 @@ def test_a_tail_returns_the_batch_that_contains_the_start() -> None:
 
 def test_only_committed_batches_are_dropped_the_oldest_first() -> None:
     cache = TailCache(30)
-    one, two = cache.tail(0), cache.tail(0)
+    tail, other_tail = cache.tail(0), cache.tail(0)
     entries = [entry(base) for base in (0, 2, 4)]
     other = entry(0)
-    one.push(entries[0], 10)
-    two.push(other, 10)
-    one.push(entries[1], 10)
-    one.push(entries[2], 10)
+    tail.push(entries[0], 10)
+    other_tail.push(other, 10)
+    tail.push(entries[1], 10)
+    tail.push(entries[2], 10)
     assert cache.held_bytes == 40
-    assert (one.first, two.first) == (0, 0)
-    cache.committed([(one, entries[0], 10)])
-    assert (one.first, two.first) == (2, 0)
+    assert (tail.first, other_tail.first) == (0, 0)
+    cache.committed([(tail, entries[0], 10)])
+    assert (tail.first, other_tail.first) == (2, 0)
     assert cache.held_bytes + cache.committed_bytes == 30
-    cache.committed([(two, other, 10)])
-    assert two.first == 0
-    one.push(entry(6), 10)
-    cache.committed([(one, entries[1], 10)])
-    assert two.first == two.end == 2
-    assert one.first == 2
+    cache.committed([(other_tail, other, 10)])
+    assert other_tail.first == 0
+    tail.push(entry(6), 10)
+    cache.committed([(tail, entries[1], 10)])
+    assert other_tail.first == other_tail.end == 2
+    assert tail.first == 2
 
 
 def test_a_long_tail_forgets_payloads_as_it_goes() -> None:
@@ -205,7 +205,7 @@ def test_the_oldest_retired_group_is_dropped_first_unless_it_is_used_again() -> 
     for key, left in (("e", "acde"), ("f", "adef"), ("g", "aefg")):
         cache.begin(key)
         cache.finish(key, key, 10)
-        assert [one for one in "abcdefg" if one in cache] == list(left)
+        assert [letter for letter in "abcdefg" if letter in cache] == list(left)
     cache.retire("a")
     cache.discard(lambda key: key in "ag")
     assert cache.size_bytes == 20

@@ -52,8 +52,8 @@ class OldStream:
         metrics = self.engine.metrics
         return {
             sample.name.removeprefix("streamlog_engine_"): sample.value
-            for one in (metrics.catch_up_waiting, metrics.catch_up_rate, metrics.catch_up_bytes)
-            for family in one.collect()
+            for metric in (metrics.catch_up_waiting, metrics.catch_up_rate, metrics.catch_up_bytes)
+            for family in metric.collect()
             for sample in family.samples
         }
 
@@ -65,9 +65,9 @@ class OldStream:
         began = asyncio.get_running_loop().time()
         position = read = 0
         while read < size_bytes:
-            found = await self.fetch(position, context)
-            read += size_of(found)
-            position = found.batches[-1].end_offset % self.old.confirm_offset
+            result = await self.fetch(position, context)
+            read += size_of(result)
+            position = result.batches[-1].end_offset % self.old.confirm_offset
         return asyncio.get_running_loop().time() - began
 
     @asynccontextmanager
@@ -89,8 +89,8 @@ class OldStream:
                 task.cancel()
 
 
-def size_of(found: FetchResult) -> int:
-    return sum(parts_size(one.parts) for one in found.batches)
+def size_of(result: FetchResult) -> int:
+    return sum(parts_size(stored.parts) for stored in result.batches)
 
 
 @asynccontextmanager
@@ -120,9 +120,9 @@ def test_without_foreground_io_a_reader_is_not_throttled() -> None:
 def test_beside_appends_a_reader_gets_pieces_at_a_growing_rate() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
-            found = await data.fetch()
-            assert found.is_paced
-            assert size_of(found) == MIB
+            result = await data.fetch()
+            assert result.is_paced
+            assert size_of(result) == MIB
             seconds = await data.read(64 * MIB)
             # At the least rate all the time it would be 4.
             assert 1.0 < seconds < 2.5
@@ -160,9 +160,9 @@ def test_when_foreground_io_ends_all_waiting_reads_are_admitted() -> None:
                 await asyncio.sleep(0.05)
                 assert data.metric["catch_up_waiting"] > 80
             began = asyncio.get_running_loop().time()
-            found = await asyncio.gather(*readers)
+            results = await asyncio.gather(*readers)
             assert asyncio.get_running_loop().time() - began < 0.3
-            assert sum(not one.is_paced for one in found) > 80
+            assert sum(not result.is_paced for result in results) > 80
             assert data.metric["catch_up_waiting"] == 0
 
     virtually(scenario)
@@ -229,9 +229,9 @@ def test_a_read_in_skip_mode_returns_nothing_instead_of_waiting() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             assert size_of(await data.fetch(context=SKIP)) == MIB
-            found = await data.fetch(context=SKIP)
-            assert found.is_paced
-            assert not found.batches
+            result = await data.fetch(context=SKIP)
+            assert result.is_paced
+            assert not result.batches
             assert size_of(await data.fetch()) == MIB
 
     virtually(scenario)

@@ -40,7 +40,7 @@ async def gets_of(
     """GETs of data, and their bytes, when the streams are read in that order."""
     world = World("object", dataclasses.replace(QUICK, read=config or ReadConfig()))
     world.store = SlowStore()
-    await store_object(world, 1, [(one, 0) for one in STREAMS], 1)
+    await store_object(world, 1, [(stream_id, 0) for stream_id in STREAMS], 1)
     async with world.engine() as (streams, engine):
         await _read(streams, order, readers)
         await until(lambda: engine.blocks.blocks.reserved_bytes == 0)
@@ -52,11 +52,11 @@ async def _read(streams: EngineStreamClient, order: Iterable[int], readers: int)
     left, failed = iter(order), []
 
     async def reader() -> None:
-        for one in left:
+        for stream_id in left:
             try:
-                assert await read_through(streams, one, MIB) == len(PAYLOAD)
+                assert await read_through(streams, stream_id, MIB) == len(PAYLOAD)
             except Corrupt:
-                failed.append(one)
+                failed.append(stream_id)
 
     await asyncio.gather(*[reader() for _ in range(readers)])
     return failed
@@ -130,7 +130,7 @@ def test_a_failed_get_ahead_fails_no_reader(readers: int) -> None:
     async def scenario() -> None:
         world = World("object", dataclasses.replace(QUICK, read=ReadConfig()))
         world.store = store = LargeGetsFail(1)
-        await store_object(world, 1, [(one, 0) for one in STREAMS], 1)
+        await store_object(world, 1, [(stream_id, 0) for stream_id in STREAMS], 1)
         async with world.engine() as (streams, _):
             assert await _read(streams, STREAMS, readers) == []
         assert store.failures == 0
@@ -143,7 +143,7 @@ def test_only_readers_of_a_damaged_block_get_the_error(readers: int) -> None:
     async def scenario() -> None:
         world = World("object", dataclasses.replace(QUICK, read=ReadConfig()))
         world.store = SlowStore()
-        await store_object(world, 1, [(one, 0) for one in STREAMS], 1)
+        await store_object(world, 1, [(stream_id, 0) for stream_id in STREAMS], 1)
         whole = bytearray(await world.store.get(data_key(1)))
         for stream_id in (5, 20):
             whole[stream_id * len(PAYLOAD)] ^= 1
@@ -174,10 +174,10 @@ class Asked:
         else:
             self._load(object_id, number, number + 1)
         part = StreamPart(number * self.size, (number + 1) * self.size, number + 1)
-        found = self.scans.note_read(object_id, part, is_cached=is_cached)
-        if found is None:
+        ahead = self.scans.note_read(object_id, part, is_cached=is_cached)
+        if ahead is None:
             return
-        scan, wanted = found
+        scan, wanted = ahead
         end = min(self.parts, scan.next_number + wanted // self.size)
         if end > scan.next_number:
             self._load(object_id, scan.next_number, end)

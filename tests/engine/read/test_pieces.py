@@ -90,8 +90,8 @@ def test_blocks_are_handed_out_while_the_rest_of_their_get_is_under_way() -> Non
     async def scenario(world: World, store: SteeredStore, stream: Stream, engine: Engine) -> None:
         position = 0
         while position < 4 * MIB // len(PAYLOAD):
-            found = (await stream.fetch(position, BATCHES, MIB)).batches
-            position = found[-1].end_offset
+            batches = (await stream.fetch(position, BATCHES, MIB)).batches
+            position = batches[-1].end_offset
         assert len(store.large) == 1
         assert engine.blocks.blocks.reserved_bytes > SIZE // 2
         rest = asyncio.ensure_future(stream.fetch(position, BATCHES, SIZE))
@@ -125,8 +125,8 @@ def test_a_fetch_returns_the_batches_before_a_failure() -> None:
         await in_order(number, pieces, tell)
 
     async def scenario(world: World, store: SteeredStore, stream: Stream, engine: Engine) -> None:
-        found = (await stream.fetch(0, BATCHES, SIZE)).batches
-        assert [bytes(one.parts[0]) for one in found] == [PAYLOAD] * BATCHES
+        batches = (await stream.fetch(0, BATCHES, SIZE)).batches
+        assert [bytes(stored.parts[0]) for stored in batches] == [PAYLOAD] * BATCHES
         # The second GET asked for the rest alone.
         (_, first), (start, second) = store.large
         assert 2 * PIECE < start < 3 * PIECE
@@ -148,11 +148,11 @@ def test_a_failure_before_the_first_piece_is_raised_to_the_caller() -> None:
 
 
 def test_a_damaged_piece_ends_the_get_and_fails_no_other_piece() -> None:
-    told: list[tuple[int, int]] = []
+    sent_pieces: list[tuple[int, int]] = []
 
     async def noted(number: int, pieces: int, tell: Tell) -> None:
         for piece in range(pieces):
-            told.append((number, piece))
+            sent_pieces.append((number, piece))
             if not await tell(piece):
                 return
 
@@ -165,7 +165,7 @@ def test_a_damaged_piece_ends_the_get_and_fails_no_other_piece() -> None:
         before = (await stream.fetch(0, BATCHES, SIZE)).batches
         assert 4 * MIB < len(before) * len(PAYLOAD) <= 5 * MIB
         # Once more, to see what is wrong, and that was all.
-        assert told == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
+        assert sent_pieces == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
         with pytest.raises(Corrupt) as caught:
             await stream.fetch(before[-1].end_offset, BATCHES, SIZE)
         assert caught.value.start <= 5 * MIB < caught.value.end  # type: ignore[operator]
@@ -284,7 +284,9 @@ def test_blocks_in_one_buffer_are_dropped_together() -> None:
                 for other in opened[:number]:
                     await other.fetch(0, 1, 1)
             loaded = [blocks for blocks, _ in engine.blocks.blocks._loaded.values()]
-            views = [part for blocks in loaded for one in blocks.batches for part in one.parts]
+            views = [
+                part for blocks in loaded for stored in blocks.batches for part in stored.parts
+            ]
             held = {id(part.obj): part.obj for part in views if isinstance(part, memoryview)}
             assert held
             assert sum(map(len, held.values())) <= bound + 2 * MIB  # type: ignore[arg-type]

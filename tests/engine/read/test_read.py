@@ -99,10 +99,10 @@ def test_a_fetch_ends_where_it_should_within_blocks_of_many_batches(
             await engine.drain()
             for start in range(0, 100, 7):
                 for end in range(start + 1, 101, 5):
-                    found = (await stream.fetch(start, end, 1 << 20)).batches
-                    assert [one.base_offset for one in found] == list(range(start, end))
+                    batches = (await stream.fetch(start, end, 1 << 20)).batches
+                    assert [stored.base_offset for stored in batches] == list(range(start, end))
                     few = (await stream.fetch(start, end, 3500)).batches
-                    assert [one.base_offset for one in few] == list(range(start, end))[:3]
+                    assert [stored.base_offset for stored in few] == list(range(start, end))[:3]
 
     run(scenario)
 
@@ -156,9 +156,9 @@ def test_a_trim_inside_a_batch_keeps_the_batch_readable(mode: WalMode) -> None:
                 await stream.trim(3)
                 assert stream.start_offset == 15
                 await engine.drain()
-                found = (await stream.fetch(15, 30, 1 << 20)).batches
-                assert payloads(found) == [b"b", b"c"]
-                assert found[0].base_offset == 10
+                batches = (await stream.fetch(15, 30, 1 << 20)).batches
+                assert payloads(batches) == [b"b", b"c"]
+                assert batches[0].base_offset == 10
 
     run(scenario)
 
@@ -175,10 +175,10 @@ def test_attributes_are_read_without_data(mode: WalMode) -> None:
                     if number % 10 == 9:
                         await engine.drain()
                 world.store.gets.clear()
-                found = await stream.attributes(0, 80)
-                assert [a.attributes for a in found] == [b"n%d" % n for n in range(40)]
-                assert [a.base_offset for a in found] == list(range(0, 80, 2))
-                assert {a.base_timestamp_ms for a in found} == {1000}
+                attributes = await stream.attributes(0, 80)
+                assert [a.attributes for a in attributes] == [b"n%d" % n for n in range(40)]
+                assert [a.base_offset for a in attributes] == list(range(0, 80, 2))
+                assert {a.base_timestamp_ms for a in attributes} == {1000}
                 some = await stream.attributes(11, 15)
                 assert [a.base_offset for a in some] == [10, 12, 14]
                 assert await stream.attributes(7, 7) == []

@@ -24,7 +24,9 @@ def test_streams_of_64_mib_need_at_most_80_gets_a_gib() -> None:
             await store_object(world, 2, [(2, 0)], 64 * MIB // len(PAYLOAD))
             async with world.engine() as (streams, engine):
                 if readers == 1:
-                    size = sum([await read_through(streams, one, hint) for one in (1, 2)])
+                    size = sum(
+                        [await read_through(streams, stream_id, hint) for stream_id in (1, 2)]
+                    )
                 else:
                     size = sum(
                         await asyncio.gather(*[read_through(streams, n, hint) for n in (1, 2)])
@@ -94,8 +96,8 @@ def test_a_reader_that_does_not_take_the_last_batch_stays_in_sequence(hint: int)
             stream = await streams.open_stream(1)
             position = 0
             while position < stream.confirm_offset:
-                found = (await stream.fetch(position, stream.confirm_offset, hint)).batches
-                position = found[-1].end_offset
+                batches = (await stream.fetch(position, stream.confirm_offset, hint)).batches
+                position = batches[-1].end_offset
                 if position < stream.confirm_offset:
                     (last,) = (await stream.fetch(position, stream.confirm_offset, 1)).batches
                     assert last.base_offset == position
@@ -119,9 +121,9 @@ def test_a_single_reader_has_two_gets_ahead_of_the_one_that_it_consumes() -> Non
                 return sum(length or 0 for _, _, length in world.store.gets) - size
 
             while size < 100 * MIB:
-                found = (await stream.fetch(position, stream.confirm_offset, MIB)).batches
-                size += sum(len(part) for batch in found for part in batch.parts)
-                position = found[-1].end_offset
+                batches = (await stream.fetch(position, stream.confirm_offset, MIB)).batches
+                size += sum(len(part) for batch in batches for part in batch.parts)
+                position = batches[-1].end_offset
                 if size > 40 * MIB:
                     # One of them may be the 8 MiB at an object's end.
                     await until(lambda: ahead() >= (28 + 8) * MIB)

@@ -32,7 +32,7 @@ async def _replace(world: World, stream_id: int) -> ObjectRow:
     built = build_object(ObjectIdentity("fake", 1, 1, object_id), entries)
     await world.store.put(data_key(object_id), built.parts)
     old = {row.object_id for _, row in world.metadata.ranges[stream_id]}
-    await world.store.delete([data_key(one) for one in old])
+    await world.store.delete([data_key(object_id) for object_id in old])
     world.metadata.while_catching_up = lambda: world.metadata.ranges.update(
         {stream_id: [(built.ranges[0], built.row)]}
     )
@@ -64,7 +64,7 @@ def test_a_replaced_object_is_found_again_once_the_fold_has_caught_up(
             assert len(await stream.attributes(0, 8)) == 8
             assert engine.blocks.indexes.peek(row.object_id) is not None
             if not is_index_cached:
-                assert not any(one in engine.blocks.indexes for one in old)
+                assert not any(object_id in engine.blocks.indexes for object_id in old)
 
     run(scenario)
 
@@ -111,8 +111,8 @@ def test_a_live_object_that_is_gone_is_corrupt_and_says_which() -> None:
             stream = await _filled(streams)
             rows = [row for _, row in world.metadata.ranges[stream.stream_id]]
             await world.store.delete([data_key(rows[3].object_id)])
-            found = (await stream.fetch(0, 8, 1 << 30)).batches
-            assert payloads(found) == PAYLOADS[:3]
+            batches = (await stream.fetch(0, 8, 1 << 30)).batches
+            assert payloads(batches) == PAYLOADS[:3]
             error = await error_of(stream.fetch(3, 8, 1 << 30))
             assert isinstance(error, Corrupt)
             assert error.object_key == data_key(rows[3].object_id)
@@ -130,14 +130,14 @@ def test_metadata_that_is_away_makes_the_read_retryable() -> None:
         async with world.engine() as (streams, _):
             stream = await _filled(streams)
             await _replace(world, stream.stream_id)
-            found = world.metadata.while_catching_up
+            catch_up = world.metadata.while_catching_up
 
             def away() -> None:
                 raise MetadataUnavailable("away")
 
             world.metadata.while_catching_up = away
             assert isinstance(await error_of(stream.fetch(0, 8, 1)), MetadataUnavailable)
-            world.metadata.while_catching_up = found
+            world.metadata.while_catching_up = catch_up
             assert await read_all(stream) == PAYLOADS
 
     run(scenario)

@@ -48,9 +48,12 @@ def placed(
 ) -> Placed:
     """By group: stream, base offset, payload. All are under the stream's own epoch."""
     result = place(wal, metadata, accept_data_loss=accept_data_loss)  # type: ignore[arg-type]
-    assert {one.epoch for _, entries in result.groups for one in entries} <= {epoch}
+    assert {stored.epoch for _, entries in result.groups for stored in entries} <= {epoch}
     return [
-        (sequence, [(one.stream_id, one.base_offset, b"".join(one.parts)) for one in entries])
+        (
+            sequence,
+            [(stored.stream_id, stored.base_offset, b"".join(stored.parts)) for stored in entries],
+        )
         for sequence, entries in result.groups
     ]
 
@@ -120,7 +123,7 @@ def test_a_stream_that_was_lost_after_the_wal_was_read_is_left_out() -> None:
 def test_an_entry_that_does_not_fit_is_damage_and_can_be_given_up(
     metadata: FakeMetadata, appends: list[StreamEntry], why: str
 ) -> None:
-    groups = [*([one] for one in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]
+    groups = [*([append] for append in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]
     with pytest.raises(Corrupt, match=why) as caught:
         place(recovered_wal(*groups), metadata)  # type: ignore[arg-type]
     assert caught.value.object_key == f"wal:{len(appends)}"

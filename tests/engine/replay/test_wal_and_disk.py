@@ -77,17 +77,17 @@ async def harmed(harm: str) -> tuple[DiskMachine, list[int]]:
     """A machine with a damaged log, and the ids of its two streams."""
     machine = DiskMachine(CONFIG)
     async with machine.engine(machine.kill) as engine:
-        one = await engine.streams.create_and_open_stream()
+        stream = await engine.streams.create_and_open_stream()
         other = await engine.streams.create_and_open_stream()
         await append(other, OTHER[0])
-        await append(one, *ONE)
+        await append(stream, *ONE)
         await append(other, OTHER[1])
         if harm == "file":
             # A file of its own, which goes; others follow it.
-            await append(one, bytes(20 * KIB), bytes(20 * KIB))
+            await append(stream, bytes(20 * KIB), bytes(20 * KIB))
             await append(other, b"other 2")
     HARM[harm][0](machine.disk)
-    return machine, [one.stream_id, other.stream_id]
+    return machine, [stream.stream_id, other.stream_id]
 
 
 @harms

@@ -18,17 +18,17 @@ Ts = TypeVarTuple("Ts")
 
 
 class Counted(ThreadOffload):
-    """Cancels `opening` when it waits for call number `at`."""
+    """Cancels `opening` when it waits for call number `call_number`."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, call_number: int) -> None:
         super().__init__()
-        self.at = at
+        self.call_number = call_number
         self.calls = 0
         self.opening: asyncio.Task[None] | None = None
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         self.calls += 1
-        if self.calls == self.at:
+        if self.calls == self.call_number:
             assert self.opening is not None
             asyncio.get_running_loop().call_soon(self.opening.cancel)
         return await super().run(lane, fn, *args)
@@ -44,8 +44,8 @@ def test_an_open_cancelled_at_one_of_its_calls_gives_its_folders_back(tmp_path: 
     the first of the calls."""
 
     async def main() -> None:
-        for at in range(1, 9):
-            offload = Counted(at)
+        for call_number in range(1, 9):
+            offload = Counted(call_number)
             offload.opening = asyncio.create_task(opened(tmp_path, offload))
             with pytest.raises(asyncio.CancelledError):
                 await offload.opening

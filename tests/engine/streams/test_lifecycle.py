@@ -171,9 +171,9 @@ def test_a_close_whose_caller_is_cancelled_leaves_one_holder_after_the_next_open
             world.metadata.answers.set()
             opened = await opening
             await several_steps()
-            known = OpenStreamOptions(epoch=opened.stream_epoch)
-            again = await streams.open_stream(stream.stream_id, known)
-            results = [await one.append(batch(b"y")) for one in (opened, again, opened)]
+            same_epoch = OpenStreamOptions(epoch=opened.stream_epoch)
+            again = await streams.open_stream(stream.stream_id, same_epoch)
+            results = [await handle.append(batch(b"y")) for handle in (opened, again, opened)]
             assert [result.base_offset for result in results] == [1, 2, 3]
             assert isinstance(await error_of(stream.append(batch(b"z"))), Closed)
             assert len(engine.cores) == 1
@@ -186,15 +186,15 @@ def test_a_destroyed_stream_is_gone(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine() as (streams, _):
-            one, two = await streams.create_and_open_streams([CreateStreamOptions()] * 2)
-            one.append(batch(b"x"))
-            await one.destroy()
+            first, second = await streams.create_and_open_streams([CreateStreamOptions()] * 2)
+            first.append(batch(b"x"))
+            await first.destroy()
             old = DeleteStreamOptions(epoch=0)
             assert isinstance(
-                await error_of(streams.delete_stream(two.stream_id, old)), StreamFenced
+                await error_of(streams.delete_stream(second.stream_id, old)), StreamFenced
             )
-            await streams.delete_stream(two.stream_id)
-            for stream in (one, two):
+            await streams.delete_stream(second.stream_id)
+            for stream in (first, second):
                 for call in (
                     stream.append(batch(b"y")),
                     stream.fetch(0, 0, 1),

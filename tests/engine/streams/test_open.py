@@ -58,9 +58,9 @@ def test_memory_needs_nothing() -> None:
             assert (await stream.append(batch(b"hello"))).base_offset == 0
             assert await read_all(stream) == [b"hello"]
             await engine.kv.put_kv(Key(b"name"), b"value")
-            found = await engine.kv.get_kv(Key(b"name"))
-            assert found is not None
-            assert found.data == b"value"
+            value = await engine.kv.get_kv(Key(b"name"))
+            assert value is not None
+            assert value.data == b"value"
             status = await engine.status()
             assert (status.wal, status.streams, status.node_id) == ("object", 1, 1)
             assert (status.store_url, status.meta_url) == ("memory://", "memory://")
@@ -86,7 +86,7 @@ def test_a_folder_keeps_everything_acknowledged(tmp_path: Path, mode: WalMode, c
                     )
                     expected = {stream.stream_id: [] for stream in made}
                 else:
-                    made = [await engine.streams.open_stream(one) for one in expected]
+                    made = [await engine.streams.open_stream(stream_id) for stream_id in expected]
                 for stream in made:
                     assert stream.stream_epoch > epochs.get(stream.stream_id, 0)
                     epochs[stream.stream_id] = stream.stream_epoch
@@ -218,7 +218,7 @@ def test_objects_without_data_go_after_the_delay(mode: WalMode, tmp_path: Path) 
                 await engine.drain()
             await kept.append(batch(b"kept"))
             await engine.drain()
-            before = {one.key for one in (await store.list("data/")).objects}
+            before = {info.key for info in (await store.list("data/")).objects}
             destroyed_at = clock.monotonic()
             await gone.destroy()
             assert len(before) >= 6
@@ -240,8 +240,8 @@ def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, streamlog; print(sorted(m for m in sys.modules if m.startswith('streamlog.')))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert found.stdout == "[]\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert ended.stdout == "[]\n"
 
 
 def test_components_stay_open_and_keep_the_data() -> None:

@@ -61,15 +61,15 @@ def test_staged_batches_come_into_their_streams_in_order_with_appends(
         site = Site(tmp_path, wal)
         async with site.open(crash=True) as engine:
             a, b = await two_streams(engine)
-            one = await staged(
+            first = await staged(
                 engine, {a.stream_id: [b"s1", b"s2"], b.stream_id: [b"t"]}, attempt="1"
             )
-            two = await staged(engine, {a.stream_id: [b"s3"]}, attempt="2")
+            second = await staged(engine, {a.stream_id: [b"s3"]}, attempt="2")
             assert (a.next_offset, b.next_offset) == (0, 0)
             before = [sent(a.append(batch(b"x%d" % n))) for n in range(5)]
             waiter = asyncio.create_task(b.wait_confirmed(2))
             commit = asyncio.create_task(
-                engine.staging.attach("w", 0, [one.object_id, two.object_id])
+                engine.staging.attach("w", 0, [first.object_id, second.object_id])
             )
             await until(
                 lambda: engine.engine.cores[a.stream_id].append_barrier is not None or commit.done()
@@ -81,20 +81,20 @@ def test_staged_batches_come_into_their_streams_in_order_with_appends(
                 AttachedRow(b.stream_id, 0, 2),
             )
             assert not attached.was_attached
-            assert [(await one).base_offset for one in before] == list(range(5))
-            assert [(await one).base_offset for one in after] == list(range(11, 16))
+            assert [(await append).base_offset for append in before] == list(range(5))
+            assert [(await append).base_offset for append in after] == list(range(11, 16))
             await waiter
             expected = [b"x%d" % n for n in range(5)] + [b"s1", b"s2", b"s3"]
             expected += [b"y%d" % n for n in range(5)]
             assert await read_all(a) == expected
-            found = await a.attributes(4, 12)
-            assert [one.base_offset for one in found] == [4, 5, 7, 9, 11]
+            attributes = await a.attributes(4, 12)
+            assert [stored.base_offset for stored in attributes] == [4, 5, 7, 9, 11]
             ids = a.stream_id, b.stream_id
         async with site.open() as engine:
             a, b = [await engine.streams.open_stream(stream_id) for stream_id in ids]
             assert await read_all(a) == expected
             assert await read_all(b) == [b"t"]
-            again = await engine.staging.attach("w", 0, [one.object_id])
+            again = await engine.staging.attach("w", 0, [first.object_id])
             assert again == dataclasses.replace(attached, was_attached=True)
             assert a.next_offset == 16
 
@@ -109,14 +109,14 @@ def test_after_a_crash_before_the_commit_the_commit_can_be_repeated(
         site = Site(tmp_path, wal)
         async with site.open(crash=True) as engine:
             a, b = await two_streams(engine)
-            one = await staged(engine, {a.stream_id: [b"s"], b.stream_id: [b"t"]}, attempt="1")
+            stage = await staged(engine, {a.stream_id: [b"s"], b.stream_id: [b"t"]}, attempt="1")
             await a.append(batch(b"x"))
         async with site.open() as engine:
-            assert engine.staging.staged(one.object_id) == one
-            a = await engine.streams.open_stream(one.rows[0].stream_id)
+            assert engine.staging.staged(stage.object_id) == stage
+            a = await engine.streams.open_stream(stage.rows[0].stream_id)
             # A stream that nobody has opened here is its holder's all the same.
-            assert one.rows[1].stream_id not in engine.engine.cores
-            await engine.staging.attach("w", 3, [one.object_id])
+            assert stage.rows[1].stream_id not in engine.engine.cores
+            await engine.staging.attach("w", 3, [stage.object_id])
             assert await read_all(a) == [b"x", b"s"]
             state = engine.staging.writer("w")
             assert (state.last_epoch, state.staged_objects) == (3, 0)
@@ -132,16 +132,16 @@ def test_a_staged_commit_cut_off_by_a_crash_may_be_applied(
         site = Site(tmp_path, wal)
         async with site.open() as engine:
             a, _ = await two_streams(engine)
-            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
+            stage = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
             recorded = answer_lost(engine, monkeypatch)
-            call = asyncio.create_task(engine.staging.attach("w", 0, [one.object_id]))
+            call = asyncio.create_task(engine.staging.attach("w", 0, [stage.object_id]))
             await recorded.wait()
             await engine.kill()
             error = await error_of(call)
             assert isinstance(error, OutcomeUnknown), repr(error)
             assert "commit the same epoch again" in str(error)
         async with site.open() as engine:
-            assert (await engine.staging.attach("w", 0, [one.object_id])).was_attached
+            assert (await engine.staging.attach("w", 0, [stage.object_id])).was_attached
             assert await read_all(await engine.streams.open_stream(a.stream_id)) == [b"s"]
 
     run(scenario)
@@ -153,7 +153,7 @@ def test_readers_see_attached_batches_once_a_checkpoint_has_them(
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
             a, _ = await two_streams(engine)
-            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
+            stage = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
             asked, let, checkpoint = asyncio.Event(), asyncio.Event(), engine.metadata.checkpoint
 
             async def slow() -> None:
@@ -162,13 +162,13 @@ def test_readers_see_attached_batches_once_a_checkpoint_has_them(
                 await checkpoint()
 
             monkeypatch.setattr(engine.metadata, "checkpoint", slow)
-            call = asyncio.create_task(engine.staging.attach("w", 0, [one.object_id]))
+            call = asyncio.create_task(engine.staging.attach("w", 0, [stage.object_id]))
             await asked.wait()
             assert engine.staging.writer("w").last_epoch == 0
             assert a.confirm_offset == 0
             let.set()
             # Whoever hears that it was committed can read it.
-            assert (await engine.staging.attach("w", 0, [one.object_id])).was_attached
+            assert (await engine.staging.attach("w", 0, [stage.object_id])).was_attached
             assert a.confirm_offset == 2
             assert not (await call).was_attached
             assert await read_all(a) == [b"s"]
@@ -181,15 +181,15 @@ def test_the_same_attempt_is_stored_once(tmp_path: Path) -> None:
         async with Site(tmp_path, "object").open() as engine:
             a, _ = await two_streams(engine)
             calls = [staged(engine, {a.stream_id: [b"s"]}, attempt="1") for _ in range(3)]
-            found = await asyncio.gather(*calls)
-            assert len({one.object_id for one in found}) == 1
+            stages = await asyncio.gather(*calls)
+            assert len({stage.object_id for stage in stages}) == 1
             assert engine.staging.writer("w").staged_objects == 1
             other = await staged(engine, {a.stream_id: [b"s"]}, attempt="2")
             assert await engine.staging.unstage("v", [other.object_id]) == 0
             assert await engine.staging.unstage("w", [other.object_id]) == 1
             assert await engine.staging.unstage("w", [other.object_id]) == 0
             with pytest.raises(StagedNotFound, match="Stage everything again"):
-                await engine.staging.attach("w", 0, [found[0].object_id, other.object_id])
+                await engine.staging.attach("w", 0, [stages[0].object_id, other.object_id])
             assert a.next_offset == 0
 
     run(scenario)
@@ -224,9 +224,9 @@ def test_a_stage_under_way_keeps_its_bytes_after_its_caller_is_cancelled(
             last = asyncio.create_task(staged(engine, {a.stream_id: [b"s"]}, attempt="1"))
             await asyncio.sleep(0)
             let.set()
-            one = await last
+            stage = await last
             assert len(keys) == 1
-            assert staging.staged(one.object_id) == one
+            assert staging.staged(stage.object_id) == stage
             await until(lambda: not staging.bytes_in_flight)
             assert not len(staging._under_way)
 
@@ -240,10 +240,10 @@ def test_expired_staged_objects_are_dropped_and_deleted(tmp_path: Path) -> None:
         )
         async with Site(tmp_path, "object", config).open() as engine:
             a, _ = await two_streams(engine)
-            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1", expires_ms=1)
-            await until(lambda: engine.staging.staged(one.object_id) is None)
+            stage = await staged(engine, {a.stream_id: [b"s"]}, attempt="1", expires_ms=1)
+            await until(lambda: engine.staging.staged(stage.object_id) is None)
             with pytest.raises(StagedNotFound):
-                await engine.staging.attach("w", 0, [one.object_id])
+                await engine.staging.attach("w", 0, [stage.object_id])
             await engine.staging.attach("w", 1, [])
 
             async def objects() -> int:
@@ -262,16 +262,16 @@ def test_more_objects_than_the_bound_wait_for_a_commit_or_an_abort(tmp_path: Pat
         async with Site(tmp_path, "object", config).open() as engine:
             a, _ = await two_streams(engine)
             rows = {a.stream_id: [b"s"]}
-            one, two = [await staged(engine, rows, attempt=n) for n in "12"]
+            first, second = [await staged(engine, rows, attempt=n) for n in "12"]
             error = await error_of(staged(engine, rows, attempt="3"))
             assert isinstance(error, Overloaded), repr(error)
             assert "staging.staged_objects_max" in str(error)
             # Of what is staged already nothing is refused.
-            assert await staged(engine, rows, attempt="2") == two
-            await engine.staging.attach("w", 0, [one.object_id])
+            assert await staged(engine, rows, attempt="2") == second
+            await engine.staging.attach("w", 0, [first.object_id])
             await staged(engine, rows, attempt="3")
             assert isinstance(await error_of(staged(engine, rows, attempt="4")), Overloaded)
-            await engine.staging.unstage("w", [two.object_id])
+            await engine.staging.unstage("w", [second.object_id])
             await staged(engine, rows, attempt="4")
 
     run(scenario)
@@ -303,17 +303,17 @@ def test_an_attach_that_is_refused_leaves_its_objects_staged(tmp_path: Path) -> 
         async with Site(tmp_path, "object", config).open() as engine:
             a, b = await two_streams(engine)
             rows = {a.stream_id: [b"x"], b.stream_id: [b"y"]}
-            one = await staged(engine, rows, attempt="1")
-            two = await staged(engine, {a.stream_id: [b"x"]}, attempt="2")
+            large = await staged(engine, rows, attempt="1")
+            small = await staged(engine, {a.stream_id: [b"x"]}, attempt="2")
             attach = engine.staging.attach
-            crowded = await error_of(attach("w", 0, [one.object_id]))
+            crowded = await error_of(attach("w", 0, [large.object_id]))
             assert isinstance(crowded, Invalid)
             assert "2 rows" in str(crowded)
             assert "Nothing was committed" in str(crowded)
             assert "bufferBytes" in str(crowded)
-            assert isinstance(await error_of(attach("w", -1, [two.object_id])), Invalid)
+            assert isinstance(await error_of(attach("w", -1, [small.object_id])), Invalid)
             await a.destroy()
-            assert isinstance(await error_of(attach("w", 0, [two.object_id])), Conflict)
+            assert isinstance(await error_of(attach("w", 0, [small.object_id])), Conflict)
             assert engine.staging.writer("w").staged_objects == 2
 
     run(scenario)
@@ -355,12 +355,12 @@ def test_two_writers_between_appends_under_load(tmp_path: Path, wal: WalMode) ->
             async def write(writer: str) -> None:
                 for epoch in range(4):
                     rows = {s.stream_id: [f"{writer}{epoch}".encode()] for s in streams}
-                    one = await staged(engine, rows, writer=writer, attempt=str(epoch))
-                    found = await engine.staging.attach(writer, epoch, [one.object_id])
-                    for row in found.rows:
+                    stage = await staged(engine, rows, writer=writer, attempt=str(epoch))
+                    attached = await engine.staging.attach(writer, epoch, [stage.object_id])
+                    for row in attached.rows:
                         acked[row.stream_id][row.start] = f"{writer}{epoch}".encode()
-                    again = await engine.staging.attach(writer, epoch, [one.object_id])
-                    assert again.rows == found.rows
+                    again = await engine.staging.attach(writer, epoch, [stage.object_id])
+                    assert again.rows == attached.rows
 
             await asyncio.gather(*map(produce, streams), write("u"), write("v"))
             for stream in streams:
@@ -386,11 +386,11 @@ def test_attached_batches_survive_compaction_trims_and_checkpoints(tmp_path: Pat
             for n in range(30):
                 payload = (b"%d-" % n) * 40
                 await a.append(batch(payload))
-                one = await staged(
+                stage = await staged(
                     engine, {a.stream_id: [payload], b.stream_id: [payload] * 2}, attempt=str(n)
                 )
-                await engine.staging.attach("w", n, [one.object_id])
-                ids.add(one.object_id)
+                await engine.staging.attach("w", n, [stage.object_id])
+                ids.add(stage.object_id)
                 expected += [payload, payload]
             # A few stay: too little for a merge.
             await until(lambda: len(ids & set(engine.metadata.staging.attached)) < 8)

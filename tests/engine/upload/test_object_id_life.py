@@ -70,7 +70,7 @@ class World:
 
 def first(payload: bytes) -> Any:
     """First batches: one for each new stream."""
-    return lambda ids: [(one, batch(payload)) for one in ids]
+    return lambda ids: [(stream_id, batch(payload)) for stream_id in ids]
 
 
 async def check_uploads(stream: Stream, engine: OpenEngine) -> None:
@@ -166,7 +166,7 @@ def test_a_create_cancelled_while_its_commit_is_under_way_leaves_no_stream() -> 
             world.kv.released.set()
             await check_uploads(stream, engine)
             await until(lambda: engine.metadata.stream_count == 1)
-            assert [one.stream_id for one in await engine.streams.list_streams()] == [
+            assert [described.stream_id for described in await engine.streams.list_streams()] == [
                 stream.stream_id
             ]
 
@@ -283,8 +283,8 @@ def test_a_topic_of_10000_partitions_with_the_longest_name() -> None:
     async def scenario() -> None:
         quiet = StreamEngineConfig(compaction=CompactionConfig(compaction_process="inline"))
         async with streamlog.open("memory://", config=quiet) as engine:
-            found = await engine.logs.create_topic("t" * 249, 10_000)
-            assert found.partitions == 10_000
+            topic = await engine.logs.create_topic("t" * 249, 10_000)
+            assert topic.partitions == 10_000
             assert engine.metadata.stream_count == 40_000
             assert not engine.metadata.open_object_ids
 

@@ -174,8 +174,8 @@ def test_an_unexpected_refusal_is_retried_and_shown(is_hedging: bool) -> None:
 
         class Errors(dict[int, StreamlogError]):
             def __contains__(self, number: object) -> bool:
-                (one,) = put.under_way.values()
-                shown.append((one.key, one.failures, str(one.error)))
+                (under_way,) = put.under_way.values()
+                shown.append((under_way.key, under_way.failures, str(under_way.error)))
                 return super().__contains__(number)
 
         store.errors = Errors(store.errors)

@@ -112,7 +112,7 @@ def test_appends_wait_for_a_store_that_refuses_their_objects(
         async with opened(store, mode, tmp_path) as log:
             stream, other = await log.streams.create_and_open_streams([CreateStreamOptions()] * 2)
             store.folder, store.error = "data/", error
-            appends = [sent(one.append(batch(b"a"))) for one in (stream, other)]
+            appends = [sent(target.append(batch(b"a"))) for target in (stream, other)]
             log.engine.request_flush()
             await until(lambda: store.refused > 2)
             (waiting, *_) = log.engine.uploads_waiting
@@ -124,16 +124,16 @@ def test_appends_wait_for_a_store_that_refuses_their_objects(
             )
             assert log.engine.failure is None
             store.error = None
-            assert [(await one).base_offset for one in appends] == [0, 0]
+            assert [(await append).base_offset for append in appends] == [0, 0]
             await log.drain()
             assert log.engine.uploads_waiting == []
             assert payloads((await stream.fetch(0, 1, 1)).batches) == [b"a"]
 
     with caplog.at_level(logging.INFO):
         run(scenario)
-    (told,) = [one for one in caplog.records if "a PUT failed" in one.getMessage()][:1]
-    assert str(error) in str(told.__dict__["reason"])
-    assert any("a PUT succeeded" in one.getMessage() for one in caplog.records)
+    (first,) = [record for record in caplog.records if "a PUT failed" in record.getMessage()][:1]
+    assert str(error) in str(first.__dict__["reason"])
+    assert any("a PUT succeeded" in record.getMessage() for record in caplog.records)
 
 
 @odd
@@ -233,9 +233,9 @@ def test_a_bug_ends_the_engine_with_its_reason(
             failure = await asyncio.wait_for(log.wait_stopped(), 30)
             assert str(error) in failure.message
             if mode == "object":
-                told = await error_of(append)
-                assert isinstance(told, Internal)
-                assert not told.has_no_side_effects
+                outcome = await error_of(append)
+                assert isinstance(outcome, Internal)
+                assert not outcome.has_no_side_effects
             assert isinstance(await error_of(stream.append(batch(b"b"))), Internal)
 
     run(scenario)

@@ -179,8 +179,8 @@ def test_a_catching_up_reader_has_several_gets_under_way(mode: WalMode) -> None:
             )
             position, began = 0, loop.time()
             while position < 2048:
-                found = (await stream.fetch(position, 2048, 128 * 1024)).batches
-                position = found[-1].end_offset
+                batches = (await stream.fetch(position, 2048, 128 * 1024)).batches
+                position = batches[-1].end_offset
             # GETs of 1 MiB take 184 ms: one at a time would come to 5.7 MB/s.
             assert 2048 * len(payload) / (loop.time() - began) > 2.5 * 5.7e6
             assert 2 <= world.store.traffic.gets_in_flight_max <= 4 + 8
@@ -221,20 +221,20 @@ def test_concurrent_uploads_with_faults_keep_order_and_budget() -> None:
                 if number % 10 == 7:
                     loop.call_later(0.1, append.cancel)
                 await asyncio.sleep(0.02 * random.random())
-            await asyncio.gather(*[one for _, _, one in appends], return_exceptions=True)
+            await asyncio.gather(*[append for _, _, append in appends], return_exceptions=True)
             await engine.drain()
             assert world.store.traffic.puts_in_flight_max > 2
             assert value_of(engine.metrics.hedged) > 0
             assert engine.budget.used_bytes == engine.upload_credit.used_bytes == 0
             assert engine.put.under_way == {}
             world.store.moods = latency(1)
-            found = [await read_all(stream) for stream in opened]
+            by_stream = [await read_all(stream) for stream in opened]
             for which, payload, append in appends:
-                assert found[which].count(payload) == 1 or append.cancelled()
+                assert by_stream[which].count(payload) == 1 or append.cancelled()
                 if not append.cancelled():
-                    assert found[which][append.result().base_offset] == payload
-            for stored in found:
-                numbers = [int(one.split(b":", 1)[0]) for one in stored]
+                    assert by_stream[which][append.result().base_offset] == payload
+            for stored in by_stream:
+                numbers = [int(payload.split(b":", 1)[0]) for payload in stored]
                 assert numbers == sorted(set(numbers))
 
     virtually(scenario)

@@ -70,11 +70,11 @@ class Writer:
 async def _check(world: RemoteWorld, writers: list[Writer], streams: list[Stream]) -> None:
     """Every acknowledged payload is there once, at its offset."""
     for writer, stream in zip(writers, streams, strict=True):
-        found = await read_all(stream)
-        assert len(set(found)) == len(found)
+        payloads = await read_all(stream)
+        assert len(set(payloads)) == len(payloads)
         for offset, payload in writer.stored.items():
-            assert found[offset] == payload
-        assert set(found) - set(writer.stored.values()) <= writer.unknown
+            assert payloads[offset] == payload
+        assert set(payloads) - set(writer.stored.values()) <= writer.unknown
     committed = [new.row.object_id for entry in world.metadata.commits for new in entry.objects]
     stored = (await world.objects.list("data/")).objects
     assert len(stored) == len(committed) == len(set(committed))
@@ -91,26 +91,30 @@ def test_a_store_that_is_away_for_minutes(mode: WalMode, answers_after_s: float)
             streams = await client.create_and_open_streams([CreateStreamOptions()] * 10)
             writers = [Writer(stream, engine) for stream in streams]
             back = 10 + OUTAGE_S
-            writes = [asyncio.ensure_future(one.write(back + 60)) for one in writers for _ in "12"]
+            writes = [
+                asyncio.ensure_future(writer.write(back + 60)) for writer in writers for _ in "12"
+            ]
             await asyncio.sleep(10)
-            before = [len(one.stored) for one in writers]
+            before = [len(writer.stored) for writer in writers]
             assert all(before)
             world.store.go_away(answers_after_s=answers_after_s)
             await asyncio.sleep(OUTAGE_S)
             assert engine.failure is None
-            assert all(one.overloaded + len(one.unknown) for one in writers)
+            assert all(writer.overloaded + len(writer.unknown) for writer in writers)
             # What is in memory is served, and what needs metadata alone is done.
             end = streams[0].confirm_offset
             assert (await streams[0].fetch(end - 1, end, 1)).from_cache
             new = await client.create_and_open_stream()
             await new.destroy()
             world.store.come_back()
-            during = [len(one.stored) for one in writers]
+            during = [len(writer.stored) for writer in writers]
             await asyncio.sleep(RETRY_S_MAX + answers_after_s + 5)
-            assert all(len(one.stored) > was for one, was in zip(writers, during, strict=True))
+            assert all(
+                len(writer.stored) > was for writer, was in zip(writers, during, strict=True)
+            )
             await asyncio.gather(*writes)
             assert loop.time() < back + 60 + 2 * DEADLINE_S
-            assert max(one.late_s for one in writers) <= 0.1
+            assert max(writer.late_s for writer in writers) <= 0.1
             await engine.drain()
             assert engine.budget.used_bytes == 0
             await _check(world, writers, streams)
@@ -129,7 +133,7 @@ def test_a_crash_while_the_store_is_away_loses_nothing_acknowledged(mode: WalMod
         async with world.engine(crash=True) as (client, engine):
             streams = await client.create_and_open_streams([CreateStreamOptions()] * 5)
             writers = [Writer(stream, engine) for stream in streams]
-            writes = [asyncio.ensure_future(one.write(60)) for one in writers]
+            writes = [asyncio.ensure_future(writer.write(60)) for writer in writers]
             await asyncio.sleep(10)
             world.store.go_away()
             await asyncio.sleep(30)
@@ -137,17 +141,23 @@ def test_a_crash_while_the_store_is_away_loses_nothing_acknowledged(mode: WalMod
                 write.cancel()
             await asyncio.wait(writes)
             # What was under way when its writer went is nobody's.
-            left = {b"%d.%d" % (one.stream.stream_id, one.number) + bytes(8000) for one in writers}
+            left = {
+                b"%d.%d" % (writer.stream.stream_id, writer.number) + bytes(8000)
+                for writer in writers
+            }
         async with world.engine() as (client, engine):
             streams = [await client.open_stream(stream.stream_id) for stream in streams]
             assert all(
-                one.confirm_offset >= len(w.stored) for one, w in zip(streams, writers, strict=True)
+                stream.confirm_offset >= len(writer.stored)
+                for stream, writer in zip(streams, writers, strict=True)
             )
             world.store.come_back()
             for writer, stream in zip(writers, streams, strict=True):
                 writer.unknown |= left
-                found = await read_all(stream)
-                assert [found[offset] for offset in writer.stored] == list(writer.stored.values())
+                payloads = await read_all(stream)
+                assert [payloads[offset] for offset in writer.stored] == list(
+                    writer.stored.values()
+                )
             await engine.drain()
             await _check(world, writers, streams)
 
@@ -163,10 +173,10 @@ def test_errors_and_lost_answers_store_nothing_twice(mode: WalMode) -> None:
         async with world.engine() as (client, engine):
             streams = await client.create_and_open_streams([CreateStreamOptions()] * 5)
             writers = [Writer(stream, engine) for stream in streams]
-            await asyncio.gather(*[one.write(60) for one in writers])
+            await asyncio.gather(*[writer.write(60) for writer in writers])
             await engine.drain()
             assert value_of(engine.metrics.failures.labels("put")) > 20
-            assert all(len(one.stored) > 50 for one in writers)
+            assert all(len(writer.stored) > 50 for writer in writers)
             world.store.moods = latency(30)
             await _check(world, writers, streams)
 
@@ -189,8 +199,8 @@ def test_a_slow_disk_slows_appends_within_the_bound() -> None:
         async with world.engine() as (client, engine):
             streams = await client.create_and_open_streams([CreateStreamOptions()] * 5)
             writers = [Writer(stream, engine) for stream in streams]
-            await asyncio.gather(*[one.write(60) for one in writers for _ in range(20)])
-            assert not any(one.overloaded + len(one.unknown) for one in writers)
+            await asyncio.gather(*[writer.write(60) for writer in writers for _ in range(20)])
+            assert not any(writer.overloaded + len(writer.unknown) for writer in writers)
             await engine.drain()
             await _check(world, writers, streams)
 

@@ -13,10 +13,10 @@ TARGET = 16 << 20
 
 
 def test_the_limit_halves_on_refused_uploads_and_doubles_on_stored_ones() -> None:
-    told: list[bool] = []
-    size = UploadSize(TARGET, told.append)
+    changes: list[bool] = []
+    size = UploadSize(TARGET, changes.append)
     size.stored(TARGET)
-    assert (size.limit_bytes, told) == (None, [])
+    assert (size.limit_bytes, changes) == (None, [])
     size.refuse(TARGET)
     size.refuse(TARGET // 2)
     assert size.limit_bytes == TARGET // 4
@@ -32,12 +32,12 @@ def test_the_limit_halves_on_refused_uploads_and_doubles_on_stored_ones() -> Non
     for _ in range(20):
         size.refuse(PIECE_BYTES_MIN)
     assert size.limit_bytes == PIECE_BYTES_MIN
-    assert set(told) == {True}
+    assert set(changes) == {True}
     while size.limit_bytes is not None:
         size.stored(size.limit_bytes)
-    assert told[-1] is False
+    assert changes[-1] is False
     size.end()
-    assert told.count(False) == 1
+    assert changes.count(False) == 1
 
 
 def group(sequence: int, *sizes: int) -> Group:
