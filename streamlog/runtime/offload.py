@@ -38,7 +38,8 @@ class Offload(Protocol):
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """`fn(*args)` off the loop. Exceptions propagate.
 
-        Cancellation stops the wait, not the work: `fn` runs to its end.
+        Cancellation stops the wait: `fn` runs to its end if it has begun, and may be left out if it
+        has not.
         """
         ...
 
