@@ -10,12 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import index
 
-from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import (
+    Closed,
+    InvalidConfig,
+    InvalidPartitions,
+    NotFound,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
 from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
+from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.retention import UNLIMITED, expired
 from streamlog.log.staged_logs import StagedLogs
@@ -131,8 +140,11 @@ class LogManager:
         PolicyViolation (too many topics), TopicAlreadyExists, Unavailable, OutcomeUnknown.
         """
         self._check_open()
+        check_topic_name(name)
+        count = None if partitions is None else _checked_count(partitions)
+        given = dict(configs or {})
         return await self._background.shielded(
-            lambda: self._admin.create(name, partitions, configs, validate_only), name="create"
+            lambda: self._admin.create(name, count, given, validate_only), name="create"
         )
 
     async def create_partitions(self, name: str, count: int) -> TopicDescription:
@@ -141,8 +153,10 @@ class LogManager:
         Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
         """
         self._check_open()
+        check_topic_name(name)
+        checked = _checked_count(count)
         return await self._background.shielded(
-            lambda: self._admin.create_partitions(name, count), name="create_partitions"
+            lambda: self._admin.create_partitions(name, checked), name="create_partitions"
         )
 
     async def alter_topic_configs(
@@ -175,6 +189,7 @@ class LogManager:
         Errors: UnknownTopicOrPartition.
         """
         self._check_open()
+        check_topic_name(name)
         await self._background.shielded(lambda: self._admin.delete(name), name="delete")
 
     async def repair(self) -> None:
@@ -322,3 +337,16 @@ class LogManager:
         self._is_closed = True
         await self._background.close()
         await self._logs.kill()
+
+
+def _checked_count(partitions: int) -> int:
+    """Arguments of another type are refused here: in shielded work they would end the node.
+
+    Errors: InvalidPartitions.
+    """
+    try:
+        return index(partitions)
+    except TypeError:
+        raise InvalidPartitions(
+            f"the number of partitions is a whole number, not {partitions!r}"
+        ) from None

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from operator import index
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
@@ -179,9 +180,14 @@ class StagedLogs:
         deleted or created again since), NotLeader, StreamFenced, Unavailable, Invalid;
         OutcomeUnknown (the node ended meanwhile: the same epoch again is safe).
         """
+        # Arguments of wrong types raise here: in the shielded work they would end the node.
+        epoch = index(epoch)
+        object_ids = [entry.object_id for entry in manifest]
+        partitions = _in_order({partition for entry in manifest for partition in entry.partitions})
         try:
             return await self._background.shielded(
-                lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
+                lambda: self._commit(writer_id, epoch, object_ids, partitions),
+                name="commit_staged",
             )
         except Closed as error:
             raise maybe_attached(writer_id, epoch) from error
@@ -197,19 +203,21 @@ class StagedLogs:
         return await self._streams.unstage(writer_id, object_ids)
 
     async def _commit(
-        self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
+        self,
+        writer_id: str,
+        epoch: int,
+        object_ids: Sequence[int],
+        partitions: Sequence[TopicPartition],
     ) -> StagedCommit:
         if self._streams.writer(writer_id).last_epoch >= epoch:
             attached = await self._streams.attach(writer_id, epoch, ())
             return StagedCommit(epoch, await self._placed(attached.rows), True)
-        partitions = _in_order({partition for entry in manifest for partition in entry.partitions})
         logs: dict[TopicPartition, TakesStaged] = {}
         for number, partition in enumerate(partitions):
             logs[partition] = await self._taking(partition)
             if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         by_stream = {log.data_stream_id: partition for partition, log in logs.items()}
-        object_ids = [entry.object_id for entry in manifest]
         await self._check(object_ids, by_stream)
         async with AsyncExitStack() as turns:
             held: dict[int, Attaching] = {}
@@ -314,4 +322,4 @@ def _sorted(parts: Sequence[CommittedPart]) -> tuple[CommittedPart, ...]:
 
 
 def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    return sorted(partitions, key=lambda one: (one.topic, one.partition))
+    return sorted(partitions, key=lambda partition: (partition.topic, partition.partition))

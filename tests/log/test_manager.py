@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import (
     Closed,
+    Invalid,
     InvalidConfig,
     InvalidName,
     InvalidPartitions,
@@ -162,6 +163,38 @@ def test_invalid_topic_names_are_refused(name):
         error = await refused(InvalidName, logs.create_topic(name))
         assert len(str(error)) < 400
         assert made.medium.rows == {}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda logs: logs.create_topic(5),
+        lambda logs: logs.create_topic([]),
+        lambda logs: logs.create_topic("u", "3"),
+        lambda logs: logs.create_topic("u", 2.0),
+        lambda logs: logs.create_topic("u", 1, {"retention.ms": 1000}),
+        lambda logs: logs.create_topic("u", 1, {5: "1000"}),
+        lambda logs: logs.create_topic("u", 1, {"retention.ms": " " * 70_000 + "5"}),
+        lambda logs: logs.create_partitions("t", "3"),
+        lambda logs: logs.create_partitions(None, 3),
+        lambda logs: logs.alter_topic_configs("t", set={"retention.ms": "0" * 70_000}),
+        lambda logs: logs.alter_topic_configs("t", set={"retention.ms": 7}),
+        lambda logs: logs.delete_topic([]),
+        lambda logs: logs.log(("t", 0)),
+        lambda logs: logs.log("t"),
+        lambda logs: logs.log(TopicPartition("t", "0")),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_a_wrong_type_or_length_are_refused_and_the_manager_goes_on(call):
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        error = await refused(Invalid, call(logs))
+        assert len(str(error)) < 400
+        assert logs.failure is None
+        assert len(made.medium.rows) == 4
+        await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
 
     run(test)
 

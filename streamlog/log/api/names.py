@@ -12,10 +12,10 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 def check_topic_name(name: str) -> None:
     """Errors: InvalidName."""
-    if _NAME.fullmatch(name) and name not in (".", ".."):
+    if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
         return
-    shown = name if len(name) <= 80 else name[:80] + "…"
+    shown = repr(name)
     raise InvalidName(
-        f"{shown!r} cannot name a topic: use 1 to {NAME_LENGTH_MAX} ASCII letters, digits, '.', "
-        "'_' or '-', and neither '.' nor '..'"
+        f"{shown if len(shown) <= 80 else shown[:80] + '…'} cannot name a topic: use 1 to "
+        f"{NAME_LENGTH_MAX} ASCII letters, digits, '.', '_' or '-', and neither '.' nor '..'"
     )

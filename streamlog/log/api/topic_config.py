@@ -100,6 +100,8 @@ LISTS = frozenset({"cleanup.policy"})
 INTERNAL = frozenset({"internal.segment.bytes"})
 """Settings for tests, which are not listed; Kafka has the same one."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
+VALUE_LENGTH_MAX = 1000
+"""Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
 _LATER = "it would have no effect yet: it comes with "
 REFUSED = {
     "delete.retention.ms": _LATER + "compaction",
@@ -243,19 +245,28 @@ def _split(text: str, name: str) -> list[str]:
 
 def _known(name: str) -> str:
     """The field name."""
+    if not isinstance(name, str):
+        raise InvalidConfig(f"a topic setting's name is text, not {name!r}")
     field_name = names().get(name)
     if field_name is not None:
         return field_name
     if name in REFUSED:
         raise InvalidConfig(f"{name} is not supported: {REFUSED[name]}", name=name)
-    near = get_close_matches(name.replace("_", ".").lower(), names(), n=1, cutoff=0.5)
+    near = get_close_matches(name[:80].replace("_", ".").lower(), names(), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(public_names())}"
-    raise InvalidConfig(f"unknown topic setting {name!r}{hint}", name=name)
+    raise InvalidConfig(f"unknown topic setting {name[:80]!r}{hint}", name=name[:80])
 
 
 def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
     field_name = _known(name)
     rule = _metadata(field_name)
+    if not isinstance(text, str):
+        raise InvalidConfig(f"{name} is {text!r}, but must be given as text", name=name)
+    if len(text) > VALUE_LENGTH_MAX and not is_stored:
+        raise InvalidConfig(
+            f"{name} has {len(text)} characters, but must have {VALUE_LENGTH_MAX} at most",
+            name=name,
+        )
     if isinstance(getattr(DEFAULTS, field_name), int):
         return _parse_number(name, text, {} if is_stored else rule)
     if text in rule["choices"]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import Closed, Invalid, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
@@ -81,6 +81,7 @@ class LogCache:
             if opening is not None:
                 await asyncio.wait({opening})
                 continue
+            _check_partition(partition)
             outcome: list[StreamlogError] = []
             await asyncio.shield(self._spawn_open(partition, outcome))
             if outcome:
@@ -257,6 +258,14 @@ class LogCache:
     async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
         logs, self._logs = list(self._logs.values()), {}
         await run_limited(min(at_once_max, len(logs)), (end(opened) for opened in logs))
+
+
+def _check_partition(partition: TopicPartition) -> None:
+    """Anything else would end the node when it is opened in the background. Errors: Invalid."""
+    if isinstance(partition, TopicPartition) and isinstance(partition.partition, int):
+        check_topic_name(partition.topic)
+        return
+    raise Invalid(f"{partition!r} is not a partition: give a TopicPartition of a name and a number")
 
 
 async def usable_topic(topics: Topics, name: str) -> CachedTopic:

@@ -26,7 +26,6 @@ from streamlog.errors import (
 from streamlog.log.api import topic_config
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogFactories, LogKind, TopicIdentity
-from streamlog.log.api.names import check_topic_name
 from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -76,13 +75,11 @@ class TopicAdmin:
         self,
         name: str,
         partitions: int | None,
-        configs: Mapping[str, str] | None,
+        given: dict[str, str],
         validate_only: bool,
     ) -> TopicDescription:
         """As LogManager.create_topic."""
-        check_topic_name(name)
         count = self._config.num_partitions if partitions is None else partitions
-        given = dict(configs or {})
         settings = topic_config.parse(given, self._config.topic_defaults)
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
         cached = self._topics.get(name)
