@@ -366,6 +366,20 @@ def test_a_fenced_log_fails():
     run(test)
 
 
+@pytest.mark.parametrize("has_append_under_way", [False, True])
+def test_a_commit_gets_an_error_of_a_log_that_ended_meanwhile(has_append_under_way):
+    async def test(t):
+        if has_append_under_way:
+            t.client.hold(t.log.stream_ids.data)
+            await t.log.append(encoded([b"a"]))
+        async with t.log.attaching() as attaching:
+            await t.log.kill()
+            await refused(Closed, asyncio.wait_for(attaching.ready(), 10))
+        t.client.release()
+
+    run(test)
+
+
 def test_a_log_whose_meta_stream_is_taken_over_fails():
     async def test(t):
         await append(t.log, encoded([b"a"]))

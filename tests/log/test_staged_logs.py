@@ -23,7 +23,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.staged_logs import CommittedPart, ManifestEntry, StagedCommit
+from streamlog.log.staged_logs import CommittedPart, ManifestEntry, StagedCommit, TakesStaged
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
@@ -332,6 +332,40 @@ def test_a_log_that_cannot_account_for_attached_batches_is_opened_again(
             reopened = await engine.logs.log(partition)
             assert await contents(reopened) == numbered(b"a", b"b")
             assert await produce(reopened, b"c") == 2
+
+    run(scenario)
+
+
+def test_a_commit_to_a_topic_deleted_meanwhile_gives_up_the_turns_of_other_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit waited for records of the deleted log for ever, and the others took no append."""
+    is_checked = asyncio.Event()
+    streams_of = EngineStaging.streams_of
+
+    async def before_the_turns(staging: EngineStaging, object_ids: Sequence[int]) -> set[int]:
+        stream_ids = await streams_of(staging, object_ids)
+        is_checked.set()
+        return stream_ids
+
+    monkeypatch.setattr(EngineStaging, "streams_of", before_the_turns)
+
+    async def scenario() -> None:
+        async with Site(tmp_path, "disk").open() as engine:
+            await engine.logs.create_topic("deleted", 1)
+            (partition,) = await topic(engine)
+            batches = dict.fromkeys([TopicPartition("deleted", 0), partition], encoded([b"v"]))
+            staged = await stage(engine, "1", batches)
+            log = await engine.logs.log(partition)
+            assert isinstance(log, TakesStaged)
+            async with log.attaching():
+                commit = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(staged)]))
+                await is_checked.wait()
+                await engine.logs.delete_topic("deleted")
+            error = await error_of(asyncio.wait_for(commit, 20))
+            assert isinstance(error, OutcomeUnknown), repr(error)
+            assert await produce(log, b"after") == 0
+            assert await contents(log) == numbered(b"after")
 
     run(scenario)
 

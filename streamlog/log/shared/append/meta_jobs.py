@@ -57,8 +57,10 @@ class MetaJobs:
         self._failure: StreamlogError | None = None
 
     def add(self, job: MetaJob) -> None:
-        self._jobs.append(job)
-        self._start()
+        """Drops the job after a failure, which `flush_until` raises then."""
+        if self._failure is None:
+            self._jobs.append(job)
+            self._start()
 
     def advance(self, durable_offset: int) -> None:
         """Starts the jobs whose data is durable now: up to the offset (exclusive)."""
@@ -84,7 +86,7 @@ class MetaJobs:
             self._jobs.popleft().done.set()
 
     def _start(self) -> None:
-        if self._is_running or self._failure or self._jobs[0].at_offset > self._durable_offset:
+        if self._is_running or self._jobs[0].at_offset > self._durable_offset:
             return
         self._is_running = True
         self._background.spawn(self._run(), name="meta")

@@ -47,6 +47,8 @@ class Visibility:
     async def wait_durable(self, end_offset: int) -> int:
         """Returns the offset when all data before it is durable. Errors: why the log ended."""
         if self.high_watermark < end_offset:
+            # The waiters of a log that has ended were released; a later one would wait for ever.
+            self._lifecycle.check_open()
             await self.waiters.wait(end_offset - 1)
             self._lifecycle.check_open()
         return end_offset
