@@ -20,6 +20,8 @@ from streamlog.errors import (
     NotLeader,
     OutcomeUnknown,
     PolicyViolation,
+    StoreUnavailable,
+    StreamFenced,
     StreamlogError,
     StreamNotFound,
     TopicAlreadyExists,
@@ -43,7 +45,7 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
-from tests.support.log_insides import admin_of, cached_topic, topics_of
+from tests.support.log_insides import admin_of, cached_topic, streams_of, topics_of
 
 HOUR_MS = 3_600_000
 
@@ -345,6 +347,67 @@ def test_a_log_that_loses_its_stream_is_dropped_and_opened_again():
         again = await logs.log(partition)
         assert again is not opened
         assert (await append(again, encoded([b"b"], producer=(1, 0, 1)))).base_offset == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("use", ["append", "fetch"])
+def test_an_idle_log_that_loses_its_stream_is_opened_again(use):
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        opened = await logs.log(partition)
+        await append(opened, encoded([b"a"]))
+        data = logs.describe_partition(partition).storage_ids["data"]
+        await made.running[0][1].open_stream(data, OpenStreamOptions())
+        if use == "append":
+            await refused(StreamFenced, opened.append(encoded([b"b"])))
+        else:
+            # This medium serves reads of an old epoch, the engine refuses them.
+            streams_of(opened).data.fetch = fenced  # type: ignore[method-assign]
+            await refused(StreamFenced, opened.fetch(0, 100))
+        assert logs.open_log(partition) is None
+        assert (await append(await logs.log(partition), encoded([b"b"]))).base_offset == 1
+
+    async def fenced(*_):
+        raise StreamFenced("opened with a higher epoch", stream_id=1, epoch=9)
+
+    run(test)
+
+
+def test_a_log_that_fails_while_it_is_opened_is_opened_again():
+    """It failed before the manager had it, and would have been kept, refusing every call."""
+
+    async def away(*_, **__):
+        raise StoreUnavailable("away", operation="put")
+
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        log = await logs.log(partition)
+        for _ in range(2):
+            await append(log, encoded([b"x"]))
+        # So the next open trims, and writes the new settings at the same time.
+        streams_of(log).data.trim = away  # type: ignore[method-assign]
+        await refused(StoreUnavailable, log.delete_records(1))
+        meta = logs.describe_partition(partition).storage_ids["meta"]
+        await made.crash()
+        logs = await made.node()
+        await logs.alter_topic_configs("t", set={"retention.ms": "7000"})
+        client = made.running[0][1]
+        open_stream = client.open_stream
+
+        async def without_meta_appends(stream_id, options):
+            stream = await open_stream(stream_id, options)
+            if stream_id == meta:
+                stream.append = away
+            return stream
+
+        client.open_stream = without_meta_appends
+        await refused(StoreUnavailable, logs.log(partition))
+        client.open_stream = open_stream
+        log = await logs.log(partition)
+        assert (log.log_start_offset, (await append(log, encoded([b"y"]))).base_offset) == (1, 2)
 
     run(test)
 

@@ -14,6 +14,7 @@ from streamlog.errors import (
     Corrupt,
     Fenced,
     InvalidRecord,
+    OutcomeUnknown,
     OutOfOrderSequence,
     Overloaded,
     StreamFenced,
@@ -366,6 +367,31 @@ def test_a_fenced_log_fails():
     run(test)
 
 
+@pytest.mark.parametrize("use", ["append", "fetch", "look up"])
+def test_a_log_whose_data_stream_is_taken_over_while_it_is_idle_fails_at_its_next_use(use):
+    async def test(t):
+        await append(t.log, encoded([b"a"]))
+        await t.client.open_stream(t.log.stream_ids.data, OpenStreamOptions())
+        calls = {
+            "append": lambda: t.log.append(encoded([b"b"])),
+            "fetch": lambda: t.log.fetch(0, 100),
+            "look up": lambda: t.log.offset_for_timestamp(0, UNCOMMITTED),
+        }
+        if use != "append":
+            # This medium serves reads of an old epoch, the engine refuses them.
+            async def fenced(*_):
+                raise StreamFenced("opened elsewhere", stream_id=t.log.stream_ids.data, epoch=9)
+
+            streams_of(t.log).data.fetch = fenced  # type: ignore[method-assign]
+        await refused(StreamFenced, calls[use]())
+        assert [type(error) for error in t.failures] == [StreamFenced]
+        await t.log.close()
+        await t.open()
+        assert (await append(t.log, encoded([b"b"]))).base_offset == 1
+
+    run(test)
+
+
 @pytest.mark.parametrize("has_append_under_way", [False, True])
 def test_a_commit_gets_an_error_of_a_log_that_ended_meanwhile(has_append_under_way):
     async def test(t):
@@ -375,6 +401,21 @@ def test_a_commit_gets_an_error_of_a_log_that_ended_meanwhile(has_append_under_w
         async with t.log.attaching() as attaching:
             await t.log.kill()
             await refused(Closed, asyncio.wait_for(attaching.ready(), 10))
+        t.client.release()
+
+    run(test)
+
+
+def test_an_end_that_is_cancelled_answers_the_appends_under_way():
+    async def test(t):
+        t.client.hold(t.log.stream_ids.data)
+        under_way = await t.log.append(encoded([b"a"]))
+        await turns()
+        ending = asyncio.ensure_future(t.log.kill())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        await refused(OutcomeUnknown, asyncio.wait_for(under_way, 10))
         t.client.release()
 
     run(test)

@@ -43,7 +43,10 @@ class LogFactory(Protocol):
     async def open(
         self, partition: TopicPartition, handle: int, config: TopicConfig, on_failure: LogFailed
     ) -> AbstractLog:
-        """Errors: NotLeader, NotFound, Corrupt, Unavailable."""
+        """Opens the partition; a log that failed meanwhile is not returned, but its error raised.
+
+        Errors: NotLeader, NotFound, Corrupt, Unavailable.
+        """
         ...
 
     async def is_there(self, handle: int) -> bool:

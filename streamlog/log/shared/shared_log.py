@@ -45,7 +45,7 @@ from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.append.visibility import Visibility
-from streamlog.log.shared.append.writer import LogParts, LogWriter
+from streamlog.log.shared.append.writer import STREAM_LOST, LogParts, LogWriter
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
@@ -133,6 +133,8 @@ class SharedLog(AbstractLog):
         log = cls(partition, streams, tail, topic_config, environment, on_failure)
         try:
             await log._trim_streams()
+            # The owner does not know the log yet: a failure up to here would be lost on it.
+            log._check_open()
         except BaseException:
             await log.kill()
             raise
@@ -268,6 +270,9 @@ class SharedLog(AbstractLog):
             )
         except OffsetOutOfRange as error:
             raise self._out_of_range(offset) from error
+        except STREAM_LOST as error:
+            self._lifecycle.fail(error)
+            raise
         self._metrics.fetched(read.size_bytes)
         return LogFetch(
             parts=tuple(read.parts),
@@ -312,6 +317,9 @@ class SharedLog(AbstractLog):
                 if self.log_start_offset == start:
                     raise
                 # Segments were removed during the search: search those that are left.
+            except STREAM_LOST as error:
+                self._lifecycle.fail(error)
+                raise
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         return self._tail.epochs.end_offset_for(leader_epoch, self.log_end_offset)
@@ -461,11 +469,13 @@ class SharedLog(AbstractLog):
         await self._jobs.flush_until(self.log_end_offset)
 
     async def _end_work(self) -> None:
-        """Stops background work; calls that still wait get an error."""
-        await self._background.close()
-        self._jobs.fail(self._lifecycle.closed())
-        self._acks.give_up()
-        self._tail.producers.forget_all()
+        """Stops background work; waiting calls get an error, even if this call is cancelled."""
+        try:
+            await self._background.close()
+        finally:
+            self._jobs.fail(self._lifecycle.closed())
+            self._acks.give_up()
+            self._tail.producers.forget_all()
 
     async def kill(self) -> None:
         self._lifecycle.end()

@@ -25,6 +25,7 @@ from streamlog.errors import (
     Overloaded,
     QuotaExceeded,
     StreamlogError,
+    StreamNotFound,
 )
 from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
 from streamlog.log.api.environment import LogEnvironment
@@ -52,6 +53,9 @@ from streamlog.runtime.buffers import Buffer
 ATTACHED_RUNS_MAX = 32
 """Runs of attached batches after which a checkpoint is due: without it the next open would read the
 index of as many objects, and do so for each partition that a commit came to."""
+
+STREAM_LOST = (Fenced, StreamNotFound)
+"""Errors of a stream that this log no longer holds. They fail the log: its owner opens it anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +203,13 @@ class LogWriter:
         self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
     ) -> asyncio.Future[LogAppendInfo]:
         self._lifecycle.check_open()
-        reservation = await self._data.reserve(
-            len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
-        )
+        try:
+            reservation = await self._data.reserve(
+                len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
+            )
+        except STREAM_LOST as error:
+            self._lifecycle.fail(error)
+            raise
         try:
             self._lifecycle.check_open()
             return await self._sequence(batch, reservation, context, first_base)
@@ -293,7 +301,7 @@ class LogWriter:
         """Raises why the stream did not sequence an append."""
         try:
             await durable
-        except Fenced as error:
+        except STREAM_LOST as error:
             self._lifecycle.fail(error)
             raise
         raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
