@@ -412,6 +412,29 @@ def test_a_log_that_fails_while_it_is_opened_is_opened_again():
     run(test)
 
 
+def test_a_look_up_that_was_asked_before_the_creation_does_not_hide_the_topic():
+    async def test(made, logs):
+        kv, is_read, may_answer = made.medium.kv, asyncio.Event(), asyncio.Event()
+        get = kv.get_kv
+
+        async def late_once(key):
+            value = await get(key)
+            if key == topic_key("t") and not is_read.is_set():
+                is_read.set()
+                await may_answer.wait()
+            return value
+
+        kv.get_kv = late_once
+        looking = asyncio.ensure_future(logs.log(TopicPartition("t", 0)))
+        await is_read.wait()
+        created = await logs.create_topic("t")
+        may_answer.set()
+        await append(await looking, encoded([b"x"]))
+        assert logs.topic("t") == created
+
+    run(test)
+
+
 class Fickle:
     """A KVClient that fails one chosen call, before or after it took effect."""
 

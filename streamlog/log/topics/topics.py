@@ -134,14 +134,17 @@ class Topics:
 
     async def fresh(self, name: str) -> CachedTopic | None:
         """The topic as the KV store has it now."""
-        value = await self._kv.get_kv(topic_key(name))
-        if value is None:
-            old = self._topics.get(name)
-            if old is not None:
-                self._removed[name] = old.revision
-                self._drop(name)
-            return None
-        self._put(name, _cached(name, value))
+        while True:
+            cached = self._topics.get(name)
+            value = await self._kv.get_kv(topic_key(name))
+            if self._topics.get(name) is cached:
+                break
+            # The topic was created, changed or removed here meanwhile: the answer may be older.
+        if value is not None:
+            self._put(name, _cached(name, value))
+        elif cached is not None:
+            self._removed[name] = cached.revision
+            self._drop(name)
         return self._topics.get(name)
 
     async def create(self, name: str, record: TopicRecord) -> bool:
