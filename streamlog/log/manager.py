@@ -281,10 +281,15 @@ class LogManager:
             topic = self._topics.get(name)
             if topic is None or not topic.record.is_usable:
                 continue
-            settings = self._logs.settings(topic.record)
+            try:
+                settings = self._logs.settings(topic.record)
+            except InvalidConfig as error:
+                self._metrics.retention_errors.inc(topic.record.partitions)
+                log.warning("retention of topic %s: %s", name, error)
+                continue
             is_limited = settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
-            for index in range(topic.record.partitions):
-                partition = TopicPartition(name, index)
+            for number in range(topic.record.partitions):
+                partition = TopicPartition(name, number)
                 if not self._leadership.is_led_here(partition):
                     continue
                 if is_limited or self._logs.get(partition) is not None:

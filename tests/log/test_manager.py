@@ -435,6 +435,28 @@ def test_a_look_up_that_was_asked_before_the_creation_does_not_hide_the_topic():
     run(test)
 
 
+def test_settings_that_cannot_be_read_end_nothing_but_the_use_of_their_topic():
+    """A later version of the program may have stored them."""
+
+    async def test(made, logs):
+        kv = made.medium.kv
+        for name in ("later", "t"):
+            await logs.create_topic(name, 1, {"retention.bytes": "0"})
+            await append(await logs.log(TopicPartition(name, 0)), encoded([b"x"]))
+        stored = await kv.get_kv(topic_key("later"))
+        record = decode_topic("later", stored.data)
+        later = replace(record, configs={"cleanup.policy": "compact"})
+        await kv.compare_and_set_kv(topic_key("later"), encode_topic(later), stored.revision)
+        await heard()
+        assert logs.topic("later").configs == later.configs
+        await logs.retention_tick()
+        assert (await logs.log(TopicPartition("t", 0))).log_start_offset == 1
+        await append(await logs.log(TopicPartition("later", 0)), encoded([b"y"]))
+        assert logs.failure is None
+
+    run(test)
+
+
 class Fickle:
     """A KVClient that fails one chosen call, before or after it took effect."""
 

@@ -222,11 +222,16 @@ class LogCache:
         await self._end_one(opened, configure_and_end())
 
     async def _configure(self, opened: AbstractLog) -> None:
-        """Passes the newest settings of its topic to the log."""
-        topic = self._topics.get(opened.topic_partition.topic)
+        """Passes the newest settings of its topic to the log, which keeps its own if they cannot be
+        read."""
+        partition = opened.topic_partition
+        topic = self._topics.get(partition.topic)
         if topic is not None and topic.record.state is TopicState.LIVE:
-            await opened.configure(self.settings(topic.record))
-        self._altered.pop(opened.topic_partition, None)
+            try:
+                await opened.configure(self.settings(topic.record))
+            except StreamlogError as error:
+                log.warning("%s keeps its old settings: %s", partition, error)
+        self._altered.pop(partition, None)
 
     async def stop_opening(self) -> None:
         """Refuses further opens; returns when none is under way."""
