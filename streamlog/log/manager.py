@@ -220,7 +220,7 @@ class LogManager:
     ) -> None:
         """As LeadershipListener."""
         if leader_node != self._leadership.node_id:
-            await self._logs.resign(partition)
+            await self._background.shielded(lambda: self._logs.resign(partition), name="resign")
 
     def progress(self) -> Due | None:
         """The partition that has been opening for longest."""

@@ -172,6 +172,9 @@ class ListLogFactory:
     async def is_there(self, handle):
         return handle in self._configs
 
+    async def release(self, handle):
+        pass
+
     async def remove(self, handle):
         self._configs.pop(handle, None)
         self.logs.pop(handle, None)

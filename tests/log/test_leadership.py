@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from streamlog.errors import Closed, NotLeader
+from streamlog.errors import Closed, NotLeader, StreamFenced
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.leadership import Leadership
@@ -16,10 +18,21 @@ from streamlog.log.api.log_factory import LogFactories, LogKind
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
 from streamlog.log.shared.shared_logs import SharedLogFactory
+from streamlog.log.staged_logs import ManifestEntry
+from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.located import OffsetWindow
 from streamlog.model.partition import TopicPartition
+from streamlog.model.staging import AttachedRow, WriterState
+from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import SeededRandom
+from streamlog.server.context import RequestContext, allow_all
+from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.services.admin import AdminService
+from streamlog.server.services.locating import LocateService
+from streamlog.settings import Settings
+from streamlog.settings.limits import LimitsConfig
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.log_conformance import append, encoded, read
+from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 
 PARTITION = TopicPartition("t", 0)
@@ -104,6 +117,70 @@ def test_a_node_that_does_not_lead_names_the_leader_and_opens_nothing():
     run(test)
 
 
+class StagedElsewhere:
+    """Staged writes whose last commit came to one stream; no test gets further."""
+
+    def __init__(self, stream_id: int) -> None:
+        self._stream_id = stream_id
+
+    def writer(self, writer_id: str) -> WriterState:
+        return WriterState(0, 0, (AttachedRow(self._stream_id, 0, 1),))
+
+
+def test_describing_locating_and_staged_writes_open_only_partitions_that_the_node_leads():
+    async def test(first, second, clock):
+        opened = await first.logs.log(PARTITION)
+        second.logs.take_staged(StagedElsewhere(opened.stream_ids.data), partition_of)
+        staged, locating = second.logs.staged, locate_service(second.logs)
+        (described,) = await admin_service(second.logs, clock).partitions("t", 1, 10.0)
+        assert (described.leader_node, type(described.error)) == (1, NotLeader)
+        calls = [
+            staged.status("writer"),
+            staged.stage("writer", "1", {PARTITION: encoded([b"x"])}),
+            staged.commit("writer", 1, [ManifestEntry(1, [PARTITION])]),
+            located(locating, OffsetWindow("t", 0, 0, 1)),
+        ]
+        for call in calls:
+            error = await refused(NotLeader, call)
+            assert error.fields["leader_node"] == 1
+        assert second.logs.open_log(PARTITION) is None
+        await append(opened, encoded([b"x"]))
+
+    async def partition_of(stream_id: int) -> TopicPartition:
+        return PARTITION
+
+    run(test)
+
+
+def admin_service(logs: LogManager, clock: Clock) -> AdminService:
+    registry = CollectorRegistry()
+    return AdminService(
+        logs,
+        Settings(),
+        node_id=2,
+        clock=clock,
+        authorize=allow_all,
+        metrics=ServerMetrics(registry),
+        topic_metrics=TopicMetrics(registry, lambda _: True),
+        auto_create=False,
+    )
+
+
+def locate_service(logs: LogManager) -> LocateService:
+    async def catch_up() -> int:
+        return 1
+
+    metadata: Any = SimpleNamespace(catch_up=catch_up)
+    pins: Any = None
+    return LocateService(logs, metadata, pins, authorize=allow_all, limits=LimitsConfig())
+
+
+async def located(service: LocateService, window: OffsetWindow) -> None:
+    async with aclosing(service.locate(RequestContext(), [window])) as parts:
+        async for _ in parts:
+            pass
+
+
 def test_retention_opens_only_partitions_that_the_node_leads():
     async def test(first, second, clock):
         log = await first.logs.log(PARTITION)
@@ -140,5 +217,51 @@ def test_leading_ends_only_when_an_open_under_way_is_closed():
         assert first.logs.open_log(PARTITION) is None
         with pytest.raises(NotLeader):
             await asking
+
+    run(test)
+
+
+def test_a_partition_that_was_created_and_never_opened_moves():
+    async def test(first, second, clock):
+        await assign((first, second), 2)
+        moved = await second.logs.log(PARTITION)
+        await append(moved, encoded([b"x"]))
+
+    run(test)
+
+
+def test_a_partition_whose_log_failed_moves():
+    async def test(first, second, clock):
+        log = await first.logs.log(PARTITION)
+        await append(log, encoded([b"one"]))
+        meta = first.logs.describe_partition(PARTITION).storage_ids["meta"]
+        await first.client.open_stream(meta, OpenStreamOptions())
+        await refused(StreamFenced, log.roll())
+        assert first.logs.open_log(PARTITION) is None
+        await assign((first, second), 2)
+        moved = await second.logs.log(PARTITION)
+        assert [record[3] for record in await read(moved)] == [b"one"]
+
+    run(test)
+
+
+def test_a_caller_that_gives_up_and_asks_again_waits_for_the_end_of_leading():
+    async def test(first, second, clock):
+        log = await first.logs.log(PARTITION)
+        first.client.hold()
+        under_way = await log.append(encoded([b"one"]))
+        given_up = asyncio.ensure_future(first.leadership.assign(PARTITION, 2))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        again = asyncio.ensure_future(assign((first, second), 2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not again.done()
+        first.client.release()
+        await again
+        assert (await under_way).base_offset == 0
+        moved = await second.logs.log(PARTITION)
+        assert [record[3] for record in await read(moved)] == [b"one"]
 
     run(test)

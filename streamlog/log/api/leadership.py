@@ -57,11 +57,11 @@ class Leadership:
         """Makes the node the leader. When this returns, this node has ended leading it, if it did.
 
         Nothing is opened for a partition that this node leads from now on: its first use does.
+        After an error, or when the caller was cancelled, the same call again waits for the end.
+        Errors: those of giving the partition up.
         """
-        if self.leader_of(partition) == leader_node:
-            return
         if leader_node == self.node_id:
-            del self._elsewhere[partition]
+            self._elsewhere.pop(partition, None)
         else:
             self._elsewhere[partition] = leader_node
         for listener in self._listeners:

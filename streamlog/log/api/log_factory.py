@@ -53,6 +53,14 @@ class LogFactory(Protocol):
         """False only where the partition is gone for every node; it never comes back then."""
         ...
 
+    async def release(self, handle: int) -> None:
+        """Gives up a partition that is not open here, so that another process can open it.
+
+        This process holds it after its creation, and after a failure of its log. Does nothing where
+        another process holds it, or it is gone.
+        """
+        ...
+
     async def remove(self, handle: int) -> None:
         """Deletes a partition that is not open; does nothing where it is gone."""
         ...

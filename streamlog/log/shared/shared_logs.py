@@ -34,6 +34,7 @@ from streamlog.model.batch import (
     RecordBatch,
     StreamDescription,
     StreamSlice,
+    StreamState,
 )
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream, StreamClient
@@ -166,12 +167,34 @@ class SharedLogFactory:
         except Conflict as error:
             raise NotLeader(f"a partition to be deleted is led elsewhere: {error}") from error
         replayed = await MetaLog.replay(meta, self._environment.clock, 0)
-        described = replayed.description
-        ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
-        for segment in replayed.state.sealed:
-            ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-        await gather_all(self._delete_stream(stream_id) for stream_id in sorted(ids))
+        await gather_all(
+            self._delete_stream(stream_id) for stream_id in sorted(replayed.other_stream_ids)
+        )
         await meta.destroy()
+
+    async def release(self, handle: int) -> None:
+        """As LogFactory.release. The meta stream goes last: a call cut short can be repeated."""
+        self._fresh.pop(handle, None)
+        meta = await self._held(handle)
+        if meta is None:
+            return
+        replayed = await MetaLog.replay(meta, self._environment.clock, 0)
+        streams = await gather_all(
+            self._held(stream_id) for stream_id in sorted(replayed.other_stream_ids)
+        )
+        await gather_all(stream.close() for stream in streams if stream is not None)
+        await meta.close()
+
+    async def _held(self, stream_id: int) -> Stream | None:
+        """The stream, if this process holds it: an open at the stream's own epoch moves nothing."""
+        try:
+            described = await self._streams.describe_stream(stream_id)
+            if described.state is not StreamState.OPEN:
+                return None
+            options = OpenStreamOptions(epoch=described.epoch)
+            return await self._streams.open_stream(stream_id, options)
+        except (Conflict, StreamFenced, StreamNotFound):
+            return None
 
     async def _open(self, stream_id: int, epochs: dict[int, int]) -> Stream:
         options = OpenStreamOptions(epoch=epochs.get(stream_id))

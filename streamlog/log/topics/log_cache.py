@@ -30,6 +30,7 @@ from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.gather import run_limited
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class LogCache:
         self._logs: dict[TopicPartition, AbstractLog] = {}
         self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
+        self._resigning = KeyedLock[TopicPartition]()
         self._altered: dict[TopicPartition, None] = {}
         """Partitions whose open logs do not have the newest settings of their topic yet."""
         self._is_closed = False
@@ -181,10 +183,25 @@ class LogCache:
         return self._logs.pop(partition, None)
 
     async def resign(self, partition: TopicPartition) -> None:
-        """This node no longer leads the partition: its log is closed, for the leader to open."""
-        opened = await self.take_out(partition)
-        if opened is not None:
-            await self._close_one(opened)
+        """This node no longer leads the partition. When this returns, the leader can open it."""
+        async with self._resigning.holding(partition):
+            opened = await self.take_out(partition)
+            if opened is not None:
+                await self._close_one(opened)
+            if not self._leadership.is_led_here(partition):
+                await self._release(partition)
+
+    async def _release(self, partition: TopicPartition) -> None:
+        """Ends what this node holds without an open log: it created the partition, or a log failed.
+
+        Does nothing where the topic is gone.
+        """
+        topic = self._topics.get(partition.topic)
+        key = partition_key(partition)
+        value = await self._kv.get_kv(key)
+        if topic is not None and value is not None:
+            factory = self._factories.of(topic.record.log_kind)
+            await factory.release(decode_partition(key.name, value.data))
 
     def _failed(self, failed: AbstractLog, error: StreamlogError) -> None:
         partition = failed.topic_partition

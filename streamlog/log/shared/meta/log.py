@@ -73,6 +73,18 @@ class MetaLog:
             )
         return self.state.description
 
+    @property
+    def other_stream_ids(self) -> set[int]:
+        """The partition's streams without this one: those in use, and those of sealed segments.
+
+        Errors: Corrupt.
+        """
+        described = self.description
+        ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
+        for segment in self.state.sealed:
+            ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
+        return ids
+
     async def write(self, records: Sequence[MetaRecord]) -> None:
         """Writes records that take effect together; durable on return."""
         async with self._writing:

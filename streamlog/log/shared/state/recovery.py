@@ -67,10 +67,7 @@ async def open_streams(
         await opened(meta_stream_id), clock, config.meta_compaction_bytes, config.message_bytes_max
     )
     described = meta.description
-    ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
-    for segment in meta.state.sealed:
-        ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-    streams = await gather_all(opened(stream_id) for stream_id in sorted(ids))
+    streams = await gather_all(opened(stream_id) for stream_id in sorted(meta.other_stream_ids))
     by_id = {stream.stream_id: stream for stream in streams}
     return OpenStreams(
         meta,
