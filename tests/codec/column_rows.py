@@ -88,12 +88,12 @@ def expected(
             continue
         header = parse_header(batch.data)
         shift = 0 if bases is None else bases[index] - header.base_offset
-        for found in _DefaultRecordBatchPy(batch.data):
-            offset = found.offset + shift
+        for record in _DefaultRecordBatchPy(batch.data):
+            offset = record.offset + shift
             if start <= offset < end:
-                stamp = min(found.timestamp * 1000, (1 << 63) - 1)
+                stamp = min(record.timestamp * 1000, (1 << 63) - 1)
                 kind = int(header.is_log_append_time)
-                rows.append((offset, stamp, kind, found.key, found.value, found.headers))
+                rows.append((offset, stamp, kind, record.key, record.value, record.headers))
     return rows
 
 
@@ -107,15 +107,15 @@ def entries(column: BinaryColumn, count: int) -> list[bytes | None]:
         bits = as_bytes(column.validity)
         assert len(bits) == (count + 7) // 8
         assert count % 8 == 0 or bits[-1] >> count % 8 == 0, "bits past the end are 0"
-    found: list[bytes | None] = []
+    values: list[bytes | None] = []
     for index in range(count):
         is_null = (
             column.validity is not None
             and not as_bytes(column.validity)[index // 8] >> index % 8 & 1
         )
-        found.append(None if is_null else bytes(data[places[index] : places[index + 1]]))
+        values.append(None if is_null else bytes(data[places[index] : places[index + 1]]))
         assert not is_null or places[index] == places[index + 1]
-    return found
+    return values
 
 
 def rows_of(columns: RecordColumns, wanted: Wanted) -> list[Row]:

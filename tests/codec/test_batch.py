@@ -43,9 +43,9 @@ def test_header_of_a_built_batch():
 
 def test_scan_returns_views_of_the_same_memory():
     data = batch() + batch([b"x"])
-    found = scan(data)
-    assert [one.header.record_count for one in found] == [4, 1]
-    assert all(one.view.obj is data for one in found)
+    batches = scan(data)
+    assert [batch.header.record_count for batch in batches] == [4, 1]
+    assert all(batch.view.obj is data for batch in batches)
     assert scan(b"") == []
 
 

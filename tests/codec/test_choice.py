@@ -34,9 +34,9 @@ def test_an_extension_of_older_sources_is_named_with_what_to_do(
 
 def test_what_is_needed_is_what_the_stub_declares() -> None:
     declared = set()
-    for one in ast.parse(STUB.read_text()).body:
-        if isinstance(one, ast.FunctionDef | ast.ClassDef):
-            declared.add(one.name)
-        elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            declared.add(one.target.id)
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            declared.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            declared.add(node.target.id)
     assert {name for name in declared if not name.startswith("_")} == set(choice.NEEDED)

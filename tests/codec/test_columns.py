@@ -79,9 +79,9 @@ def test_both_twins_read_what_aiokafka_reads(run, start, end, wanted, override, 
         "bytes_max": data.draw(st.integers(1, 300)),
     }
     joined = b"".join(batch.data for batch in run)
-    found = [outcome(twin, joined, **options) for twin in TWINS]
-    assert all(one == found[0] for one in found)
-    rows = [row for columns in found[0] for row in rows_of(columns, wanted)]
+    outcomes = [outcome(twin, joined, **options) for twin in TWINS]
+    assert all(each == outcomes[0] for each in outcomes)
+    rows = [row for columns in outcomes[0] for row in rows_of(columns, wanted)]
     assert rows == [
         (
             *row[:3],
@@ -91,7 +91,7 @@ def test_both_twins_read_what_aiokafka_reads(run, start, end, wanted, override, 
         )
         for row in expected(run, start, end, bases if override else None)
     ]
-    assert all(columns.count <= rows_max for columns in found[0])
+    assert all(columns.count <= rows_max for columns in outcomes[0])
 
 
 def _sample(codec):
@@ -124,12 +124,12 @@ def mended(data):
 def test_damage_is_the_same_error_to_both(bad, mend, wanted, verify_crc):
     data = SAMPLES[0] + (mended(bad) if mend else bad)
     options = {"wanted": wanted, "verify_crc": verify_crc, "rows_max": 4}
-    found = [outcome(twin, data, **options) for twin in TWINS]
-    assert all(one == found[0] for one in found)
-    if not isinstance(found[0], tuple) and wanted == ALL and mend and len(bad) >= 61:
+    outcomes = [outcome(twin, data, **options) for twin in TWINS]
+    assert all(each == outcomes[0] for each in outcomes)
+    if not isinstance(outcomes[0], tuple) and wanted == ALL and mend and len(bad) >= 61:
         header = parse_header(mended(bad))
         if not header.is_control and header.base_offset >= 0:
-            rows = [row for columns in found[0] for row in rows_of(columns, ALL)][9:]
+            rows = [row for columns in outcomes[0] for row in rows_of(columns, ALL)][9:]
             assert [(row[0], *row[3:]) for row in rows] == [
                 (r.offset, r.key, r.value, r.headers) for r in _DefaultRecordBatchPy(mended(bad))
             ]
@@ -165,8 +165,8 @@ def test_what_is_outside_of_the_window_is_not_looked_at(twin):
     bad[61:] = bytes(len(bad) - 61)
     joined = bytes(resealed(bad)) + SAMPLES[0]
     bases = array("q", [0, 100])
-    found = outcome(twin, joined, base_offsets=bases, start=9)
-    assert [row[0] for row in rows_of(found[0], ALL)] == list(range(100, 109))
+    columns = outcome(twin, joined, base_offsets=bases, start=9)
+    assert [row[0] for row in rows_of(columns[0], ALL)] == list(range(100, 109))
     assert outcome(twin, joined, base_offsets=bases, start=8)[0] is InvalidRecord
     assert outcome(twin, joined, base_offsets=bases, end=100)[0] is InvalidRecord
     bad[-1] ^= 1
@@ -181,9 +181,9 @@ def test_a_batch_without_offsets_lies_before_its_base(twin):
     empty[57:61] = bytes(4)
     data = bytes(resealed(empty))
     for base, start, is_outside in ((-LAST - 1, 0, True), (5, 5, True), (5, 4, False)):
-        found = outcome(twin, data, base_offsets=array("q", [base]), start=start)
+        columns = outcome(twin, data, base_offsets=array("q", [base]), start=start)
         # Its records are no records: looked at, they are an error.
-        assert (found == []) if is_outside else (found[0] is InvalidRecord), (base, start)
+        assert (columns == []) if is_outside else (columns[0] is InvalidRecord), (base, start)
 
 
 @each_twin
@@ -213,13 +213,13 @@ def test_a_header_name_is_utf_8(twin, name):
     batch = encode_values([b""], timestamp_ms=NOW, headers=[[("x" * len(name), b"")]]).data
     at = len(batch) - 1 - len(name)
     batch[at : at + len(name)] = name
-    found = outcome(twin, resealed(batch))
+    columns = outcome(twin, resealed(batch))
     try:
         name.decode()
     except UnicodeDecodeError:
-        assert found == (InvalidRecord, {"record_index": 0})
+        assert columns == (InvalidRecord, {"record_index": 0})
     else:
-        assert bytes(found[0].headers.keys.data) == name
+        assert bytes(columns[0].headers.keys.data) == name
     assert outcome(twin, batch, wanted=Wanted(headers=False))[0].count == 1
 
 
@@ -258,7 +258,7 @@ def encoded(twin, records, **given_options):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(record.filter(lambda one: one[0] < 1 << 50), min_size=1, max_size=20),
+    st.lists(record.filter(lambda drawn: drawn[0] < 1 << 50), min_size=1, max_size=20),
     st.sampled_from(Compression),
     st.integers(1, 400),
     st.booleans(),
@@ -275,19 +275,19 @@ def test_both_twins_write_what_is_read_again(records, codec, batch_bytes, choose
         "producer": Producer(7, 1, (1 << 31) - 3),
     }
     both = [encoded(twin, records, **options) for twin in TWINS]
-    found = both[0]
+    batches = both[0]
     for other in both:
         assert [(bytes(b.data), b.record_count, b.max_timestamp_ms) for b in other] == [
-            (bytes(b.data), b.record_count, b.max_timestamp_ms) for b in found
+            (bytes(b.data), b.record_count, b.max_timestamp_ms) for b in batches
         ]
     again = [
         (r.timestamp, r.key, r.value, r.headers)
-        for batch in found
+        for batch in batches
         for r in _DefaultRecordBatchPy(batch.data)
     ]
     assert again == [records[index] for index in chosen]
     sequence = (1 << 31) - 3
-    for batch in found:
+    for batch in batches:
         header = parse_header(batch.data)
         assert header.base_sequence == sequence
         assert header.record_count == batch.record_count == len(decode(batch.data))
@@ -380,16 +380,18 @@ def test_hostile_columns_are_the_same_to_both(data):
         except StreamlogError as error:
             return type(error)
 
-    found = [attempt(twin) for twin in TWINS]
-    assert all(one == found[0] for one in found)
+    outcomes = [attempt(twin) for twin in TWINS]
+    assert all(each == outcomes[0] for each in outcomes)
 
 
 @each_twin
 @settings(deadline=None)
 @given(keys=st.lists(nullable, max_size=20), partitions=st.integers(1, 50))
 def test_partitions_of_a_column_are_those_of_the_client(twin, keys, partitions):
-    found = memoryview(twin.key_partitions(binary(keys), len(keys), partitions)).cast("i").tolist()
-    assert found == [-1 if key is None else partition_for_key(key, partitions) for key in keys]
+    column = memoryview(twin.key_partitions(binary(keys), len(keys), partitions)).cast("i")
+    assert column.tolist() == [
+        -1 if key is None else partition_for_key(key, partitions) for key in keys
+    ]
 
 
 def test_round_trip_through_columns():

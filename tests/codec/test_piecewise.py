@@ -108,14 +108,14 @@ def test_a_large_record_in_blocks_of_a_byte_is_copied_a_few_times_only(
 
 def test_records_before_damage_in_small_blocks_are_read() -> None:
     plain = batch([b"a" * 100, b"b" * 100], Compression.NONE)
-    records = plain[HEADER_BYTES:]
-    packed = bytearray(snappy_java(records, len(records) // 2 + 5))
+    area = plain[HEADER_BYTES:]
+    packed = bytearray(snappy_java(area, len(area) // 2 + 5))
     packed[-8:] = bytes(8)
     data = repacked(plain, bytes(packed), attributes=Compression.SNAPPY)
-    found = piecewise.iterate(data)
-    assert next(found)[3] == b"a" * 100
+    records = piecewise.iterate(data)
+    assert next(records)[3] == b"a" * 100
     with pytest.raises((CorruptMessage, InvalidRecord)):
-        next(found)
+        next(records)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

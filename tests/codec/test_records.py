@@ -45,7 +45,7 @@ def test_round_trip_agrees_with_the_plain_decoder(records, codec):
         compression=codec,
         producer=Producer(5, 1, 0),
     )
-    expected = [(i, *one) for i, one in enumerate(records)]
+    expected = [(i, *record) for i, record in enumerate(records)]
     assert encoded.record_count == len(records)
     assert decode(encoded.data) == expected
     assert list(iterate(encoded.data)) == expected

@@ -73,9 +73,9 @@ def same(call):
         except (StreamlogError, TypeError) as error:
             return type(error), getattr(error, "fields", None)
 
-    found = [attempt(twin) for twin in TWINS]
-    assert all(one == found[0] for one in found)
-    return found[0]
+    outcomes = [attempt(twin) for twin in TWINS]
+    assert all(each == outcomes[0] for each in outcomes)
+    return outcomes[0]
 
 
 def test_with_a_compiler_the_native_twin_is_there():
@@ -116,15 +116,15 @@ def test_what_cannot_be_chosen_is_a_typed_error(monkeypatch):
 def test_writers_write_what_aiokafka_writes(records, limit, attributes):
     def written(twin):
         writer = twin.RecordWriter(limit)
-        taken = [writer.append(*one) for one in records]
+        taken = [writer.append(*fields) for fields in records]
         return taken, writer.record_count, writer.size_bytes, writer.take(7, 2, 5, attributes)
 
     taken, count, size, data = same(written)
     builder = DefaultRecordBatchBuilder(2, 0, 0, 7, 2, 5, 1 << 20)
     index = 0
-    for one, was_taken in zip(records, taken, strict=True):
+    for fields, was_taken in zip(records, taken, strict=True):
         if was_taken:
-            assert builder.append(index, *one) is not None
+            assert builder.append(index, *fields) is not None
             index += 1
     assert (count, size) == (index, len(data))
     assert size <= limit or count < 2
@@ -140,7 +140,7 @@ def test_writers_write_what_aiokafka_writes(records, limit, attributes):
     st.sets(st.integers(0, 3)),
 )
 def test_columns_go_in_like_records_one_by_one(records, limit, start, given_columns):
-    stamps, keys, values, head = ([one[i] for one in records] for i in range(4))
+    stamps, keys, values, head = ([fields[i] for fields in records] for i in range(4))
 
     def written(twin):
         writer = twin.RecordWriter(limit)
@@ -246,12 +246,12 @@ SAMPLES = (_batch(1), _batch(7), _batch(40))
 @pytest.mark.parametrize("how", ["all", "values", "as", "one by one"])
 def test_readers_give_the_same(how):
     for sample in SAMPLES:
-        found = same(lambda twin, data=sample: _read(twin, data, how))
-        assert len(found) == parse_header(sample).record_count
+        records = same(lambda twin, data=sample: _read(twin, data, how))
+        assert len(records) == parse_header(sample).record_count
     if how == "as":
-        assert type(found[0]) is Placed
-        assert hash(found[1][:6]) == hash(tuple(found[1])[:6])
-        assert found[4] == ("t", 3, 4, NOW, b"key", b"value 4", [("größe", b"x"), ("n", None)])
+        assert type(records[0]) is Placed
+        assert hash(records[1][:6]) == hash(tuple(records[1])[:6])
+        assert records[4] == ("t", 3, 4, NOW, b"key", b"value 4", [("größe", b"x"), ("n", None)])
 
 
 @settings(max_examples=200, deadline=None)
@@ -267,10 +267,10 @@ def test_records_pass_the_check_where_they_can_be_read(bad, is_whole):
     if len(bad) < HEADER_BYTES:
         return
     batch = bytes(8) + (SAMPLES[0][8:] if is_whole else bad[8:])
-    found = same(lambda twin: twin.check_records(batch))
+    refusal = same(lambda twin: twin.check_records(batch))
     read = same(lambda twin: _read(twin, batch, "all"))
-    assert (found is None) == isinstance(read, list)
-    assert found is None or found == read
+    assert (refusal is None) == isinstance(read, list)
+    assert refusal is None or refusal == read
 
 
 @settings(max_examples=30, deadline=None)
@@ -279,10 +279,10 @@ def test_scans_are_the_same(run, verify, data):
     joined = b"".join(batch.data for batch in run)
     if joined and data.draw(st.booleans()):
         joined = data.draw(damaged((joined,)))
-    found = same(lambda twin: twin.scan(memoryview(joined), verify, BatchHeader, ScannedBatch))
-    if isinstance(found, list):
-        assert all(type(one) is ScannedBatch for one in found)
-        assert all(type(one.header) is BatchHeader for one in found)
+    batches = same(lambda twin: twin.scan(memoryview(joined), verify, BatchHeader, ScannedBatch))
+    if isinstance(batches, list):
+        assert all(type(batch) is ScannedBatch for batch in batches)
+        assert all(type(batch.header) is BatchHeader for batch in batches)
 
 
 @settings(deadline=None)
@@ -304,12 +304,12 @@ def test_hashes_are_the_same(key, partitions):
 )
 def test_checksums_are_the_same_by_instruction_and_by_table(size, skew, previous):
     data = memoryview(bytes(range(251)) * 2000)[skew : skew + size]
-    found = {
+    checksums = {
         _native.crc32c(data, previous),
         _native.crc32c_by_table(data, previous),
         crc32c(data, previous),
     }
-    assert len(found) == 1
+    assert len(checksums) == 1
     assert _native.crc32c(b"123456789") == 0xE3069283, "the check value of CRC-32C"
 
 

@@ -73,8 +73,8 @@ async def _small_values() -> None:
         PREFIX + b"u/space/name\x00\xff": golden("user_value_v1.bin"),
         PREFIX + b"u/_producer/next": golden("producer_next_v1.bin"),
     }
-    found = {path: one.value for path in expected if (one := await store.get(path)) is not None}
-    assert found == expected
+    rows = {path: row.value for path in expected if (row := await store.get(path)) is not None}
+    assert rows == expected
     read = EngineKVClient(store, PREFIX)
     value = await read.get_kv(Key(b"name\x00\xff", "space"))
     assert value is not None
@@ -98,11 +98,11 @@ def test_golden_values_of_rocksdb() -> None:
     }
     expected = json.loads(golden("rocks_v1.json"))
     assert {key.hex(): value.hex() for key, value in rows.items()} == expected
-    found = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in expected.items()]
-    assert rocks_format.decode_state(found[0][1]) == (7, 10, 12)
-    assert rocks_format.decode_lease(*found[1]) == (9, 10_000)
-    assert rocks_format.decode_leased_key(found[2][0]) == (9, b"key")
-    assert rocks_format.decode_kv(found[3][0][1:], found[3][1]) == user
+    stored = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in expected.items()]
+    assert rocks_format.decode_state(stored[0][1]) == (7, 10, 12)
+    assert rocks_format.decode_lease(*stored[1]) == (9, 10_000)
+    assert rocks_format.decode_leased_key(stored[2][0]) == (9, b"key")
+    assert rocks_format.decode_kv(stored[3][0][1:], stored[3][1]) == user
 
 
 def test_a_backup() -> None:
@@ -113,5 +113,5 @@ def test_a_backup() -> None:
         backup_file.encode_head(head) + backup_file.encode_keys(kvs) + backup_file.encode_end()
     )
     for data in (golden("backup_v1.bin"), written):
-        found = backup_file.decode(data, "backup")
-        assert (found.head, list(found.kvs)) == (head, kvs)
+        backup = backup_file.decode(data, "backup")
+        assert (backup.head, list(backup.kvs)) == (head, kvs)

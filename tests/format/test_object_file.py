@@ -50,7 +50,7 @@ def read_all(data: bytes) -> dict[int, list[tuple[int, int, int, bytes, bytes]]]
     footer = decode_footer(data, size_bytes=len(data), object_key=KEY)
     region = region_of(data, footer.row)
     index = decode_index(region, footer.row, object_key=KEY)
-    found: dict[int, list[tuple[int, int, int, bytes, bytes]]] = {}
+    streams: dict[int, list[tuple[int, int, int, bytes, bytes]]] = {}
     covered = HEADER_BYTES
     for block in index.blocks():
         assert block.position == covered
@@ -62,16 +62,16 @@ def read_all(data: bytes) -> dict[int, list[tuple[int, int, int, bytes, bytes]]]
         assert [
             (a.base_offset, a.record_count, a.base_timestamp_ms, a.attributes) for a in attributes
         ] == [(b.base_offset, b.record_count, b.base_timestamp_ms, b.attributes) for b in batches]
-        found.setdefault(block.stream_id, []).extend(as_tuple(batch) for batch in batches)
+        streams.setdefault(block.stream_id, []).extend(as_tuple(batch) for batch in batches)
     assert covered == footer.row.index_position
-    return found
+    return streams
 
 
 def by_stream(entries: list[StreamEntry]) -> dict[int, list[tuple[int, int, int, bytes, bytes]]]:
-    found: dict[int, list[tuple[int, int, int, bytes, bytes]]] = {}
+    streams: dict[int, list[tuple[int, int, int, bytes, bytes]]] = {}
     for item in entries:
-        found.setdefault(item.stream_id, []).append(as_tuple(item))
-    return found
+        streams.setdefault(item.stream_id, []).append(as_tuple(item))
+    return streams
 
 
 @st.composite
@@ -397,10 +397,10 @@ def test_an_attached_object_is_read_at_its_place() -> None:
     # Without a leader epoch the payloads are not read.
     (opaque,) = decode_block(blocks[1], index.block(1), object_key=KEY)
     assert bytes(opaque.parts[0]) == payload
-    found = decode_attributes(region, 3, 102, 1 << 50, placements=places)
-    assert [(one.base_offset, one.record_count) for one in found] == [(102, 2)]
+    last = decode_attributes(region, 3, 102, 1 << 50, placements=places)
+    assert [(batch.base_offset, batch.record_count) for batch in last] == [(102, 2)]
     assert [
-        (stream_id, [(one.base_offset, one.record_count, one.attributes) for one in batches])
+        (stream_id, [(b.base_offset, b.record_count, b.attributes) for b in batches])
         for stream_id, batches in attributes_by_block(index, region)
     ] == [(3, [(100, 2, b"facts"), (102, 2, b"facts")]), (7, [(1 << 40, 2, b"facts")])]
 

@@ -48,12 +48,12 @@ def test_golden_file_is_read(name: str) -> None:
     footer = decode_footer(data, size_bytes=len(data), object_key=name)
     assert footer.identity == IDENTITY
     region = data[footer.row.index_position :][: footer.row.index_length]
-    found = [
+    batches = [
         as_tuple(batch)
         for block in decode_index(region, footer.row).blocks()
         for batch in decode_block(data[block.position :][: block.length], block, object_key=name)
     ]
-    assert found == [as_tuple(entry) for entry in GOLDEN_ENTRIES]
+    assert batches == [as_tuple(entry) for entry in GOLDEN_ENTRIES]
 
 
 def test_plain_golden_bytes_are_written() -> None:
@@ -69,12 +69,12 @@ def test_staged_golden_file_is_written_and_read() -> None:
     assert footer.ranges == [RangeRow(1, 0, 0, 10), RangeRow(5, 0, 0, 1000)]
     region = data[footer.row.index_position :][: footer.row.index_length]
     row = replace(footer.row, placements=(Placement(1, 70, 3), Placement(5, 9, 3)))
-    found = [
+    placed = [
         (block.stream_id, *as_tuple(batch)[:2])
         for block in decode_index(region, row).blocks()
         for batch in decode_block(data[block.position :][: block.length], block, object_key=STAGED)
     ]
-    assert found == [(1, 70, 1), (1, 71, 9), (5, 9, 1000)]
+    assert placed == [(1, 70, 1), (1, 71, 9), (5, 9, 1000)]
 
 
 if __name__ == "__main__":

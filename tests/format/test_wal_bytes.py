@@ -96,10 +96,10 @@ def test_golden_bytes_are_read() -> None:
     )
 )
 def test_a_round_trip_keeps_every_field(entries: list[StreamEntry]) -> None:
-    found = decode(frame(entries))
-    assert found is not None
-    assert [as_tuple(e) for e in found] == [as_tuple(e) for e in entries]
-    assert [(e.stream_id, e.epoch, e.payload_crc32c) for e in found] == [
+    decoded = decode(frame(entries))
+    assert decoded is not None
+    assert [as_tuple(e) for e in decoded] == [as_tuple(e) for e in entries]
+    assert [(e.stream_id, e.epoch, e.payload_crc32c) for e in decoded] == [
         (e.stream_id, e.epoch, e.payload_crc32c) for e in entries
     ]
 

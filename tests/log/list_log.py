@@ -181,7 +181,7 @@ class ListLogFactory:
 
     async def delete_orphans(self, attempts_under_way, registered):
         under_way, handles = attempts_under_way(), await registered()
-        orphans = [one for one in self._configs if one not in handles and not under_way]
+        orphans = [key for key in self._configs if key not in handles and not under_way]
         for handle in orphans:
             await self.remove(handle)
         return len(orphans)

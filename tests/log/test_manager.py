@@ -227,8 +227,8 @@ def test_limits_and_bad_settings():
         await refused(InvalidPartitions, logs.create_topic("u", 3))
         await logs.create_topic("u", 2)
         await refused(PolicyViolation, logs.create_topic("v", 1))
-        assert [one.name for one in logs.list_topics("t", 5)] == ["u"]
-        assert [one.name for one in logs.list_topics("", 1)] == ["t"]
+        assert [topic.name for topic in logs.list_topics("t", 5)] == ["u"]
+        assert [topic.name for topic in logs.list_topics("", 1)] == ["t"]
 
     run(test, topics_max=2, partitions_max=6, partitions_per_topic_max=5)
 
@@ -296,7 +296,7 @@ def test_two_nodes_race_for_a_name_and_one_wins():
         results = await asyncio.gather(
             first.create_topic("t", 2), second.create_topic("t", 2), return_exceptions=True
         )
-        assert sorted(type(one).__name__ for one in results) == [
+        assert sorted(type(result).__name__ for result in results) == [
             "TopicAlreadyExists",
             "TopicDescription",
         ]
@@ -324,7 +324,7 @@ def test_one_open_is_shared_and_cancelling_a_caller_spares_the_others():
         await asyncio.sleep(0)
         calls[0].cancel()
         opened = await asyncio.gather(*calls[1:])
-        assert len({id(one) for one in opened}) == 1
+        assert len({id(log) for log in opened}) == 1
 
     run(test)
 
@@ -712,7 +712,7 @@ def test_orphan_deletion_spares_registered_attempted_and_held_partitions():
 def test_producer_ids_are_unique_over_nodes_and_crashes():
     async def test(made, logs):
         other = await made.node(LogConfig(producer_id_block=3))
-        ids = [(await one.init_producer_id())[0] for one in [logs, other] * 8]
+        ids = [(await node.init_producer_id())[0] for node in [logs, other] * 8]
         await made.crash()
         logs = await made.node()
         ids += [(await logs.init_producer_id())[0] for _ in range(4)]
@@ -891,7 +891,7 @@ def test_metrics_of_a_deleted_topic_are_dropped():
             opened = await other.log(TopicPartition(name, 0))
             await append(opened, encoded([b"x"]))
             await other.retention_tick()
-            assert any(one.labels == {"topic": name, "reason": "bytes"} for one in lines())
+            assert any(line.labels == {"topic": name, "reason": "bytes"} for line in lines())
             await other.delete_topic(name)
         assert lines() == []
 

@@ -87,7 +87,7 @@ class SharedLogMachine(RuleBasedStateMachine):
         for _ in range(batches):
             stamp = self.t.clock.now_ms() + late_ms
             values = self.values(count)
-            self.append(encoded(values, at_ms=stamp), [(one, stamp) for one in values])
+            self.append(encoded(values, at_ms=stamp), [(value, stamp) for value in values])
 
     @rule(
         who=st.integers(0, PRODUCERS - 1),
@@ -103,7 +103,7 @@ class SharedLogMachine(RuleBasedStateMachine):
         sequence = self.next_sequence[who]
         data = encoded(values, at_ms=stamp, producer=(who, 0, sequence))
         base = self.log.log_end_offset
-        self.append(data, [(one, stamp) for one in values])
+        self.append(data, [(value, stamp) for value in values])
         self.sent[who].append((data, base, count))
         self.next_sequence[who] = (sequence + count) & SEQUENCE_MAX
 
@@ -164,10 +164,10 @@ class SharedLogMachine(RuleBasedStateMachine):
         self.t.release()
         if lost is not None:
             for who in range(PRODUCERS):
-                kept = [one for one in self.sent[who] if one[1] < lost]
+                kept = [batch for batch in self.sent[who] if batch[1] < lost]
                 gone = self.sent[who][len(kept) :]
                 self.sent[who] = kept
-                count = sum(one[2] for one in gone)
+                count = sum(batch[2] for batch in gone)
                 self.next_sequence[who] = (self.next_sequence[who] - count) & SEQUENCE_MAX
         self.retry_all()
 

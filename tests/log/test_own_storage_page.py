@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "own-storage.md"
 
 def test_the_example_runs(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    (example,) = [textwrap.dedent(one) for one in blocks if "asyncio.run" in one]
+    (example,) = [textwrap.dedent(block) for block in blocks if "asyncio.run" in block]
     command = [sys.executable, "-W", "error", "-c", example]
     environment = {"PYTHONPATH": str(PAGE.parents[1])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)

@@ -349,8 +349,10 @@ def test_restored_producers_expire_in_the_order_of_their_appends():
     """Earlier versions wrote them in the order of their first appends."""
     batch = [ProducerBatch(0, 0, 0, 0)]
     states = ProducerStateManager(ProducerLimits(1000, ids_max=3))
+    appended_ms = {1: 30, 2: 10, 3: 20}
     states.restore(
-        [ProducerStateEntry.of(one, 0, at, batch) for one, at in ((1, 30), (2, 10), (3, 20))]
+        ProducerStateEntry.of(producer_id, 0, at_ms, batch)
+        for producer_id, at_ms in appended_ms.items()
     )
     states.account(9, 1, BatchMetadata(0, 0, 100, -1, 40, 4, 0, 0, 1))
     assert [entry.producer_id for entry in states.snapshot()] == [3, 1, 4]

@@ -21,9 +21,9 @@ PARTITIONS = 300
 async def _written(engine: OpenEngine) -> None:
     """One record in each partition, all of them open."""
     partitions = [TopicPartition("t", index) for index in range(PARTITIONS)]
-    logs = [await engine.logs.log(one) for one in partitions]
+    logs = [await engine.logs.log(partition) for partition in partitions]
     await asyncio.gather(
-        *[await one.append(encode_values([b"value"], timestamp_ms=1).data) for one in logs]
+        *[await log.append(encode_values([b"value"], timestamp_ms=1).data) for log in logs]
     )
 
 
@@ -44,9 +44,9 @@ def test_a_clean_stop_commits_few_records_and_the_next_start_moves_no_stream() -
             logs = [
                 await engine.logs.log(TopicPartition("t", index)) for index in range(PARTITIONS)
             ]
-            assert {one.high_watermark for one in logs} == {1}
+            assert {log.high_watermark for log in logs} == {1}
             # A new leader epoch for each, without a transaction for each stream.
-            assert {one.leader_epoch for one in logs} == {2}
+            assert {log.leader_epoch for log in logs} == {2}
             assert await kv.revision() - before < PARTITIONS / 10
 
     asyncio.run(asyncio.wait_for(main(), 60))
