@@ -17,8 +17,8 @@
     57  record count          i32
     61  records                     compressed as one block
 
-The CRC leaves out base offset and leader epoch, so a server places a batch by a new header and
-never touches, nor copies, the records. Bytes frozen by Kafka; other magics are refused.
+The CRC does not cover base offset and leader epoch, so a server places a batch by a new header and
+does not copy the records. Kafka has frozen this format; other magics are refused.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch, header included."""
+        """Size of the whole batch, header included."""
         return self.length + LENGTH_END
 
     @property
@@ -107,7 +107,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """A `Compression`, or 5 to 7, which nobody has defined."""
+        """A `Compression`, or 5 to 7, which have no meaning."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -143,7 +143,7 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked but for its presence. Errors: CorruptMessage."""
+    """The header at `position`; only its length is checked. Errors: CorruptMessage."""
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptMessage(
             f"a record batch header needs {HEADER_BYTES} bytes, but {len(buffer) - position} are "
@@ -153,7 +153,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def pack_header(header: BatchHeader) -> bytes:
-    """The 61 bytes; the CRC is taken as it is."""
+    """The 61 bytes of the header; the CRC is not computed."""
     return _HEADER.pack(*header)
 
 
@@ -169,15 +169,15 @@ def scan(buffer: Buffer, *, verify_crc: bool = True) -> list[ScannedBatch]:
 
 def plain_scan(view: memoryview, verify_crc: bool) -> list[ScannedBatch]:
     """As `scan`, in Python."""
-    found: list[ScannedBatch] = []
+    batches: list[ScannedBatch] = []
     position, end = 0, len(view)
     while position < end:
         batch = batch_at(view, position)
         if verify_crc:
             check_crc(batch, position)
-        found.append(batch)
+        batches.append(batch)
         position += len(batch.view)
-    return found
+    return batches
 
 
 def as_bytes(buffer: Buffer) -> memoryview:
@@ -187,13 +187,13 @@ def as_bytes(buffer: Buffer) -> memoryview:
 
 
 def batch_at(view: memoryview, position: int) -> ScannedBatch:
-    """The batch that begins at `position`; its CRC is not looked at. Errors: as of `scan`."""
+    """The batch that begins at `position`; its CRC is not checked. Errors: as of `scan`."""
     batch = view[position : position + _batch_size(view, position)]
     return ScannedBatch(BatchHeader._make(_HEADER.unpack_from(batch)), batch)
 
 
 def check_crc(batch: ScannedBatch, position: int) -> None:
-    """`position`, for the message, is where the batch begins. Errors: CorruptMessage."""
+    """Checks the CRC; `position` of the batch is for the message. Errors: CorruptMessage."""
     if crc32c(batch.view[CRC_START:]) != batch.header.crc:
         raise CorruptMessage(
             f"the record batch at byte {position} ({len(batch.view)} bytes) fails its CRC; it was "
@@ -203,7 +203,10 @@ def check_crc(batch: ScannedBatch, position: int) -> None:
 
 
 def _batch_size(view: memoryview, position: int) -> int:
-    """Bytes of the batch at `position`, known to lie inside the view and to hold a header."""
+    """Size of the batch at `position`: it has a header, and ends inside the view.
+
+    Errors: CorruptMessage, InvalidRecord (another magic).
+    """
     left = len(view) - position
     if left < CRC_START:
         raise CorruptMessage(
@@ -238,7 +241,7 @@ def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> Parts:
 def place_into(
     buffer: bytearray, position: int, size_bytes: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Gives the batch at `position` its offset, where it lies; its CRC covers none of that."""
+    """As `placed`, in place, for the batch at `position`."""
     _PLACE.pack_into(buffer, position, base_offset, size_bytes - LENGTH_END, leader_epoch)
 
 
@@ -259,7 +262,7 @@ def placed_at_append_time(
 
 
 def placed_crc32c(parts: Parts) -> int:
-    """CRC-32C of all bytes of a placed batch, out of its own CRC: no pass over the records."""
+    """CRC-32C of all bytes of a placed batch, combined from its own CRC without reading records."""
     header = parts[0]
     checked_bytes = parts_size(parts) - CRC_START
     crc = int.from_bytes(header[17:CRC_START], "big")
@@ -274,7 +277,7 @@ def with_producer(batch: Buffer, producer: Producer) -> bytearray:
 
 
 def resealed(batch: bytearray) -> bytearray:
-    """The same object with its CRC computed again."""
+    """Computes the CRC again, in place; returns the same object."""
     crc = crc32c(memoryview(batch)[CRC_START:])
     batch[17:21] = crc.to_bytes(4, "big")
     return batch

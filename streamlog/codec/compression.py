@@ -1,7 +1,7 @@
-"""The compression codecs of Kafka record batches; what they expand to is bounded.
+"""The compression codecs of Kafka record batches; the decompressed size is bounded.
 
-Snappy is written as snappy-java's blocks, which every Kafka client reads, and read in that form or
-raw. LZ4 is written in independent blocks without a content checksum, as Kafka's brokers want it.
+Snappy is written as snappy-java's blocks, which every Kafka client reads; raw snappy is read, too.
+LZ4 is written in independent blocks without a content checksum, as Kafka's brokers want it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamlog.errors import CorruptMessage, InvalidRecord
 from streamlog.runtime.buffers import Buffer
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
-"""What one batch may expand to, bytes, unless the caller says otherwise."""
+"""The default bound on the bytes of one decompressed batch."""
 
 LEVEL_DEFAULT = {
     Compression.NONE: 0,
@@ -33,7 +33,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_RATIO_MAX = 255
 _CHUNK_BYTES = 1 << 20
 GZIP_MEMBERS_MAX = 64
-"""Clients write one. Each costs a copy of all that follows it."""
+"""Clients write one. Each costs a copy of all bytes behind it."""
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
@@ -53,7 +53,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """What `compress` was given.
+    """`data` decompressed.
 
     Errors: CorruptMessage (not of that codec), InvalidRecord (unknown codec, larger than
     `limit_bytes`).
@@ -84,7 +84,7 @@ _MAGICS = {
 
 
 def begins_as(codec: int, data: Buffer) -> bool:
-    """Whether compressed records begin as those of the codec do; what follows is not looked at."""
+    """Whether the bytes begin with the codec's magic; the rest is not read."""
     if codec == Compression.NONE:
         return True
     magic = _MAGICS.get(Compression(codec), b"")
@@ -143,7 +143,7 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def snappy_blocks(data: Buffer, block_bytes_max: int) -> Iterator[bytes]:
-    """What each block expands to; a raw one is the only one. Errors: as for `decompress`."""
+    """Each block decompressed; raw snappy is one block. Errors: as for `decompress`."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield _snappy_block(view, block_bytes_max)
@@ -171,7 +171,7 @@ def _snappy_block(block: memoryview, limit_bytes: int) -> bytes:
 
 
 def _lz4_decompress(data: Buffer, limit_bytes: int) -> memoryview:
-    """Tries growing buffers: a frame need not say its size; no block grows more than 255-fold."""
+    """Tries growing buffers, as a frame need not state its size; a block grows 255-fold at most."""
     most = min(limit_bytes, _LZ4_RATIO_MAX * len(data) + _CHUNK_BYTES)
     room = min(most, 8 * len(data) + 65536)
     while True:

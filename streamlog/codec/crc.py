@@ -1,4 +1,4 @@
-"""CRC-32C over any buffer, without a copy and in hardware where there is any."""
+"""CRC-32C over any buffer, without a copy, and by the processor's instructions if it has them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from streamlog.codec.choice import native
 from streamlog.runtime.buffers import Buffer, Parts
 
 _NATIVE_BYTES_MAX = 768 << 10
-"""Up to here the interpreter is held, for 30 µs at most. awscrt, twice as fast, gives it away for
-more than some kilobytes, and has it back after up to 5 ms where other threads are busy."""
+"""Up to this size the native codec holds the interpreter, for 30 µs at most. awscrt is twice as
+fast, but releases the interpreter, and gets it back after up to 5 ms if other threads are busy."""
 
 
 def crc32c(data: Buffer, previous: int = 0) -> int:
-    """The CRC-32C of `data`, or with `previous` of what came before and `data`."""
+    """The CRC-32C of `data`; of `data` behind other bytes, whose CRC is `previous`."""
     if native and len(data) < _NATIVE_BYTES_MAX:
         return native.crc32c(data, previous)
     return cast(int, checksums.crc32c(data, previous))

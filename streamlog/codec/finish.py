@@ -1,4 +1,4 @@
-"""From a batch of uncompressed records to one as it is stored."""
+"""Finishes a batch: compresses its records, sets length and CRC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _CODEC_BYTE_AT = 22
 
 
 def finish(batch: bytearray | memoryview, compression: Compression, level: int | None) -> bytearray:
-    """Compressed where that makes it smaller; length and CRC are right. A bytearray is kept."""
+    """The batch, compressed if that makes it smaller, with its length and CRC.
+
+    A bytearray that stays uncompressed is changed in place and returned.
+    """
     with memoryview(batch) as whole, whole[HEADER_BYTES:] as records:
         size = len(records)
         packed: Buffer = b""

@@ -31,10 +31,10 @@ DEFAULT_RECORD_BYTES_MAX = 32 << 20
 
 
 def iterate(batch: Buffer, record_bytes_max: int = DEFAULT_RECORD_BYTES_MAX) -> Iterator[Record]:
-    """The records of exactly one batch, in order; the CRC is not looked at.
+    """The records of exactly one batch, in order; the CRC is not checked.
 
-    Errors: CorruptMessage, InvalidRecord (`max_bytes`: a record, or what cannot be had in pieces,
-    is larger than `record_bytes_max`, or all together than DECOMPRESSED_BYTES_MAX).
+    Errors: CorruptMessage, InvalidRecord (`max_bytes`: a record, or a block that cannot be read in
+    pieces, is larger than `record_bytes_max`, or the whole batch than DECOMPRESSED_BYTES_MAX).
     """
     before = read = 0
     try:
@@ -55,10 +55,10 @@ def iterate(batch: Buffer, record_bytes_max: int = DEFAULT_RECORD_BYTES_MAX) -> 
 
 
 def _readers(batch: Buffer, record_bytes_max: int) -> Iterator[RecordReader]:
-    found = scan(batch, verify_crc=False)
-    if len(found) != 1:
-        raise CorruptMessage(f"one record batch was expected, but {len(found)} are there")
-    header, view = found[0]
+    batches = scan(batch, verify_crc=False)
+    if len(batches) != 1:
+        raise CorruptMessage(f"one record batch was expected, but {len(batches)} are there")
+    header, view = batches[0]
     records = view[HEADER_BYTES:]
     if header.codec == Compression.NONE:
         yield RecordReader(header, records, header.base_offset)
@@ -72,7 +72,7 @@ def _readers(batch: Buffer, record_bytes_max: int) -> Iterator[RecordReader]:
             yield RecordReader(counted, memoryview(rest)[:end], header.base_offset)
             left -= count
             rest = rest[end:]
-        # A record says its length first: what is too large is refused before it is there.
+        # A record begins with its length: a too large one is refused before it is decompressed.
         if left and max(next_bytes, len(rest)) > record_bytes_max:
             raise too_large(header.record_count - left, record_bytes_max)
     if left or rest:
@@ -83,14 +83,16 @@ def _readers(batch: Buffer, record_bytes_max: int) -> Iterator[RecordReader]:
 
 
 def _whole_records(data: bytes, most: int) -> tuple[int, int, int]:
-    """How many of at most `most` records are there to their end, and where that is; what the next
-    one takes (0: not known)."""
+    """Number of whole records in `data`, at most `most`; their end; size of the next record.
+
+    The size is 0 where `data` does not have it.
+    """
     count = position = next_bytes = 0
     size = len(data)
     try:
         while count < most:
             length, start = varint(data, position)
-            # A length that cannot be is for the reader to refuse: it gets what is there.
+            # The reader gets the rest, and refuses an impossible length.
             if length < 0:
                 return count + 1, size, 0
             if start + length > size:
@@ -115,9 +117,9 @@ def too_large(index: int, record_bytes_max: int) -> InvalidRecord:
 
 
 def decompressed(codec: int, data: Buffer, whole_bytes_max: int) -> Iterator[bytes]:
-    """What `data` expands to, in pieces; DECOMPRESSED_BYTES_MAX in all.
+    """`data` decompressed, in pieces; at most DECOMPRESSED_BYTES_MAX in all.
 
-    `whole_bytes_max`: of a piece, where the codec gives no smaller ones. Errors: those of
+    `whole_bytes_max` bounds a block that the codec decompresses at once. Errors: those of
     compression.decompress.
     """
     room = compression.DECOMPRESSED_BYTES_MAX
@@ -202,7 +204,7 @@ def first_at_or_after(
 
 
 def largest_timestamp(batch: Buffer, start_offset: int, record_bytes_max: int) -> int:
-    """Of the batch's records from start_offset on; -1 where none has one. Errors: as above."""
+    """The largest timestamp from start_offset on; -1: none. Errors: as of `first_at_or_after`."""
     header = parse_header(batch)
     if header.is_log_append_time:
         return header.max_timestamp_ms if start_offset <= header.last_offset else -1

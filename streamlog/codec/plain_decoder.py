@@ -1,7 +1,6 @@
 """Record batches decoded in plain Python, straight from the format's text.
 
-It shares no code with `records` but the header and the decompressors, so that tests can hold one
-against the other.
+It shares only the header and the decompressors with `records`, so that tests can compare both.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ def decode_plain(
     batch: Buffer,
 ) -> list[tuple[int, int, bytes | None, bytes | None, list[Header]]]:
     """The records of exactly one batch. Errors: CorruptMessage, InvalidRecord."""
-    found = scan(batch)
-    if len(found) != 1:
-        raise CorruptMessage(f"one record batch was expected, but {len(found)} are there")
-    header = found[0].header
-    reader = _Reader(bytes(decompress(header.codec, found[0].view[HEADER_BYTES:])))
+    batches = scan(batch)
+    if len(batches) != 1:
+        raise CorruptMessage(f"one record batch was expected, but {len(batches)} are there")
+    header, view = batches[0]
+    reader = _Reader(bytes(decompress(header.codec, view[HEADER_BYTES:])))
     records = []
     for _ in range(header.record_count):
         size = reader.varint()

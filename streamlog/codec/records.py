@@ -1,7 +1,7 @@
 """Records ↔ record batches, on the twin that is in use.
 
-What a batch expands to is bounded. Decoding hostile bytes raises CorruptMessage or InvalidRecord
-and nothing else.
+The size of a decompressed batch is bounded. Decoding hostile bytes raises only CorruptMessage or
+InvalidRecord.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _Tuple = TypeVar("_Tuple", bound=tuple[object, ...])
 
 
 class BatchBuilder(RecordWriter):
-    """Records on their way into one batch.
+    """Builds one batch, of at most `size_limit_bytes` before compression.
 
-    Never larger than `size_limit_bytes` before compression, but for a first record that is.
+    Only a first record may be larger.
     """
 
     __slots__ = ("_codec", "_level")
@@ -99,9 +99,9 @@ def encode_values(
     level: int | None = None,
     producer: Producer = NO_PRODUCER,
 ) -> EncodedBatch:
-    """One batch of values[start:], or of as many as `size_limit_bytes` (uncompressed) allows.
+    """Encodes values[start:] as one batch, or as many as `size_limit_bytes` (uncompressed) allows.
 
-    The other columns are as long as `values`; `timestamps_ms` wins over `timestamp_ms`.
+    The other columns are as long as `values`; `timestamps_ms` replaces `timestamp_ms`.
     """
     builder = BatchBuilder(size_limit_bytes, compression=compression, level=level)
     count = builder.extend(
@@ -116,7 +116,7 @@ def encode_values(
 
 
 def record_bytes_max(key: Buffer | None, value: Buffer | None, headers: Headers) -> int:
-    """An upper bound of what one record takes in a batch, the batch's header included."""
+    """An upper bound of the size of a batch with this record alone."""
     size = HEADER_BYTES + RECORD_OVERHEAD_BYTES_MAX + _nullable_bytes(key) + _nullable_bytes(value)
     size += varint_bytes(len(headers))
     for name, data in headers:
@@ -149,10 +149,10 @@ def iterate(
     verify_crc: bool = True,
     limit_bytes: int = codecs.DECOMPRESSED_BYTES_MAX,
 ) -> RecordReader:
-    """As `decode`, one record at a time: what follows a fault, or is not asked for, is not read."""
-    found = scan(batch, verify_crc=verify_crc)
-    if len(found) != 1:
-        raise CorruptMessage(f"one record batch was expected, but {len(found)} are there")
-    header, view = found[0]
+    """As `decode`, one record at a time, so that records before a fault are read."""
+    batches = scan(batch, verify_crc=verify_crc)
+    if len(batches) != 1:
+        raise CorruptMessage(f"one record batch was expected, but {len(batches)} are there")
+    header, view = batches[0]
     records = codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes)
     return RecordReader(header, records, header.base_offset)

@@ -1,5 +1,5 @@
 /* Header of a record batch and the fields of a record; the byte tables are in batch.py and
-   pure_records.py. */
+   pure/records.py. */
 #ifndef STREAMLOG_BATCH_H
 #define STREAMLOG_BATCH_H
 

@@ -1,4 +1,4 @@
-/* A run of batches → columns; the twin of pure_columns.decode.
+/* A run of batches → columns; the twin of pure/columns.py: decode.
 
    step() goes on until the columns are full, the run ends, or a compressed batch comes up, whose
    records the caller decompresses and supplies. All of it without the interpreter's lock. */

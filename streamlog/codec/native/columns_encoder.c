@@ -1,5 +1,5 @@
-/* Columns → uncompressed batches, back to back in one buffer; the twin of pure_columns.encode. And
-   the partitions of a column of keys. */
+/* Columns → uncompressed batches, back to back in one buffer; the twin of pure/columns.py: encode.
+   And the partitions of a column of keys. */
 #include "batch.h"
 #include "crc32c.h"
 #include "murmur2.h"

@@ -1,4 +1,4 @@
-/* The records of one batch as Python tuples; the twin of pure_records.parse. */
+/* The records of one batch as Python tuples; the twin of pure/records.py: parse. */
 #include "batch.h"
 #include "named_tuple.h"
 #include "python.h"

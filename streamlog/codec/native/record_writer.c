@@ -1,4 +1,4 @@
-/* Records on their way into one batch; the twin of pure_writer.py. The interpreter's lock is held
+/* Records on their way into one batch; the twin of pure/writer.py. The interpreter's lock is held
    throughout: one call takes one record, or as many as one batch does. */
 #include "batch.h"
 #include "python.h"

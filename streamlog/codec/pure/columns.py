@@ -290,8 +290,8 @@ class _HeaderEntries:
 def key_partitions(keys: BinaryColumn, count: int, partitions: int) -> memoryview:
     """As `columns.key_partitions`."""
     entries = _Entries(keys, count)
-    found = array("i")
+    numbers = array("i")
     for index in range(count):
         key = entries[index]
-        found.append(-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions)
-    return _raw(found)
+        numbers.append(-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions)
+    return _raw(numbers)

@@ -72,10 +72,10 @@ def wrapped(number: int) -> int:
 def parse(
     header: BatchHeader, records: Buffer, base_offset: int, *, with_headers: bool = True
 ) -> Iterator[Record]:
-    """The records of one batch, decompressed. `with_headers`: else their names are not decoded.
+    """The records of one decompressed batch. `with_headers` False: names are not decoded.
 
-    Errors: InvalidRecord (with `record_index` where one record is at fault), at once where count
-    and span cannot be.
+    Errors: InvalidRecord (with `record_index` where one record is at fault); an impossible count or
+    span is refused before the first record.
     """
     data = bytes(records)
     check_span(header, base_offset)
@@ -117,7 +117,7 @@ def check_records(batch: Buffer) -> None:
 
 
 class RecordReader:
-    """The records of one batch: one by one, or all that are left. Errors: InvalidRecord."""
+    """The records of one batch: one by one, or all the rest. Errors: InvalidRecord."""
 
     __slots__ = ("_records",)
 
@@ -220,7 +220,7 @@ def put_record(
     value: Buffer | None,
     headers: Headers,
 ) -> None:
-    """Appends one record. Errors: TypeError for what is neither bytes nor None."""
+    """Appends one record. Errors: TypeError for a value that is neither bytes nor None."""
     body = bytearray(1)
     put_varint(body, timestamp_delta)
     put_varint(body, offset_delta)

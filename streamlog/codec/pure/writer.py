@@ -1,4 +1,4 @@
-"""Records on their way into one batch, in plain Python."""
+"""Builds one batch of records, in plain Python."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BATCH_BYTES_MAX = (1 << 31) - 1
 
 
 def negative(timestamp_ms: int) -> InvalidTimestamp:
-    """-1 means "no timestamp" inside a batch; nobody may write it since magic 1."""
+    """-1 means "no timestamp" inside a batch; since magic 1 it may not be written."""
     return InvalidTimestamp(f"timestamp {timestamp_ms} is negative; give milliseconds since 1970")
 
 
 class RecordWriter:
-    """Never larger than `size_limit_bytes`, but for a first record that is."""
+    """At most `size_limit_bytes`; only a first record may be larger."""
 
     __slots__ = (
         "_base_timestamp_ms",
@@ -37,7 +37,7 @@ class RecordWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batch so far, uncompressed."""
+        """Size of the batch so far, uncompressed."""
         return len(self._data)
 
     def append(
@@ -47,9 +47,9 @@ class RecordWriter:
         value: Buffer | None,
         headers: Headers | None = None,
     ) -> bool:
-        """True when the record went in; False when the batch is full, and then it did not.
+        """Adds the record; False, and nothing is added, if the batch is full.
 
-        Errors: InvalidTimestamp below 0, TypeError for what is neither bytes nor None.
+        Errors: InvalidTimestamp below 0, TypeError for a value that is neither bytes nor None.
         """
         if timestamp_ms < 0:
             raise negative(timestamp_ms)
@@ -84,7 +84,7 @@ class RecordWriter:
         headers: Sequence[Headers] | None = None,
         start: int = 0,
     ) -> int:
-        """Takes values[start:] until the batch is full; how many went in. Errors as of `append`."""
+        """Adds values[start:] until the batch is full; returns how many. Errors as of `append`."""
         earliest = timestamp_ms if timestamps_ms is None else min(timestamps_ms, default=0)
         if earliest < 0:
             raise negative(earliest)

@@ -22,10 +22,10 @@
       4 trim     stream u64, epoch u32, start u64
       5 close    stream u64, epoch u32
       6 destroy  stream u64, epoch u32
-      8 stage, 9 attach, 10 unstage: format.staged_entries
+      8 stage, 9 attach, 10 unstage: staged_entries.py
       7 open: reserved
 
-Δstream and count lie in byte planes (format.columns): 10,000 rows take 4 to 31 KB so, not 7 to 39.
+Δstream and count lie in byte planes (columns.py): 10,000 rows take 4 to 31 KB so, not 7 to 39.
 Start offsets are not stored: a row starts where its stream ends in the fold. Rows of an object are
 sorted by stream; a run ends where a Δ passes u32. Entries apply in order, sections by tag.
 """
