@@ -83,9 +83,9 @@ class Retry:
     """Waits between the tries of one call until its time is over."""
 
     def __init__(
-        self, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000, *, server: str = ""
+        self, caller: BaseCaller, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000
     ) -> None:
-        self._server = server
+        self._caller = caller
         self._timeout_ms = timeout_ms
         self._ends_at = time.monotonic() + timeout_ms / 1000
         self._first_ms = first_ms
@@ -98,7 +98,8 @@ class Retry:
     def wait_s(self, error: StreamlogError) -> float:
         """How long to wait before the next try; raises the error when there is no further try.
 
-        An unknown topic is not waited for, because a node knows all topics.
+        An unknown topic is not waited for, because a node knows all topics. Where another thread or
+        task closed the client meanwhile, the error is Closed.
         """
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
@@ -106,15 +107,18 @@ class Retry:
         is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
         if is_final:
             raise error
+        self._caller.guard.check()
         if wait >= self.left_s():
             raise self._named(error)
         return wait
 
     def _named(self, error: StreamlogError) -> StreamlogError:
         """The error with the server and the time, where the server was not reached."""
-        if type(error) is not Unavailable or not self._server:
+        if type(error) is not Unavailable:
             return error
-        text = f"{self._server} was not reached within {self._timeout_ms / 1000:g} s: {error}"
+        text = (
+            f"{self._caller.server} was not reached within {self._timeout_ms / 1000:g} s: {error}"
+        )
         return Unavailable(text, **error.fields)
 
 
@@ -163,13 +167,11 @@ class Caller(BaseCaller):
         Errors: those of the server; Unavailable where it cannot be reached; OutcomeUnknown where
         the connection broke during a call that writes.
         """
-        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)
+        retry = Retry(self, self._timeout_ms if timeout_ms is None else timeout_ms)
         while True:
             try:
                 return self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
-                if self.guard.is_ended:
-                    raise
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
 

@@ -88,13 +88,11 @@ class KV(CallingClient):
         not in place in time, or where it breaks off later.
         """
         request = kv_calls.watch_request(namespace, prefix, from_revision)
-        retry = Retry(self._timeout_ms, server=self._caller.server)
+        retry = Retry(self._caller, self._timeout_ms)
         while True:
             try:
                 return _changes(*self._begun(request, retry.left_s()))
             except StreamlogError as error:
-                if self._caller.guard.is_ended:
-                    raise
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
 

@@ -177,7 +177,7 @@ class StagedWriter(CallingClient):
 
     def _repeated(self, call: Call) -> Any:
         """The result of a call that may be repeated after any broken connection."""
-        retry = Retry(self._timeout_ms)
+        retry = Retry(self._caller, self._timeout_ms)
         while True:
             try:
                 return self._caller.run_once(call, retry.left_s() * 1000)

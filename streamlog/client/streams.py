@@ -195,7 +195,7 @@ class Streams(CallingClient):
         call that breaks off before its first batch is repeated.
         """
         request = stream_calls.read_request(stream_id, start_offset, end_offset)
-        retry = Retry(self._timeout_ms, server=self._caller.server)
+        retry = Retry(self._caller, self._timeout_ms)
         has_begun = False
         while True:
             call = self._read(request, metadata=self._caller.metadata)
@@ -206,7 +206,7 @@ class Streams(CallingClient):
                 return
             except grpc.RpcError as error:
                 failure = typed_error(error, writes=False)
-                if has_begun or self._caller.guard.is_ended or not retry.left_s():
+                if has_begun:
                     raise failure from None
             finally:
                 call.cancel()

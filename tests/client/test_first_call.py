@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,10 +24,13 @@ FAILURES = 2
 class StartingNode:
     """The first calls find a node that still starts; `calls` counts all of them."""
 
-    def __init__(self, failures: int, *, ends_after: bool = False) -> None:
+    def __init__(
+        self, failures: int, *, ends_after: bool = False, stays_silent: bool = False
+    ) -> None:
         self.failures = failures
         self.calls = 0
         self.ends_after = ends_after
+        self.stays_silent = stays_silent
 
     def answer(self, context: Any, answer: Any) -> Iterator[Any]:
         self.calls += 1
@@ -35,6 +39,8 @@ class StartingNode:
         yield answer
         if self.ends_after:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the node stops")
+        while self.stays_silent and context.is_active():
+            time.sleep(0.01)
 
     def watch(self, request: Any, context: Any) -> Iterator[Any]:
         answer = kv_pb2.WatchKvsResponse(revision=7)
@@ -100,17 +106,17 @@ def read_aio(server: str, timeout_ms: int = 20_000) -> int:
 CALLS = [(watched, 7), (watched_aio, 7), (read, 3), (read_aio, 3)]
 
 
-@pytest.mark.parametrize(("call", "found"), CALLS)
-def test_a_node_that_still_starts_is_asked_again(call: Callable[[str], int], found: int) -> None:
+@pytest.mark.parametrize(("call", "expected"), CALLS)
+def test_a_node_that_still_starts_is_asked_again(call: Callable[[str], int], expected: int) -> None:
     node = StartingNode(FAILURES)
     with served(node) as server:
-        assert call(server) == found
+        assert call(server) == expected
     assert node.calls == FAILURES + 1
 
 
-@pytest.mark.parametrize(("call", "found"), CALLS)
+@pytest.mark.parametrize(("call", "expected"), CALLS)
 def test_a_node_that_does_not_start_in_time_is_named(
-    call: Callable[[str, int], int], found: int
+    call: Callable[[str, int], int], expected: int
 ) -> None:
     with (
         served(StartingNode(1 << 30)) as server,
@@ -163,3 +169,18 @@ def test_a_closed_client_refuses_streamed_calls_too() -> None:
     streams.close()
     assert _refusal(kv.watch) is Closed
     assert _refusal(lambda: next(streams.read(1, 0))) is Closed
+
+
+def test_a_watch_that_waits_in_asyncio_gets_closed_and_is_not_cancelled() -> None:
+    async def main(server: str) -> None:
+        kv = aio.KV(server)
+        changes = await kv.watch()
+        await anext(changes)
+        waiting = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0.1)
+        await kv.close()
+        with pytest.raises(Closed, match="open another one"):
+            await asyncio.wait_for(waiting, 20)
+
+    with served(StartingNode(0, stays_silent=True)) as server:
+        asyncio.run(main(server))

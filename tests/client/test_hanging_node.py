@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -151,3 +152,52 @@ def test_closing_an_asyncio_producer_in_a_callback_stores_the_rest(node: FakeNod
         return offsets
 
     assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [1, 2, 3, 4]
+
+
+def test_a_call_that_waits_in_asyncio_gets_closed_and_is_not_cancelled(silent: str) -> None:
+    """gRPC cancels the calls of a channel that is closed; the tasks were not cancelled."""
+
+    async def main() -> None:
+        admin, streams = aio.Admin(silent), aio.Streams(silent)
+        reading = aiter(streams.read(1, 0))
+        waiting = [asyncio.ensure_future(wait) for wait in (admin.status(), anext(reading))]
+        writing = asyncio.create_task(admin.create_topic("t"))
+        await asyncio.sleep(0.1)
+        await admin.close()
+        await streams.close()
+        for wait in waiting:
+            with pytest.raises(Closed, match="open another one"):
+                await asyncio.wait_for(wait, WAIT_S)
+        with pytest.raises(OutcomeUnknown):
+            await asyncio.wait_for(writing, WAIT_S)
+
+    asyncio.run(main())
+
+
+def test_a_send_that_waits_for_its_topic_ends_when_the_producer_is_closed(silent: str) -> None:
+    with FakeNode() as gone:
+        address = gone.server
+
+    def send(producer: Producer) -> None:
+        with pytest.raises(Closed):
+            producer.send("t", b"v")
+
+    for server in (silent, address):
+        producer = Producer(server, max_block_ms=60_000)
+        with ThreadPoolExecutor(1) as executor:
+            sending = executor.submit(send, producer)
+            with pytest.raises(TimeoutError):
+                sending.result(0.2)
+            producer.close()
+            sending.result(WAIT_S / 4)
+
+    async def main(server: str) -> None:
+        producer = aio.Producer(server, max_block_ms=60_000)
+        sending = asyncio.create_task(producer.send("t", b"v"))
+        await asyncio.sleep(0.2)
+        await producer.close()
+        with pytest.raises(Closed):
+            await asyncio.wait_for(sending, WAIT_S / 4)
+
+    asyncio.run(main(silent))
+    asyncio.run(main(address))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -17,7 +19,8 @@ from streamlog.client.channel import (
     typed_error,
 )
 from streamlog.client.closing import AsyncClosing
-from streamlog.errors import StreamlogError
+from streamlog.client.forking import CallGuard
+from streamlog.errors import OutcomeUnknown, StreamlogError
 
 
 def is_being_cancelled() -> bool:
@@ -28,6 +31,23 @@ def is_being_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+@contextmanager
+def closed_not_cancelled(guard: CallGuard, *, writes: bool = False) -> Iterator[None]:
+    """Surrounds the wait for a call's answer: raises Closed where the client is closed meanwhile.
+
+    gRPC cancels the call then, and raises CancelledError in the task that waits, which was not
+    cancelled. `writes`: OutcomeUnknown in place of Closed.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_being_cancelled() and guard.is_ended:
+            if writes:
+                raise OutcomeUnknown("the client was closed before the answer came") from None
+            guard.check()
+        raise
 
 
 def _open_channel(target: str) -> grpc.aio.Channel:
@@ -43,21 +63,20 @@ class Caller(BaseCaller):
         super().__init__(server, client_id, timeout_ms, _open_channel)
 
     async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
-        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)
+        retry = Retry(self, self._timeout_ms if timeout_ms is None else timeout_ms)
         while True:
             try:
                 return await self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
-                if self.guard.is_ended:
-                    raise
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
 
     async def run_once(self, call: Call, timeout_ms: float) -> Any:
         try:
-            response = await self.method(call)(
-                call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
-            )
+            with closed_not_cancelled(self.guard, writes=call.writes):
+                response = await self.method(call)(
+                    call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
+                )
         except grpc.RpcError as error:
             raise typed_error(error, writes=call.writes) from None
         return call.read(response)

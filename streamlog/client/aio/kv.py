@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from streamlog.client.aio.channel import CallingClient, is_being_cancelled
+from streamlog.client.aio.channel import CallingClient, closed_not_cancelled
 from streamlog.client.calls import kv as kv_calls
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
 from streamlog.client.settings import WAIT_S_MAX
@@ -90,13 +90,11 @@ class KV(CallingClient):
         later.
         """
         request = kv_calls.watch_request(namespace, prefix, from_revision)
-        retry = Retry(self._timeout_ms, server=self._caller.server)
+        retry = Retry(self._caller, self._timeout_ms)
         while True:
             try:
-                return _changes(*await self._begun(request, retry.left_s()))
+                return self._changes(*await self._begun(request, retry.left_s()))
             except StreamlogError as error:
-                if self._caller.guard.is_ended:
-                    raise
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
 
@@ -106,8 +104,9 @@ class KV(CallingClient):
         responses = aiter(call)
         is_begun = False
         try:
-            async with asyncio.timeout(min(timeout_s, WAIT_S_MAX)):
-                first = await anext(responses)
+            with closed_not_cancelled(self._caller.guard):
+                async with asyncio.timeout(min(timeout_s, WAIT_S_MAX)):
+                    first = await anext(responses)
             is_begun = True
         except TimeoutError:
             raise Unavailable("no answer came") from None
@@ -115,25 +114,20 @@ class KV(CallingClient):
             raise Unavailable(kv_calls.NOT_IN_PLACE) from None
         except grpc.RpcError as error:
             raise typed_error(error, writes=False) from None
-        except asyncio.CancelledError:
-            # gRPC raises it, too, where `close` cancels the call.
-            if not is_being_cancelled():
-                self._caller.guard.check()
-            raise
         finally:
             if not is_begun:
                 call.cancel()
         return call, responses, first
 
-
-async def _changes(call: Any, responses: Any, response: Any) -> AsyncIterator[KVChange]:
-    try:
-        for change in kv_calls.changes(response):
-            yield change
-        async for response in responses:
+    async def _changes(self, call: Any, responses: Any, response: Any) -> AsyncIterator[KVChange]:
+        try:
             for change in kv_calls.changes(response):
                 yield change
-    except grpc.RpcError as error:
-        raise typed_error(error, writes=False) from None
-    finally:
-        call.cancel()
+            with closed_not_cancelled(self._caller.guard):
+                async for response in responses:
+                    for change in kv_calls.changes(response):
+                        yield change
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
+        finally:
+            call.cancel()

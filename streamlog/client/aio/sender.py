@@ -88,12 +88,12 @@ class Sender:
 
     async def look_up_new(self, name: str) -> TopicMetadata:
         """Of a topic that is new to the producer. Errors: those of the look-up."""
-        retry = blocking_retry(self._settings, self._caller.server)
+        retry = blocking_retry(self._settings, self._caller)
         return await self._look_up_topic(name, retry, self._directory.metadata)
 
     async def learn_limit(self, queues: TopicQueues) -> None:
         """Looks up the topic's limit of batches where it was a guess. Errors: as `look_up_new`."""
-        retry = blocking_retry(self._settings, self._caller.server)
+        retry = blocking_retry(self._settings, self._caller)
         metadata = await self._look_up_topic(queues.name, retry, self._directory.fresh_metadata)
         self._core.accumulator.update_topic(queues.name, metadata, now_s())
 
@@ -121,7 +121,7 @@ class Sender:
     async def _refresh(self, queues: TopicQueues) -> None:
         metadata: TopicMetadata | None = None
         try:
-            retry = Retry(self._settings.request_timeout_ms)
+            retry = Retry(self._caller, self._settings.request_timeout_ms)
             metadata = await self._look_up_topic(queues.name, retry, self._directory.fresh_metadata)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})

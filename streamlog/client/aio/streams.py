@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from streamlog.client.aio.channel import CallingClient
+from streamlog.client.aio.channel import CallingClient, closed_not_cancelled
 from streamlog.client.calls import stream as stream_calls
 from streamlog.client.calls.stream import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, never_connected, typed_error
@@ -219,19 +219,20 @@ class Streams(CallingClient):
         breaks off is repeated as long as nothing came of it.
         """
         request = stream_calls.read_request(stream_id, start_offset, end_offset)
-        retry = Retry(self._timeout_ms, server=self._caller.server)
+        retry = Retry(self._caller, self._timeout_ms)
         has_begun = False
         while True:
             call = self._read(request, metadata=self._caller.metadata)
             try:
-                async for response in call:
-                    has_begun = True
-                    for batch in stream_calls.batches(response):
-                        yield batch
+                with closed_not_cancelled(self._caller.guard):
+                    async for response in call:
+                        has_begun = True
+                        for batch in stream_calls.batches(response):
+                            yield batch
                 return
             except grpc.RpcError as error:
                 failure = typed_error(error, writes=False)
-                if has_begun or self._caller.guard.is_ended or not retry.left_s():
+                if has_begun:
                     raise failure from None
             finally:
                 call.cancel()

@@ -44,7 +44,7 @@ def locate_records(
     Repeats the whole call for up to `timeout_ms` after errors that may pass. Errors: those of the
     server; Unavailable where the answer breaks off.
     """
-    retry = Retry(timeout_ms)
+    retry = Retry(caller, timeout_ms)
     while True:
         try:
             return _located(caller, windows)

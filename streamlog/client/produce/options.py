@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamlog.client.channel import Call, Retry
+from streamlog.client.channel import BaseCaller, Call, Retry
 from streamlog.client.produce.accumulator import TopicMetadata
 from streamlog.client.produce.batches import PendingBatch, RecordMetadata, Run
 from streamlog.client.produce.delivery import is_delivering
@@ -69,13 +69,10 @@ def note_taken(error: StreamlogError, runs: Sequence[Run], deliveries: object) -
     error.deliveries = deliveries  # type: ignore[attr-defined]
 
 
-def blocking_retry(settings: ProducerSettings, server: str) -> Retry:
+def blocking_retry(settings: ProducerSettings, caller: BaseCaller) -> Retry:
     """Retries of a look-up that the caller of send() waits for: `max_block_ms` in all."""
     return Retry(
-        settings.max_block_ms,
-        settings.retry_backoff_ms,
-        settings.retry_backoff_max_ms,
-        server=server,
+        caller, settings.max_block_ms, settings.retry_backoff_ms, settings.retry_backoff_max_ms
     )
 
 

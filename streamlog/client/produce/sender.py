@@ -100,14 +100,14 @@ class Sender:
 
     def load_topic(self, name: str) -> TopicQueues:
         """Looks up a topic that is new to the producer. Errors: those of the look-up."""
-        retry = blocking_retry(self._settings, self._caller.server)
+        retry = blocking_retry(self._settings, self._caller)
         metadata = self._look_up_topic(name, retry, self._directory.metadata)
         with self.lock:
             return self._core.accumulator.update_topic(name, metadata, now_s())
 
     def learn_limit(self, queues: TopicQueues) -> None:
         """Looks up the topic's limit of batches where it was a guess. Errors as `load_topic`."""
-        retry = blocking_retry(self._settings, self._caller.server)
+        retry = blocking_retry(self._settings, self._caller)
         metadata = self._look_up_topic(queues.name, retry, self._directory.fresh_metadata)
         with self.lock:
             self._core.accumulator.update_topic(queues.name, metadata, now_s())
@@ -139,7 +139,7 @@ class Sender:
     def _refresh(self, queues: TopicQueues) -> None:
         metadata: TopicMetadata | None = None
         try:
-            retry = Retry(self._settings.request_timeout_ms)
+            retry = Retry(self._caller, self._settings.request_timeout_ms)
             metadata = self._look_up_topic(queues.name, retry, self._directory.fresh_metadata)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
