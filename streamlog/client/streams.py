@@ -52,6 +52,10 @@ class _AppendCall:
             if never_connected(error):
                 raise Unavailable(f"the server cannot be reached: {error.details()}") from None
             raise typed_error(error, writes=True) from None
+        except BaseException:
+            # Ctrl-C: the next answer would be this request's.
+            self.end()
+            raise
         if response.correlation_id != correlation_id:
             self.end()
             raise OutcomeUnknown(

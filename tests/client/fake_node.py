@@ -6,6 +6,7 @@ put on `faults` and taken one per produce message, in order.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import uuid
@@ -423,3 +424,9 @@ def _abort(context: Any, error: StreamlogError) -> None:
     status = to_status(error)
     context.set_trailing_metadata(status.trailers)
     context.abort(status.code, status.message)
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once the node, whose threads tell the test's event loop nothing, has come so far."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+

@@ -25,35 +25,47 @@ END_OF_CALL: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class _AppendCall:
-    """One open Append call. A task reads the answers, so that a cancelled wait loses none."""
+    """One open Append call, which many callers share.
+
+    Tasks write the requests and read the answers, so that a caller's cancelled wait loses neither:
+    gRPC ends the whole call where a write is cancelled.
+    """
 
     def __init__(self, method: Any, metadata: Any, background: Background) -> None:
         self._call = method(metadata=metadata)
         self._next_id = 0
+        self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._waiting: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
-        self._failure: BaseException | None = None
-        self._writing = asyncio.Lock()
+        self._failure: Exception | None = None
         self._reader = background.spawn(self._read_answers(), name="answers")
+        self._writer = background.spawn(self._write_requests(), name="requests")
 
     @property
     def is_broken(self) -> bool:
         return self._reader.done() or self._failure is not None
 
-    async def send(
-        self, stream_id: int, append: Append, timeout_ms: int
-    ) -> asyncio.Future[AppendResult]:
+    def send(self, stream_id: int, append: Append, timeout_ms: int) -> asyncio.Future[AppendResult]:
         """Sends the append; the future that it returns ends when the append is durable."""
         self._next_id += 1
         number = self._next_id
         request = stream_calls.append_request(number, stream_id, append, timeout_ms)
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append((number, answer))
-        async with self._writing:
-            try:
-                await self._call.write(request)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                await asyncio.wait([self._reader])
+        if self._failure is None:
+            self._waiting.append((number, answer))
+            self._requests.put_nowait(request)
+        else:
+            _fail(answer, self._failure)
         return answer
+
+    async def _write_requests(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._requests.get())
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            """The call is over; `_read_answers` gets the reason."""
+        except Exception as error:
+            self._end(OutcomeUnknown(f"a request could not be sent: {error!r}"))
+            raise
 
     async def _read_answers(self) -> None:
         try:
@@ -81,14 +93,20 @@ class _AppendCall:
         self._failure = self._failure or error
         for _, answer in self._waiting:
             if not answer.done():
-                answer.set_exception(self._failure)
-                answer.exception()
+                _fail(answer, self._failure)
         self._waiting.clear()
         self._call.cancel()
+        self._writer.cancel()
 
     def end(self) -> None:
         self._end(OutcomeUnknown("the client ended the call before it was answered"))
         self._reader.cancel()
+
+
+def _fail(answer: asyncio.Future[AppendResult], error: Exception) -> None:
+    answer.set_exception(error)
+    # Asked for, so that an answer that nobody waits for any more is not logged.
+    answer.exception()
 
 
 class Streams(CallingClient):
@@ -171,7 +189,7 @@ class Streams(CallingClient):
         call = self._appending
         if call is None or call.is_broken:
             call = self._appending = self._new_call()
-        return await (await call.send(stream_id, append, self._timeout_ms))
+        return await call.send(stream_id, append, self._timeout_ms)
 
     def _new_call(self) -> _AppendCall:
         return _AppendCall(self._append, self._caller.metadata, self._background)
@@ -188,7 +206,7 @@ class Streams(CallingClient):
         try:
             for item in appends:
                 append = item if isinstance(item, Append) else Append(item)
-                under_way.append(await call.send(stream_id, append, self._timeout_ms))
+                under_way.append(call.send(stream_id, append, self._timeout_ms))
                 if len(under_way) >= APPENDS_IN_FLIGHT_MAX:
                     yield await under_way.popleft()
             while under_way:
