@@ -4,6 +4,7 @@ request names."""
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -312,3 +313,42 @@ def test_a_consumer_that_reached_the_node_again_waits_for_the_topic(node: FakeNo
         node.start()
         while consumer.waiting_for() != "topics that do not exist yet: later":
             assert consumer.poll(0.01) == []
+
+
+def test_an_error_is_raised_once_and_not_as_often_as_it_happened_meanwhile(node: FakeNode) -> None:
+    async def main() -> None:
+        async with aio.Consumer(node.server, **QUICK) as consumer:
+            await consumer.assign([("later", 0)])
+            with pytest.raises(UnknownTopicOrPartition):
+                await consumer.poll(WAIT_S)
+            await asyncio.sleep(0.3)
+            node.create("later")
+            with pytest.raises(UnknownTopicOrPartition):
+                await consumer.poll(WAIT_S)
+            assert await consumer.poll(0.3) == []
+
+    with Consumer(node.server, **QUICK) as consumer:
+        consumer.assign([("later", 0)])
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.poll(WAIT_S)
+        # The caller does something else; the topic stays unknown.
+        time.sleep(0.3)
+        node.create("later")
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.poll(WAIT_S)
+        assert consumer.poll(0.3) == []
+    del node.topics["later"]
+    asyncio.run(main())
+
+
+def test_a_consumer_that_got_partitions_does_not_wait_for_its_former_topics(
+    node: FakeNode,
+) -> None:
+    node.create("t")
+    with Consumer(node.server) as consumer:
+        consumer.subscribe(["missing"])
+        while consumer.waiting_for() is None:
+            assert consumer.poll(0.01) == []
+        assert "missing" in (consumer.waiting_for() or "")
+        consumer.assign([("t", 0)])
+        assert consumer.waiting_for() is None

@@ -245,19 +245,23 @@ class Consumer(AsyncClosing):
     async def _fetch_on(self) -> None:
         while True:
             self._changed.clear()
+            if self._state.errors:
+                # Nothing is asked before the caller has them: it would add the same ones again.
+                self._arrived.set()
+                await self._changed.wait()
+                continue
             now = now_s()
             topics = self._subscription.due_topics(self._state, now)
             if topics:
                 await self._look_up_topics(topics)
                 continue
             lookups = self._state.offset_lookups(now)
-            if self._state.errors:
-                self._arrived.set()
             if lookups:
                 await self._look_up_offsets(lookups, self._state.generations(lookups))
                 continue
-            is_full = self._answers or self._state.errors
-            plan = None if is_full else self._state.plan(now)
+            if self._state.errors:
+                continue
+            plan = None if self._answers else self._state.plan(now)
             if plan is not None:
                 await self._one_fetch(plan)
                 continue

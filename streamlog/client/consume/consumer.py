@@ -299,18 +299,22 @@ class Consumer(Closing):
             with self._changed:
                 if self._is_closed:
                     return
+                if self._state.errors:
+                    # Nothing is asked before the caller has them: it would add the same ones again.
+                    self._changed.notify_all()
+                    self._changed.wait()
+                    continue
                 now = now_s()
                 topics = self._subscription.due_topics(self._state, now)
                 lookups = {} if topics else self._state.offset_lookups(now)
                 generations = self._state.generations(lookups)
                 plan: FetchPlan | None = None
                 if not topics and not lookups:
-                    if self._state.errors:
-                        self._changed.notify_all()
                     is_full = self._answers or self._state.errors
                     plan = None if is_full else self._state.plan(now)
                     if plan is None:
-                        self._changed.wait(self._idle_s(now))
+                        if not self._state.errors:
+                            self._changed.wait(self._idle_s(now))
                         continue
                     self._fetch = self._start_fetch(plan)
             if topics:
@@ -428,8 +432,9 @@ class Consumer(Closing):
         with self._changed:
             self._is_closed = True
             self._interrupt_fetch()
-            if self._lookup is not None:
-                self._lookup.cancel()
+            lookup = self._lookup
+            if lookup is not None:
+                lookup.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._caller.close()

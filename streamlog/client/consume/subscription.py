@@ -31,10 +31,11 @@ class Subscription:
     def subscribe(self, topics: list[str]) -> None:
         self.topics = topics
         self._seen = set()
+        self._missing = []
         self._refresh_at = 0.0
 
     def clear(self) -> None:
-        self.topics = []
+        self.subscribe([])
 
     def due_topics(self, state: FetchState, now: float) -> list[str]:
         """Topics to look up now: stale ones, and all subscribed ones once their time has come."""
