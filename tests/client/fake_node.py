@@ -132,6 +132,9 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         self.hold = threading.Event()
         self.hold.set()
         """Cleared: produce answers wait."""
+        self.hold_ids = threading.Event()
+        self.hold_ids.set()
+        """Cleared: answers to InitProducerId wait."""
         self.produce_messages = 0
         self.id_requests: list[tuple[int | None, int | None]] = []
         self.id_error: StreamlogError | None = None
@@ -161,6 +164,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         """Breaks all connections; `start` brings the node back with what it stored."""
         self._stopping.set()
         self.hold.set()
+        self.hold_ids.set()
         with self.changed:
             self.changed.notify_all()
         if self._server is not None:
@@ -239,7 +243,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     def InitProducerId(self, request: Any, context: Any) -> Any:
         given = request.producer_id if request.HasField("producer_id") else None
         epoch = request.producer_epoch if request.HasField("producer_epoch") else None
-        self.id_requests.append((given, epoch))
+        self.id_requests.append((producer_id, epoch))
+        self.hold_ids.wait(30)
         if self.id_error is not None:
             _abort(context, self.id_error)
         if given is not None and epoch is not None:

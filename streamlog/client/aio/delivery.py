@@ -30,8 +30,6 @@ def when_done(batch: PendingBatch, callback: Callable[[], None]) -> None:
     if batch.done:
         callback()
         return
-    if batch.callbacks is None:
-        batch.callbacks = []
     batch.callbacks.append(callback)
 
 

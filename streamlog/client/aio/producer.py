@@ -101,13 +101,10 @@ class Producer:
                 self._sender.wake()
         if batch.builder is None:
             raise AssertionError("an open batch has a builder")
-        view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)
+        index = batch.builder.record_count - 1
         if on_delivery is not None:
-            if batch.callbacks is None:
-                batch.callbacks = []
-            index = batch.builder.record_count - 1
             batch.callbacks.append(delivery_report(batch, index, timestamp_ms, on_delivery))
-        return view
+        return Delivery(batch, index, timestamp_ms)
 
     async def send_many(
         self,

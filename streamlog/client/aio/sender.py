@@ -25,7 +25,12 @@ from streamlog.client.produce.accumulator import TopicMetadata, TopicQueues
 from streamlog.client.produce.batches import call_back
 from streamlog.client.produce.core import ProducerCore
 from streamlog.client.produce.identity import NEVER
-from streamlog.client.produce.options import TopicLookup, blocking_retry, produce_stream
+from streamlog.client.produce.options import (
+    TopicLookup,
+    blocking_retry,
+    produce_stream,
+    try_ms,
+)
 from streamlog.client.produce.topic_directory import TopicDirectory
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings, backoff_s
@@ -111,9 +116,8 @@ class Sender:
     async def _look_up_topic(self, name: str, retry: Retry, lookup: TopicLookup) -> TopicMetadata:
         while True:
             try:
-                left_ms = retry.left_s() * 1000
-                calls = lookup(name, now_s())
-                return await run_async(calls, partial(self._caller.run_once, timeout_ms=left_ms))
+                call = partial(self._caller.run_once, timeout_ms=try_ms(retry))
+                return await run_async(lookup(name, now_s()), call)
             except StreamlogError as error:
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
@@ -163,8 +167,8 @@ class Sender:
                     self._start_refresh(queues)
             identity = self._core.identity_request(now)
             if identity is not None:
-                await self._ask_identity(identity)
-                continue
+                # Not awaited: while it waits, batches expire and late answers end the connection.
+                self._background.spawn(self._ask_identity(identity), name="identity")
             late_at = self._core.oldest_sent_at() + self._settings.request_timeout_ms / 1000
             if late_at <= now and self._call is not None:
                 self._call.cancel()
@@ -183,7 +187,7 @@ class Sender:
             self._deliver()
         else:
             self._core.identity_granted(granted)
-        self._writable.set()
+        self.wake()
 
     # -- the connection
 
@@ -221,6 +225,9 @@ class Sender:
             return answered, Unavailable(f"the server ended the stream, {reason}")
         except grpc.RpcError as error:
             return answered, typed_error(error, writes=False)
+        except StreamlogError as wrong_answer:
+            log.error("the produce stream was broken off", extra={"error": str(wrong_answer)})
+            return answered, wrong_answer
         except asyncio.CancelledError:
             if is_being_cancelled() or not call.cancelled():
                 raise
@@ -261,8 +268,11 @@ class Sender:
         and not this task, which reads the answers.
         """
         ended = self._core.take_done()
-        if ended and self.waiting_for_room:
-            self.room.set()
+        if ended:
+            # Batches behind those that ended may be sent now.
+            self._writable.set()
+            if self.waiting_for_room:
+                self.room.set()
         for batch in ended:
             exit_error = call_back(batch.notify())
             if exit_error is not None:

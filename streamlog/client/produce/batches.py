@@ -118,7 +118,7 @@ class PendingBatch:
         self.log_append_time_ms: int | None = None
         self.error: StreamlogError | None = None
         self.waiter: Waiter | None = None
-        self.callbacks: list[Callable[[], None]] | None = None
+        self.callbacks: list[Callable[[], None]] = []
         self.parent: PendingBatch | None = None
         self.parts: list[PendingBatch] | None = None
 
@@ -202,8 +202,8 @@ class PendingBatch:
         """Wakes the waiters; returns the callbacks to run. Called once, after the batch is done."""
         if self.waiter is not None:
             self.waiter.set()
-        callbacks, self.callbacks = self.callbacks, None
-        return callbacks or []
+        callbacks, self.callbacks = self.callbacks, []
+        return callbacks
 
 
 def call_back(callbacks: Iterable[Callable[[], None]]) -> BaseException | None:

@@ -32,7 +32,7 @@ from streamlog.client.produce.messages import (
     more_than_a_message,
     results_of,
 )
-from streamlog.client.produce.routing import PartitionRecords, checked_partition
+from streamlog.client.produce.routing import PartitionRecords, queue_for
 from streamlog.client.produce.splitting import bytes_max_of, is_too_large
 from streamlog.client.produce.state import PartitionState
 from streamlog.client.produce.wire import ACKS_ALL, ACKS_NONE
@@ -123,10 +123,10 @@ class ProducerCore:
         """Puts (timestamp, key, value, headers) into a batch, a new one where the open one is full.
 
         None: no room in memory; nothing was taken. Errors: MessageTooLarge, those of encoding the
-        record; then nothing was taken either.
+        record, UnknownTopicOrPartition as `extend`; then nothing was taken either.
         """
         accumulator = self.accumulator
-        queue = topic.sticky if partition is None else topic.queues[partition]
+        queue = queue_for(topic, partition)
         if queue.open is not None:
             if queue.open.append(*record):
                 return queue.open
@@ -159,10 +159,7 @@ class ProducerCore:
         accumulator = self.accumulator
         partition, places, values, keys = records
         while True:
-            if partition is None:
-                queue = topic.sticky
-            else:
-                queue = topic.queues[checked_partition(topic, partition)]
+            queue = queue_for(topic, partition)
             batch = queue.open
             if batch is None:
                 key = None if keys is None else keys[start]
@@ -209,11 +206,7 @@ class ProducerCore:
 
     def next_message(self, now: float) -> Message | None:
         """The message to send now; None when there is nothing, or too much is under way."""
-        if len(self._messages) >= MESSAGES_IN_FLIGHT_MAX:
-            return None
-        if self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
-            return None
-        if self.settings.is_idempotent and not self._identity.is_known:
+        if not self._may_send:
             return None
         active = self.accumulator.active
         parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
@@ -247,6 +240,7 @@ class ProducerCore:
 
     def _next_batch(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
         sequencer = queue.sequencer
+        sequencer.renumber(self._identity.current)
         if now < sequencer.backoff_until:
             return None
         batch = sequencer.to_resend()
@@ -265,6 +259,15 @@ class ProducerCore:
         return None
 
     @property
+    def _may_send(self) -> bool:
+        """Another message may go out. Else an answer, or the producer id, is awaited."""
+        return (
+            len(self._messages) < MESSAGES_IN_FLIGHT_MAX
+            and self._bytes_in_flight < BYTES_IN_FLIGHT_MAX
+            and (self._identity.is_known or not self.settings.is_idempotent)
+        )
+
+    @property
     def _may_linger_out(self) -> bool:
         """A batch that is not full may be sent because of its age."""
         return len(self._messages) < LINGERING_MESSAGES_MAX or self.accumulator.is_short_of_room
@@ -272,9 +275,11 @@ class ProducerCore:
     def wake_at(self, now: float, *, can_send: bool) -> float:
         """When the core has something to do, if no event comes before.
 
-        `can_send`: there is a connection, so that ends of lingering and back-off count.
+        `can_send`: there is a connection, so that ends of lingering and back-off count. They do not
+        where nothing could be sent then: the caller would wake up again and again in vain.
         """
         wake = NEVER
+        can_send = can_send and self._may_send
         for queue in self.accumulator.active:
             sequencer = queue.sequencer
             if sequencer.unanswered:
@@ -284,7 +289,7 @@ class ProducerCore:
             if can_send and sequencer.state is PartitionState.RUNNING:
                 if sequencer.backoff_until > now:
                     wake = min(wake, sequencer.backoff_until)
-                elif self._may_linger_out:
+                elif self._may_linger_out and sequencer.has_room:
                     wake = min(wake, self.accumulator.linger_ends_at(queue))
             elif queue.open is not None:
                 wake = min(wake, queue.open.deadline)
@@ -348,6 +353,9 @@ class ProducerCore:
         for (queue, batch, attempt), result in zip(message.parts, results, strict=True):
             if result.HasField("error"):
                 self._refused(queue, batch, attempt, from_proto(result.error), now)
+                continue
+            if batch.done:
+                # Given up meanwhile, and counted as that.
                 continue
             stamp = result.log_append_time_ms if result.HasField("log_append_time_ms") else None
             base = result.base_offset if self.settings.wants_answer else -1
@@ -511,8 +519,6 @@ class ProducerCore:
 
     def identity_granted(self, identity: ProducerIdentity) -> None:
         self._identity.granted(identity)
-        for queue in self.accumulator.active:
-            queue.sequencer.renumber(identity)
 
     def identity_refused(self, error: StreamlogError, now: float) -> None:
         if self._identity.refused(error, now):

@@ -105,8 +105,6 @@ def when_done(batch: PendingBatch, callback: Callable[[], None]) -> None:
     """Calls back once the batch is done; at once where it is."""
     with _waiters:
         if not batch.done:
-            if batch.callbacks is None:
-                batch.callbacks = []
             batch.callbacks.append(callback)
             return
     callback()

@@ -14,6 +14,7 @@ from streamlog.client.settings import ProducerSettings, check
 from streamlog.errors import InvalidConfig, Overloaded, StreamlogError
 from streamlog.v1 import log_pb2
 
+LOOKUP_TRY_S_MAX = 30.0
 NO_HEADERS: list[tuple[str, bytes | None]] = []
 
 OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
@@ -74,6 +75,11 @@ def blocking_retry(settings: ProducerSettings, caller: BaseCaller) -> Retry:
     return Retry(
         caller, settings.max_block_ms, settings.retry_backoff_ms, settings.retry_backoff_max_ms
     )
+
+
+def try_ms(retry: Retry) -> float:
+    """The time limit of one try of a look-up."""
+    return min(retry.left_s(), LOOKUP_TRY_S_MAX) * 1000
 
 
 def delivery_report(

@@ -145,8 +145,6 @@ class Producer:
                 view._index = batch.builder.record_count - 1  # type: ignore[union-attr]
                 view._timestamp_ms = timestamp_ms
                 if on_delivery is not None:
-                    if batch.callbacks is None:
-                        batch.callbacks = []
                     batch.callbacks.append(
                         delivery_report(batch, view._index, timestamp_ms, on_delivery)
                     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streamlog.client.produce.accumulator import TopicQueues
+from streamlog.client.produce.accumulator import PartitionQueue, TopicQueues
 from streamlog.client.produce.partitioner import Partitioner, partitions_for_keys
 from streamlog.errors import UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
@@ -31,6 +31,13 @@ def checked_partition(queues: TopicQueues, partition: int) -> int:
             partition=partition,
         )
     return partition
+
+
+def queue_for(queues: TopicQueues, partition: int | None) -> PartitionQueue:
+    """The partition's queue; None: that of the sticky one. Errors: UnknownTopicOrPartition."""
+    if partition is None:
+        return queues.sticky
+    return queues.queues[checked_partition(queues, partition)]
 
 
 def grouped(

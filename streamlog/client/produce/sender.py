@@ -26,7 +26,12 @@ from streamlog.client.produce.batches import PendingBatch
 from streamlog.client.produce.core import ProducerCore
 from streamlog.client.produce.delivery import deliver, deliver_in_background
 from streamlog.client.produce.identity import NEVER
-from streamlog.client.produce.options import TopicLookup, blocking_retry, produce_stream
+from streamlog.client.produce.options import (
+    TopicLookup,
+    blocking_retry,
+    produce_stream,
+    try_ms,
+)
 from streamlog.client.produce.topic_directory import TopicDirectory
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings, backoff_s
@@ -34,7 +39,6 @@ from streamlog.errors import Internal, Invalid, StreamlogError, Unavailable
 
 log = logging.getLogger(__name__)
 
-METADATA_TIMEOUT_S_MAX = 30.0
 THREAD_END_S = 5.0
 """How long closing waits for a thread: for a cancelled call's end, for a callback."""
 
@@ -130,9 +134,8 @@ class Sender:
     def _look_up_topic(self, name: str, retry: Retry, lookup: TopicLookup) -> TopicMetadata:
         while True:
             try:
-                left_ms = min(retry.left_s(), METADATA_TIMEOUT_S_MAX) * 1000
-                calls = lookup(name, now_s())
-                return run(calls, partial(self._caller.run_once, timeout_ms=left_ms))
+                call = partial(self._caller.run_once, timeout_ms=try_ms(retry))
+                return run(lookup(name, now_s()), call)
             except StreamlogError as error:
                 time.sleep(retry.wait_s(error))
 
@@ -196,6 +199,9 @@ class Sender:
                 now = now_s()
                 self._core.expire(now)
                 done = self._take_done()
+                if done:
+                    # Batches behind those that expired may be sent now.
+                    self.work.notify_all()
                 identity = self._core.identity_request(now)
                 self._break_off_late_connection(now)
                 if self._core.stale_topics and not self._is_refreshing:
@@ -376,14 +382,11 @@ class Sender:
                 connection.is_over = True
             self.work.notify_all()
         exit_error = deliver(done)
+        # First the watching thread, which may be about to make the call.
+        _await_end(self._thread)
         if connection is not None and connection.call is not None:
             connection.call.cancel()
-        # Not left to the interpreter's end, which would stop the reader inside gRPC.
-        for thread in (self._thread, None if connection is None else connection.reader):
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(THREAD_END_S)
-                if thread.is_alive():
-                    log.warning("closed while a delivery callback runs in %s", thread.name)
+            _await_end(connection.reader)
         self._caller.close()
         if exit_error is not None:
             raise exit_error
@@ -400,3 +403,12 @@ class Sender:
         self.failure = error
         self._core.abandon(error)
         self._core.take_done()
+
+
+def _await_end(thread: threading.Thread | None) -> None:
+    """Not left to the interpreter's end, which would stop the thread inside gRPC."""
+    if thread is None or thread is threading.current_thread():
+        return
+    thread.join(THREAD_END_S)
+    if thread.is_alive():
+        log.warning("closed while a delivery callback runs in %s", thread.name)

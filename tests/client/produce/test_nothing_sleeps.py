@@ -274,6 +274,17 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(
         assert [delivery.result(WAIT_S).offset for delivery in sent] == [0, 0]
     assert left_out
     assert node.values("t", 0) == node.values("t", 1) == [b"v"]
+    left_out.clear()
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+            sent = [await producer.send("t", b"w", partition=number) for number in (0, 1)]
+            for delivery in sent:
+                assert (await asyncio.wait_for(delivery.result(), WAIT_S)).offset == 1
+
+    asyncio.run(main())
+    assert left_out
+    assert node.values("t", 0) == node.values("t", 1) == [b"v", b"w"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -11,7 +11,7 @@ import pytest
 
 from streamlog.client import Producer, aio
 from streamlog.errors import MessageTooLarge, UnknownTopicOrPartition
-from tests.client.fake_node import FakeNode
+from tests.client.fake_node import FakeNode, until
 
 WAIT_S = 20
 SMALL_ROOM: dict[str, Any] = dict(
@@ -92,3 +92,23 @@ def test_a_partition_lost_during_a_send_many_is_an_error_with_the_taken_records(
         places = [place for outcome in many.outcomes(WAIT_S) for place in outcome.places]
         assert places == list(range(raised.value.taken))  # type: ignore[arg-type]
         assert 0 < len(places) < len(VALUES)
+
+
+def test_a_partition_lost_while_a_send_waits_for_room_is_named_in_asyncio(node: FakeNode) -> None:
+    node.create("t", 2)
+
+    async def main() -> None:
+        async with aio.Producer(node.server, **SMALL_ROOM, retry_backoff_ms=1) as producer:
+            await (await producer.send("t", b"first", partition=1))
+            node.hold.clear()
+            filling = asyncio.create_task(producer.send_many("t", VALUES, partition=0))
+            await until(lambda: producer.metrics()["buffered_bytes"] >= 18_500)
+            waiting = asyncio.create_task(producer.send("t", b"x" * 900, partition=1))
+            await asyncio.sleep(0)
+            node.create("t", 1)
+            node.hold.set()
+            with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0"):
+                await asyncio.wait_for(waiting, WAIT_S)
+            await asyncio.wait([filling])
+
+    asyncio.run(main())
