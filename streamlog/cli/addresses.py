@@ -24,7 +24,7 @@ def server_address(text: str) -> str:
         reason = "TLS is not there yet" if scheme.lower() == "https" else f"{scheme} is unknown"
         raise ValueError(f"{text!r}: {reason}; write HOST:PORT, such as 127.0.0.1:{GRPC_PORT}")
     host, port = _parts(rest)
-    if not host or set(host) & set("/@?# ,"):
+    if not _is_host(host):
         raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:{GRPC_PORT}")
     number = _port(text, port) if port else GRPC_PORT
     if number == 0:
@@ -35,9 +35,17 @@ def server_address(text: str) -> str:
 def listen_address(text: str) -> str:
     """HOST:PORT to listen on; port 0 takes a free one. Errors: ValueError."""
     host, port = _parts(text.strip())
-    if not host or not port or set(host) & set("/@?# ,"):
+    if not port or not _is_host(host):
         raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:{GRPC_PORT}")
     return f"[{host}]:{_port(text, port)}" if ":" in host else f"{host}:{_port(text, port)}"
+
+
+def _is_host(host: str) -> bool:
+    """A name that can be looked up, or an address."""
+    try:
+        return bool(host.encode("idna")) and not set(host) & set("/@?# ,")
+    except UnicodeError:
+        return False
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -64,9 +64,16 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Handles the signals inside the block, and restores the old handlers at its end."""
+    """Handles the signals inside the block, and restores the old handlers at its end.
+
+    A signal that the parent made the command ignore, as `nohup` does, stays ignored.
+    """
     interruption = Interruption()
-    before = {number: signal.signal(number, interruption.received) for number in SIGNALS}
+    before = {
+        number: signal.signal(number, interruption.received)
+        for number in SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield interruption
     finally:

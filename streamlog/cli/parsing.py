@@ -67,7 +67,9 @@ def parse_start(value: str, now_ms: int) -> StartPosition | None:
     if value == "latest":
         return StartPosition("latest")
     if value.isascii() and value.isdigit():
-        return StartPosition("offset", int(value)) if int(value) < INT64_END else None
+        # Shorter than what Python refuses to read as a number.
+        is_offset = len(value) < 100 and int(value) < INT64_END
+        return StartPosition("offset", int(value)) if is_offset else None
     back = _BACK.fullmatch(value)
     if back is not None:
         number, unit = int(back[1]), back[2]

@@ -20,7 +20,6 @@ from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.client import KV, Admin, Consumer, Producer, Streams
-from streamlog.client.settings import INT32_MAX
 from streamlog.errors import (
     Invalid,
     OutcomeUnknown,
@@ -116,7 +115,7 @@ def with_server(error: StreamlogError, state: State) -> StreamlogError:
 def admin(state: State) -> Iterator[Admin]:
     """An UnknownTopicOrPartition that leaves the block names the nearest topic that exists."""
     await_listener(state)
-    client = Admin(state.server, timeout_ms=int(state.timeout_s * 1000))
+    client = Admin(state.server, timeout_ms=state.timeout_ms)
     try:
         with named_server(state):
             try:
@@ -150,7 +149,7 @@ def with_near_topic(client: Admin, error: UnknownTopicOrPartition) -> StreamlogE
 @contextmanager
 def streams(state: State) -> Iterator[Streams]:
     await_listener(state)
-    client = Streams(state.server, timeout_ms=int(state.timeout_s * 1000))
+    client = Streams(state.server, timeout_ms=state.timeout_ms)
     try:
         with named_server(state):
             try:
@@ -167,7 +166,7 @@ def streams(state: State) -> Iterator[Streams]:
 @contextmanager
 def key_values(state: State) -> Iterator[KV]:
     await_listener(state)
-    client = KV(state.server, timeout_ms=int(state.timeout_s * 1000))
+    client = KV(state.server, timeout_ms=state.timeout_ms)
     try:
         with named_server(state):
             yield client
@@ -175,20 +174,14 @@ def key_values(state: State) -> Iterator[KV]:
         client.close()
 
 
-def _whole_ms(timeout_s: float) -> int:
-    """A time limit within the bounds of the clients' settings."""
-    return max(1, int(min(timeout_s * 1000, INT32_MAX)))
-
-
 @contextmanager
 def consumer(state: State) -> Iterator[Consumer]:
     """A consumer whose look-ups and single fetches end after --timeout."""
-    timeout_ms = _whole_ms(state.timeout_s)
     client = Consumer(
         state.server,
-        request_timeout_ms=timeout_ms,
-        default_api_timeout_ms=timeout_ms,
-        fetch_max_wait_ms=min(500, timeout_ms),
+        request_timeout_ms=state.timeout_ms,
+        default_api_timeout_ms=state.timeout_ms,
+        fetch_max_wait_ms=min(500, state.timeout_ms),
     )
     try:
         with named_server(state):
@@ -200,14 +193,13 @@ def consumer(state: State) -> Iterator[Consumer]:
 @contextmanager
 def producer(state: State, compression: str) -> Iterator[Producer]:
     """A producer that gives a record up --timeout after its send; the end of the block flushes."""
-    timeout_ms = _whole_ms(state.timeout_s)
     client = Producer(
         state.server,
         compression=compression,
         buffer_memory_bytes=PRODUCER_BUFFER_BYTES,
-        max_block_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
+        max_block_ms=state.timeout_ms,
+        delivery_timeout_ms=state.timeout_ms,
+        request_timeout_ms=state.timeout_ms,
     )
     with named_server(state), client:
         yield client

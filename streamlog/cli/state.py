@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from streamlog.cli.addresses import server_option
 
 SERVER_DEFAULT = "127.0.0.1:9644"
 TIMEOUT_S_DEFAULT = 30.0
+TIMEOUT_S_MAX = 2_000_000.0
+"""23 days; `inf` means that, too. In milliseconds it is within an int32, as the clients want it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,6 +28,10 @@ class State:
     timeout_s: float = TIMEOUT_S_DEFAULT
     is_timeout_given: bool = False
     """The user gave the time limit: the command waits as long for a node that starts."""
+
+    @property
+    def timeout_ms(self) -> int:
+        return int(self.timeout_s * 1000)
 
 
 def state_of(ctx: click.Context) -> State:
@@ -45,7 +52,9 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 def _keep_timeout(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE:
         state_of(ctx).is_timeout_given = True
-    return float(_keep(ctx, param, value))
+    if math.isnan(value):
+        raise click.BadParameter(f"{value} is no number of seconds", ctx=ctx, param=param)
+    return float(_keep(ctx, param, min(value, TIMEOUT_S_MAX)))
 
 
 json_option = click.option(

@@ -259,3 +259,30 @@ def test_from_the_last_records_and_from_a_moment(run: Command) -> None:
     assert run(*read, "-10m").stdout == b"1\n2\n3\n"
     assert run(*read, "2020-01-01").stdout == b"1\n2\n3\n"
     assert run(*read, "2120-01-01T00:00:00Z").stdout == b""
+
+
+def test_a_signal_that_the_parent_made_the_command_ignore_ends_nothing(
+    done: Done, environment: dict[str, str]
+) -> None:
+    """As `nohup` does, so that the command outlives its terminal."""
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *COMMAND, "produce", "outlives"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        bufsize=0,
+    )
+    write_and_await(process, done, "outlives")
+    process.send_signal(signal.SIGHUP)
+    _, stderr = process.communicate(b"later\n", timeout=WAIT_S)
+    assert (process.returncode, stderr) == (0, b"")
+    assert done("consume", "outlives", "--until-end") == b"line\nlater\n"
+
+
+def test_a_count_that_is_reached_before_a_bad_batch_is_no_failure(
+    run: Command, bad_batch: Callable[[str], None]
+) -> None:
+    run("produce", "enough", stdin=b"one\ntwo\n")
+    bad_batch("enough")
+    ended = run("consume", "enough", "--count", 2)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"one\ntwo\n", b"")

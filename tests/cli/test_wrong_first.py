@@ -37,6 +37,9 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
     [
         ("--server https://x status", "TLS is not there yet"),
         ("status --server x:y", "'y' is not a port"),
+        ("status --server a..b:9644", "'a..b:9644' is not HOST:PORT"),
+        ("status --timeout nan", "nan is no number of seconds"),
+        (f"consume t --from {'1' * 5000}", "is none of: earliest, latest"),
         ("dev --listen 9644", "'9644' is not HOST:PORT"),
         ("dev --http-listen a:b", "'b' is not a port"),
         ("serve --listen http://x:1 --data d", "--listen"),
@@ -85,3 +88,10 @@ def test_a_server_may_be_given_as_a_url_or_without_its_port(run: Command) -> Non
     plain = run("status", "--json").stdout
     server = main.json.loads(plain)["server"]  # type: ignore[attr-defined]
     assert run("--server", f"http://{server}/", "status").returncode == 0
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e300", "1e9"])
+def test_a_time_limit_may_be_as_long_as_wanted(run: Command, seconds: str) -> None:
+    for command in ("produce t", "topic list", "kv list", "stream list", "consume t --count 0"):
+        ended = run(*command.split(), "--timeout", seconds)
+        assert ended.returncode == 0, ended.stderr

@@ -13,8 +13,6 @@ from streamlog.errors import InvalidRecord, StreamlogError
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-CLOSE_S = 0.0
-
 
 class SeparatorMissing(InvalidRecord):
     """Line `line` has no separator between key and value; the lines before it were sent."""

@@ -157,6 +157,9 @@ class RecordCopy:
             raise unreadable(error, "consume") from error
         self._tell_skipped()
         for batch in batches:
+            if self._room == 0:
+                # What follows is not wanted, and so need not be decodable.
+                break
             tp = (batch.topic, batch.partition)
             if self._unfinished is not None and tp not in self._unfinished:
                 continue
