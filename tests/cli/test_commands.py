@@ -199,9 +199,9 @@ def test_a_partition_can_be_chosen(done: Done) -> None:
 
 
 def test_streams_below_topics(done: Done) -> None:
-    made = _json(done, "stream", "create", "--tag", "kind=test")
-    stream = made["stream_id"]
-    assert made["tags"] == {"kind": "test"}
+    created = _json(done, "stream", "create", "--tag", "kind=test")
+    stream = created["stream_id"]
+    assert created["tags"] == {"kind": "test"}
     payload = b"\x00\xffone\n\r\n"
     assert _json(done, "stream", "append", stream, stdin=payload) == {
         "base_offset": 0,
@@ -251,10 +251,10 @@ def test_a_fencing_token_refuses_appends_with_another_token(run: Command, done: 
     done("stream", "append", stream, "--fencing-token", "", stdin=b" three")
     assert done("stream", "fetch", stream) == b"one two three"
     wrong = (("hex:0", "pairs of hex digits"), ("x" * 65, "at most 64 bytes"), ("", "clear-token"))
-    for token, told in wrong:
+    for token, reason in wrong:
         ended = run("stream", "set-token", stream, token)
         assert ended.returncode == 2
-        assert told in ended.stderr.decode()
+        assert reason in ended.stderr.decode()
 
 
 def test_small_values_under_names(run: Command, done: Done) -> None:

@@ -84,12 +84,12 @@ def test_a_node_that_falls_silent_is_named_within_the_time_limit(
     assert reading.stdout is not None
     assert reading.stdout.readline() == b"line\n"
     with silent(node):
-        _, said_by_producer = producing.communicate(b"lost\n", timeout=WAIT_S)
-        _, said_by_reader = reading.communicate(timeout=WAIT_S)
+        _, producer_stderr = producing.communicate(b"lost\n", timeout=WAIT_S)
+        _, reader_stderr = reading.communicate(timeout=WAIT_S)
     assert (producing.returncode, reading.returncode) == (1, 1)
-    assert node.server.encode() in said_by_producer
-    assert b"the first 1 lines are stored; 1 more were sent, and each" in said_by_producer
-    assert f"{node.server} has not answered for".encode() in said_by_reader
+    assert node.server.encode() in producer_stderr
+    assert b"the first 1 lines are stored; 1 more were sent, and each" in producer_stderr
+    assert f"{node.server} has not answered for".encode() in reader_stderr
 
 
 def test_a_paused_node_is_reported_and_the_command_goes_on_afterwards(
@@ -106,8 +106,8 @@ def test_a_paused_node_is_reported_and_the_command_goes_on_afterwards(
     assert producing.stderr is not None
     with silent(node):
         producing.stdin.write(b"late\n")
-        told = f"{node.server} has not answered for 3 s; the lines sent are given up after 30 s"
-        assert told.encode() in producing.stderr.readline()
+        warning = f"{node.server} has not answered for 3 s; the lines sent are given up after 30 s"
+        assert warning.encode() in producing.stderr.readline()
         assert f"{node.server} does not answer; trying".encode() in reading.stderr.readline()
     producing.communicate(timeout=WAIT_S)
     assert producing.returncode == 0
@@ -142,8 +142,8 @@ def test_a_command_says_that_the_node_takes_connections_and_is_silent(
     with silent(node):
         ended = run(*words, "--timeout", "0.8")
     assert ended.returncode == 1
-    told = f"{node.server} takes connections and has not answered for 0.1 s; waiting up to 0.8 s"
-    assert ended.stderr.decode().startswith(told)
+    warning = f"{node.server} takes connections and has not answered for 0.1 s; waiting up to 0.8 s"
+    assert ended.stderr.decode().startswith(warning)
     assert b"was not reached within 0.8 s" in ended.stderr
     assert run(*words, "--timeout", "5").stderr.count(b"has not answered") == 0
 
@@ -241,8 +241,8 @@ def test_log_dump_goes_on_behind_a_bad_batch(
 
 
 def test_headers_go_in_and_come_out(run: Command, node: NodeProcess) -> None:
-    given = ("--header", "trace=7", "--header", "trace=8", "--header", "null")
-    run("produce", "headed", "--key-separator", ":", *given, stdin=b"k:v\nk:w\n")
+    headers = ("--header", "trace=7", "--header", "trace=8", "--header", "null")
+    run("produce", "headed", "--key-separator", ":", *headers, stdin=b"k:v\nk:w\n")
     shown = run("consume", "headed", "--until-end", "--format", r"%p %o %k %s %h\n").stdout
     assert shown == b"0 0 k v trace=7,trace=8,null\n0 1 k w trace=7,trace=8,null\n"
     with Consumer(node.server) as consumer:

@@ -65,9 +65,9 @@ class WellNode:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(record_copy, "now_s", lambda: made.now_s)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(record_copy, "now_s", lambda: clock.now_s)
+    return clock
 
 
 def copy_of(

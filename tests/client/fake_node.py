@@ -71,13 +71,13 @@ class Partition:
             raise MessageTooLarge("too large", size_bytes=len(data), max_bytes=batch_bytes_max)
         if len(data) > segment_bytes:
             raise RecordListTooLarge("too large", size_bytes=len(data), max_bytes=segment_bytes)
-        (found,) = scan(data)
-        header = found.header
+        (batch,) = scan(data)
+        header = batch.header
         if header.producer_id >= 0:
             base = self._check_sequence(header)
             if base is not None:
                 return base, True
-        parts = placed(found.view, self.next_offset, 0)
+        parts = placed(batch.view, self.next_offset, 0)
         base = self.next_offset
         self.next_offset += header.record_count
         self.batches.append((header._replace(base_offset=base), b"".join(parts)))
@@ -209,8 +209,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 )
                 continue
             out.topic_id = self.topics[name].topic_id
-            for number, one in enumerate(self.topics[name].partitions):
-                out.partitions.add(partition=number, log_end_offset=one.next_offset)
+            for number, partition in enumerate(self.topics[name].partitions):
+                out.partitions.add(partition=number, log_end_offset=partition.next_offset)
         return response
 
     def ListTopics(self, request: Any, context: Any) -> Any:
@@ -241,14 +241,14 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     # -- LogService
 
     def InitProducerId(self, request: Any, context: Any) -> Any:
-        given = request.producer_id if request.HasField("producer_id") else None
+        producer_id = request.producer_id if request.HasField("producer_id") else None
         epoch = request.producer_epoch if request.HasField("producer_epoch") else None
         self.id_requests.append((producer_id, epoch))
         self.hold_ids.wait(30)
         if self.id_error is not None:
             _abort(context, self.id_error)
-        if given is not None and epoch is not None:
-            return log_pb2.InitProducerIdResponse(producer_id=given, producer_epoch=epoch + 1)
+        if producer_id is not None and epoch is not None:
+            return log_pb2.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch + 1)
         self._next_producer_id += 1
         return log_pb2.InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
 
@@ -306,18 +306,18 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         return response
 
     def store_part(self, topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
-        found = self.topics.get(topic)
-        if found is None:
+        stored_topic = self.topics.get(topic)
+        if stored_topic is None:
             raise UnknownTopicOrPartition(f"no topic {topic}", topic=topic)
         self._check_id(topic, topic_id)
-        if part.partition >= len(found.partitions):
+        if part.partition >= len(stored_topic.partitions):
             raise UnknownTopicOrPartition(f"no partition {part.partition}", topic=topic)
         with self.changed:
-            stored = found.partitions[part.partition].append(
-                part.record_batches, found.batch_bytes_max, found.segment_bytes
+            stored = stored_topic.partitions[part.partition].append(
+                part.record_batches, stored_topic.batch_bytes_max, stored_topic.segment_bytes
             )
             if not self._keep:
-                found.partitions[part.partition].batches.clear()
+                stored_topic.partitions[part.partition].batches.clear()
             self.changed.notify_all()
             return stored  # type: ignore[no-any-return]
 
@@ -425,13 +425,13 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         return response
 
 
-def _abort(context: Any, error: StreamlogError) -> None:
-    status = to_status(error)
-    context.set_trailing_metadata(status.trailers)
-    context.abort(status.code, status.message)
 async def until(condition: Callable[[], bool]) -> None:
     """Returns once the node, whose threads tell the test's event loop nothing, has come so far."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 
+def _abort(context: Any, error: StreamlogError) -> None:
+    status = to_status(error)
+    context.set_trailing_metadata(status.trailers)
+    context.abort(status.code, status.message)

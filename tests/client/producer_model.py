@@ -51,16 +51,16 @@ class ModelPartition:
 
     def append(self, data: bytes) -> tuple[int, int]:
         """(offset, batches that must be durable for the answer). Errors: as of `check`."""
-        (found,) = scan(data)
-        original = self.producers.check(found.header, 0)
+        (batch,) = scan(data)
+        original = self.producers.check(batch.header, 0)
         if original is not None:
             return original.base_offset, len(self.batches)
         self.batches.append(data)
         return self._account(data), len(self.batches)
 
     def _account(self, data: bytes) -> int:
-        (found,) = scan(data)
-        header, base = found.header, self.end_offset
+        (batch,) = scan(data)
+        header, base = batch.header, self.end_offset
         metadata = BatchMetadata.of(header, leader_epoch=0, append_time_ms=0, max_timestamp_ms=0)
         self.producers.account(base, header.record_count, metadata)
         self.end_offset += header.record_count
@@ -215,11 +215,11 @@ class ProducerModel:
         out = log_pb2.ProduceStreamAnswer(correlation_id=answer.correlation_id)
         topic = out.response.topics.add(topic=TOPIC)
         for partition, _, result in answer.results:
-            told = topic.partitions.add(partition=partition)
+            part = topic.partitions.add(partition=partition)
             if isinstance(result, StreamlogError):
-                told.error.CopyFrom(to_proto(result))
+                part.error.CopyFrom(to_proto(result))
             else:
-                told.base_offset = result
+                part.base_offset = result
         self.core.answered([out], self.now)
 
     def make_durable(self) -> None:
@@ -244,15 +244,15 @@ class ProducerModel:
         if self.asking is None:
             self.asking = self.core.identity_request(self.now)
             return
-        asked, self.asking = self.asking, None
+        identity, self.asking = self.asking, None
         if self.refuse_next is None and self.random.random() < 0.2:
             errors = (Unavailable("lost"), Internal("broken off"))
             self.core.identity_refused(self.random.choice(errors), self.now)
-        elif asked.producer_id < 0:
+        elif identity.producer_id < 0:
             self.next_id += 1
             self.core.identity_granted(ProducerIdentity(self.next_id, 0))
         else:
-            self.core.identity_granted(ProducerIdentity(asked.producer_id, asked.epoch + 1))
+            self.core.identity_granted(ProducerIdentity(identity.producer_id, identity.epoch + 1))
 
     def pass_time(self, seconds: float = 0.0) -> None:
         self.now += seconds or self.random.choice((0.001, 0.01, 0.1, 0.3))

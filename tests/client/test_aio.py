@@ -43,20 +43,20 @@ def test_produce_and_consume(node: FakeNode) -> None:
 
     async def main() -> None:
         async with Producer(node.server, batch_size_bytes=4096) as producer:
-            told: list[object] = []
+            reports: list[object] = []
             first = await producer.send(
                 "t",
                 b"v",
                 key=b"k",
-                on_delivery=lambda metadata, error: told.append((metadata, error)),
+                on_delivery=lambda metadata, error: reports.append((metadata, error)),
             )
             metadata = await first
-            assert told == [(metadata, None)]
+            assert reports == [(metadata, None)]
             assert first.done()
             assert await first.exception() is None
             sent = await producer.send_many("t", values, [value[-1:] for value in values])
-            assert sum(found.record_count for found in await sent) == len(sent) == 3000
-            places = [found async for found in sent]
+            assert sum(run.record_count for run in await sent) == len(sent) == 3000
+            places = [metadata async for metadata in sent]
         stored = [node.values("t", partition) for partition in range(3)]
         for value, place in zip(values, places, strict=True):
             assert stored[place.partition][place.offset] == value
@@ -64,12 +64,12 @@ def test_produce_and_consume(node: FakeNode) -> None:
             await producer.send("t", b"v")
         async with Consumer(node.server) as consumer:
             await consumer.subscribe(["t"])
-            found = []
+            records = []
             async for record in consumer:
-                found.append(record)
-                if len(found) == 3001:
+                records.append(record)
+                if len(records) == 3001:
                     break
-            assert sorted(record.value or b"" for record in found) == sorted([*values, b"v"])
+            assert sorted(record.value or b"" for record in records) == sorted([*values, b"v"])
             ends = await consumer.end_offsets([("t", 0), ("t", 1), ("t", 2)])
             for (topic, partition), end in ends.items():
                 assert await consumer.position(topic, partition) == end

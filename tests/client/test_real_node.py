@@ -96,24 +96,24 @@ def test_a_refused_batch_does_not_stop_the_sequence(server: str) -> None:
 
 def test_streams(server: str) -> None:
     with Streams(server) as streams:
-        made = streams.create(tags={"a": "b"})
-        first = streams.append(made.stream_id, b"one", 3, base_timestamp_ms=7, attributes=b"x")
+        stream = streams.create(tags={"a": "b"})
+        first = streams.append(stream.stream_id, b"one", 3, base_timestamp_ms=7, attributes=b"x")
         assert (first.base_offset, first.end_offset) == (0, 3)
         with pytest.raises(OffsetConflict) as caught:
-            streams.append(made.stream_id, b"late", expected_next_offset=0)
+            streams.append(stream.stream_id, b"late", expected_next_offset=0)
         assert caught.value.actual == 3
-        results = list(streams.append_many(made.stream_id, [Append(b"two"), b"three"] * 100))
+        results = list(streams.append_many(stream.stream_id, [Append(b"two"), b"three"] * 100))
         assert [result.base_offset for result in results] == list(range(3, 203))
-        fetched = streams.fetch(made.stream_id, 0)
+        fetched = streams.fetch(stream.stream_id, 0)
         assert fetched.batches[0] == (0, 3, 7, b"one", b"x")
-        batches = list(streams.read(made.stream_id, 0, end_offset=203))
+        batches = list(streams.read(stream.stream_id, 0, end_offset=203))
         assert [batch.payload for batch in batches] == [b"one", *[b"two", b"three"] * 100]
-        assert streams.trim(made.stream_id, 10) == 10
-        assert streams.describe(made.stream_id).start_offset == 10
-        assert made.stream_id in [info.stream_id for info in streams.list()]
-        streams.delete(made.stream_id)
+        assert streams.trim(stream.stream_id, 10) == 10
+        assert streams.describe(stream.stream_id).start_offset == 10
+        assert stream.stream_id in [info.stream_id for info in streams.list()]
+        streams.delete(stream.stream_id)
         with pytest.raises(StreamNotFound):
-            streams.describe(made.stream_id)
+            streams.describe(stream.stream_id)
 
 
 def test_a_fencing_token(server: str) -> None:
@@ -154,8 +154,12 @@ def test_kv(server: str) -> None:
         assert kv.delete(b"k1") == again
         assert kv.delete(b"k1") is None
         assert kv.get(b"k1") is None
-        seen = [next(changes) for _ in range(3)]
-        assert [change.value and change.value.data for change in seen] == [b"v1", b"v2", None]
+        first_changes = [next(changes) for _ in range(3)]
+        assert [change.value and change.value.data for change in first_changes] == [
+            b"v1",
+            b"v2",
+            None,
+        ]
         with pytest.raises(StreamlogError):
             kv.put(b"k", b"v", namespace="_engine")
 
@@ -178,16 +182,18 @@ def test_asyncio(server: str) -> None:
                 if read == 1000:
                     break
         async with aio.Streams(server) as streams:
-            made = await streams.create()
-            await asyncio.gather(*(streams.append(made.stream_id, b"x") for _ in range(50)))
-            results = [result async for result in streams.append_many(made.stream_id, [b"y"] * 100)]
+            stream = await streams.create()
+            await asyncio.gather(*(streams.append(stream.stream_id, b"x") for _ in range(50)))
+            results = [
+                result async for result in streams.append_many(stream.stream_id, [b"y"] * 100)
+            ]
             assert results[-1].end_offset == 150
             with pytest.raises(OffsetConflict):
-                await streams.append(made.stream_id, b"z", expected_next_offset=1)
-            batches = [batch async for batch in streams.read(made.stream_id, 0, end_offset=150)]
+                await streams.append(stream.stream_id, b"z", expected_next_offset=1)
+            batches = [batch async for batch in streams.read(stream.stream_id, 0, end_offset=150)]
             assert [batch.payload for batch in batches] == [b"x"] * 50 + [b"y"] * 100
-            assert made.stream_id in [info.stream_id async for info in streams.list()]
-            await streams.delete(made.stream_id)
+            assert stream.stream_id in [info.stream_id async for info in streams.list()]
+            await streams.delete(stream.stream_id)
         async with aio.KV(server) as kv:
             changes = await kv.watch(prefix=b"aio")
             await kv.put(b"aio", b"v")

@@ -63,10 +63,10 @@ def test_stage_commit_status_and_abort(server: str) -> None:
         admin.create_topic("one", 2)
         assert writer.status().last_epoch is None
         objects = writer.stage("0-0", {("one", 0): encoded(b"a", b"b"), ("one", 1): encoded(b"c")})
-        (one,) = objects
-        assert one.parts[0][:3] == ("one", 0, 2)
+        (staged,) = objects
+        assert staged.parts[0][:3] == ("one", 0, 2)
         assert writer.stage("0-0", {("one", 0): encoded(b"a", b"b")}) == [
-            StagedObject("job-1", "0-0#0", one.object_id, one.expires_ms, one.parts[:1])
+            StagedObject("job-1", "0-0#0", staged.object_id, staged.expires_ms, staged.parts[:1])
         ]
         loser = writer.stage("0-1", {("one", 0): encoded(b"a", b"b")})
         assert contents(server, "one", 2) == {0: [], 1: []}

@@ -43,8 +43,8 @@ def test_a_program_ends_with_clients_unclosed_and_says_what_is_unsent(node: Fake
         [sys.executable, "-c", UNCLOSED, node.server], capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
-    told = [line for line in run.stderr.splitlines() if "never closed" in line]
-    assert sorted(line.split("and ")[1].split(" of")[0] for line in told) == ["3", "7"]
+    warnings = [line for line in run.stderr.splitlines() if "never closed" in line]
+    assert sorted(line.split("and ")[1].split(" of")[0] for line in warnings) == ["3", "7"]
 
 
 @pytest.mark.parametrize("linger_ms", [0, 600_000])

@@ -94,31 +94,31 @@ def test_the_records_before_a_bad_batch_are_returned_in_asyncio(node: FakeNode) 
 
 def test_iteration_ends_at_a_bad_batch_and_goes_on_behind_it(node: FakeNode) -> None:
     five_good_one_bad_three_good(node)
-    seen: list[bytes | None] = []
+    values: list[bytes | None] = []
 
     async def main() -> None:
         async with aio.Consumer(node.server) as consumer:
             await consumer.assign([("t", 0)])
             with contextlib.suppress(CorruptMessage):
                 async for record in consumer:
-                    seen.append(record.value)
-            assert len(seen) == 5
+                    values.append(record.value)
+            assert len(values) == 5
             await consumer.seek("t", 0, 6)
             async for record in consumer:
-                seen.append(record.value)
-                if len(seen) == 8:
+                values.append(record.value)
+                if len(values) == 8:
                     return
 
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0)])
         with pytest.raises(CorruptMessage):
-            seen.extend(record.value for record in consumer)
-        assert seen == [b"%d" % n for n in range(5)]
+            values.extend(record.value for record in consumer)
+        assert values == [b"%d" % n for n in range(5)]
         consumer.seek("t", 0, 6)
         assert next(iter(consumer)).value == b"6"
-    seen.clear()
+    values.clear()
     asyncio.run(main())
-    assert seen == [b"%d" % n for n in range(9) if n != 5]
+    assert values == [b"%d" % n for n in range(9) if n != 5]
 
 
 def test_a_seek_into_a_bad_batch_raises_its_error(node: FakeNode) -> None:
@@ -261,9 +261,9 @@ def test_few_records_of_a_large_batch_exist_at_a_time(
     take = records.DecodedBatch.take
 
     def counted(decoded: records.DecodedBatch, count: int) -> list[ConsumerRecord]:
-        taken = take(decoded, count)
-        windows.append(len(taken))
-        return taken
+        window = take(decoded, count)
+        windows.append(len(window))
+        return window
 
     monkeypatch.setattr(records.DecodedBatch, "take", counted)
     with Consumer(node.server) as consumer:

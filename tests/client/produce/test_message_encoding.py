@@ -18,10 +18,10 @@ TIMEOUT_MS = 1000
 @pytest.fixture
 def core() -> ProducerCore:
     settings = ProducerSettings(idempotence=False, linger_ms=0, delivery_timeout_ms=TIMEOUT_MS)
-    made = ProducerCore(settings)
-    topic = made.accumulator.update_topic("t", TopicMetadata(1, topic_id="old"), NOW_S)
-    made.append(topic, None, (1, b"key", b"value", []), NOW_S)
-    return made
+    core = ProducerCore(settings)
+    topic = core.accumulator.update_topic("t", TopicMetadata(1, topic_id="old"), NOW_S)
+    core.append(topic, None, (1, b"key", b"value", []), NOW_S)
+    return core
 
 
 def produced(message: bytes) -> tuple[str, list[bytes | None]]:

@@ -126,40 +126,40 @@ def test_exit_in_a_callback_ends_no_thread_of_the_producer(
     node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.create("t")
-    told: list[int] = []
+    offsets: list[int] = []
 
     def leave(*_: object) -> None:
         raise SystemExit(3)
 
     with Producer(node.server, linger_ms=0) as producer:
         producer.send("t", b"1", on_delivery=leave)
-        producer.send("t", b"2", on_delivery=lambda at, _: told.append(at.offset if at else -1))
+        producer.send("t", b"2", on_delivery=lambda at, _: offsets.append(at.offset if at else -1))
         producer.flush(WAIT_S)
         assert producer.send("t", b"3").result(WAIT_S).offset == 2
-    assert told == [1]
+    assert offsets == [1]
     assert "raised SystemExit(3)" in caplog.text
 
 
 def test_exit_in_a_callback_that_closing_runs_reaches_the_caller_of_close(node: FakeNode) -> None:
     node.create("t")
     node.hold.clear()
-    told: list[str] = []
+    callbacks: list[str] = []
 
     def leave(*_: object) -> None:
         raise SystemExit(3)
 
     producer = Producer(node.server)
     producer.send("t", b"1", on_delivery=leave)
-    last = producer.send("t", b"2", on_delivery=lambda *_: told.append("second"))
+    last = producer.send("t", b"2", on_delivery=lambda *_: callbacks.append("second"))
     with pytest.raises(SystemExit):
         producer.close(0)
-    assert told == ["second"]
+    assert callbacks == ["second"]
     assert isinstance(last.exception(0), (Closed, StreamlogError))
 
 
 def test_exit_in_an_asyncio_callback_ends_the_program_after_all_callbacks(node: FakeNode) -> None:
     node.create("t")
-    told: list[str] = []
+    callbacks: list[str] = []
 
     def leave(*_: object) -> None:
         raise SystemExit(3)
@@ -167,13 +167,13 @@ def test_exit_in_an_asyncio_callback_ends_the_program_after_all_callbacks(node: 
     async def main() -> None:
         async with aio.Producer(node.server, linger_ms=0) as producer:
             await producer.send("t", b"1", on_delivery=leave)
-            await producer.send("t", b"2", on_delivery=lambda *_: told.append("second"))
+            await producer.send("t", b"2", on_delivery=lambda *_: callbacks.append("second"))
             await producer.flush(WAIT_S)
             await asyncio.Event().wait()
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
-    assert told == ["second"]
+    assert callbacks == ["second"]
 
 
 def test_close_in_a_callback_returns_and_what_was_sent_is_stored(node: FakeNode) -> None:
@@ -206,7 +206,7 @@ def test_close_in_a_callback_returns_and_what_was_sent_is_stored(node: FakeNode)
 
 def test_a_send_in_a_callback_does_not_wait_for_room(node: FakeNode) -> None:
     node.create("t")
-    words: list[Overloaded] = []
+    refusals: list[Overloaded] = []
 
     with Producer(
         node.server, linger_ms=0, buffer_memory_bytes=4096, batch_size_bytes=2048
@@ -217,12 +217,12 @@ def test_a_send_in_a_callback_does_not_wait_for_room(node: FakeNode) -> None:
                 for _number in range(1000):
                     producer.send("t", b"y" * 1500)
             except Overloaded as error:
-                words.append(error)
+                refusals.append(error)
 
         producer.send("t", b"first", on_delivery=more).result(WAIT_S)
         producer.flush(WAIT_S)
         producer.send("t", b"last").result(WAIT_S)
-    assert "a delivery callback cannot wait for room" in str(words[0])
+    assert "a delivery callback cannot wait for room" in str(refusals[0])
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone(
@@ -343,10 +343,10 @@ def in_child(use):
     pid = os.fork()
     if pid == 0:
         try:
-            said = repr(use())
+            outcome = repr(use())
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
+            outcome = f"{type(error).__name__}: {error}"
+        os.write(write, outcome.encode())
         os._exit(0)
     os.close(write)
     ready, _, _ = select.select([read], [], [], WAIT_S)
@@ -391,12 +391,12 @@ def test_clients_used_after_a_fork_say_so(node: FakeNode) -> None:
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    words = run.stdout.splitlines()
-    assert len(words) == 10
-    for line in words[:8]:
+    outcomes = run.stdout.splitlines()
+    assert len(outcomes) == 10
+    for line in outcomes[:8]:
         assert "this client was made before the process was forked" in line
         assert line.startswith("Invalid: ")
-    assert words[8:] == ["None", "None"]
+    assert outcomes[8:] == ["None", "None"]
     assert node.values("t") == [b"parent", b"under way", b"parent again"]
 
 

@@ -30,7 +30,7 @@ def test_murmur2_as_kafka_has_it(key: bytes, expected: int) -> None:
 def test_the_sticky_partition_changes_to_any_other_alike() -> None:
     choose = random.Random(1).randrange
     for current in range(4):
-        seen = Counter(next_sticky(current, 4, choose) for _ in range(3000))
-        assert set(seen) == {0, 1, 2, 3} - {current}
-        assert min(seen.values()) > 800
+        counts = Counter(next_sticky(current, 4, choose) for _ in range(3000))
+        assert set(counts) == {0, 1, 2, 3} - {current}
+        assert min(counts.values()) > 800
     assert next_sticky(0, 1, choose) == 0

@@ -79,25 +79,25 @@ def test_send_many_gives_runs_and_metadata_in_input_order(node: FakeNode) -> Non
 
 def test_callbacks_come_once_each(node: FakeNode) -> None:
     node.create("t")
-    told: list[tuple[int, StreamlogError | None]] = []
+    reports: list[tuple[int, StreamlogError | None]] = []
     many = threading.Event()
     with Producer(node.server) as producer:
         views = [
             producer.send(
                 "t",
                 b"v",
-                on_delivery=lambda metadata, error: told.append(
+                on_delivery=lambda metadata, error: reports.append(
                     (-1 if metadata is None else metadata.offset, error)
                 ),
             )
             for _ in range(100)
         ]
-        views[3].add_done_callback(lambda view: told.append((-3, view.exception())))
+        views[3].add_done_callback(lambda view: reports.append((-3, view.exception())))
         producer.send_many("t", [b"a", b"b"]).add_done_callback(lambda _: many.set())
         producer.flush(WAIT_S)
-        views[4].add_done_callback(lambda view: told.append((-4, view.exception())))
+        views[4].add_done_callback(lambda view: reports.append((-4, view.exception())))
     assert many.wait(WAIT_S)
-    assert sorted(told) == [(-4, None), (-3, None), *((n, None) for n in range(100))]
+    assert sorted(reports) == [(-4, None), (-3, None), *((n, None) for n in range(100))]
 
 
 def test_a_callback_that_waits_is_refused_and_hangs_nothing(node: FakeNode) -> None:
@@ -168,16 +168,16 @@ def test_compression(node: FakeNode, compression: str) -> None:
 
 def test_own_partitioner(node: FakeNode) -> None:
     node.create("t", 3)
-    asked: list[tuple[str, object, int]] = []
+    partitioner_calls: list[tuple[str, object, int]] = []
 
     def choose(topic: str, key: object, partitions: int) -> int:
-        asked.append((topic, key, partitions))
+        partitioner_calls.append((topic, key, partitions))
         return 2
 
     with Producer(node.server, partitioner=choose) as producer:
         assert producer.send("t", b"v", key=b"k").result(WAIT_S).partition == 2
         assert [metadata.partition for metadata in producer.send_many("t", [b"a", b"b"])] == [2, 2]
-    assert asked == [("t", b"k", 3), ("t", None, 3), ("t", None, 3)]
+    assert partitioner_calls == [("t", b"k", 3), ("t", None, 3), ("t", None, 3)]
 
 
 def test_bad_calls_take_nothing(node: FakeNode) -> None:
@@ -242,11 +242,11 @@ def test_a_batch_the_server_refuses_fails_alone(node: FakeNode) -> None:
 def test_a_refused_batch_among_others_under_way(node: FakeNode) -> None:
     node.create("t")
     values = [b"%04d" % number for number in range(64)]
-    seen = [0]
+    requests = [0]
 
     def refuse(_topic: str, _partition: int) -> StreamlogError | None:
-        seen[0] += 1
-        return Unauthorized("not you") if seen[0] in (2, 9) else None
+        requests[0] += 1
+        return Unauthorized("not you") if requests[0] in (2, 9) else None
 
     node.refusal = refuse
     with Producer(node.server, batch_size_bytes=128, batch_size_max_bytes=128) as producer:
@@ -372,9 +372,9 @@ def test_new_partitions_are_found(node: FakeNode) -> None:
     with Producer(node.server, metadata_max_age_ms=1, batch_size_bytes=128) as producer:
         producer.send("t", b"v").result(WAIT_S)
         node.create("t", 2)
-        seen = set()
+        partitions = set()
         for _ in range(500):
-            seen.add(producer.send("t", b"v").result(WAIT_S).partition)
-            if len(seen) == 2:
+            partitions.add(producer.send("t", b"v").result(WAIT_S).partition)
+            if len(partitions) == 2:
                 break
-        assert seen == {0, 1}
+        assert partitions == {0, 1}

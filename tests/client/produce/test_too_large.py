@@ -47,14 +47,14 @@ def test_a_batch_that_is_refused_for_its_size_is_stored_in_parts(
     node.create("t")
     noise = random.Random(7)
     values = [b"%03d" % number + noise.randbytes(97) for number in range(200)]
-    told: list[int] = []
+    offsets: list[int] = []
     with Producer(node.server, linger_ms=10_000, compression=compression) as producer:
         producer.send("t", b"before")
         producer.flush(WAIT_S)
         lower(node, "t", limits)
         sent = [
             producer.send(
-                "t", value, on_delivery=lambda at, _: told.append(at.offset if at else -1)
+                "t", value, on_delivery=lambda at, _: offsets.append(at.offset if at else -1)
             )
             for value in values[:100]
         ]
@@ -66,7 +66,7 @@ def test_a_batch_that_is_refused_for_its_size_is_stored_in_parts(
         assert producer.metrics()["buffered_bytes"] == 0
         assert producer.metrics()["producer_epoch"] == 0
     assert node.values("t") == [b"before", *values]
-    assert told == list(range(1, 101))
+    assert offsets == list(range(1, 101))
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -150,16 +150,18 @@ def test_splitting_among_faults_neither_loses_nor_doubles_nor_reorders(
         stored = node.values("t", partition)[1:]
         assert stored == sorted(stored)
         assert len(set(stored)) == len(stored)
-        known = [one for number, one in enumerate(outcomes) if number % 2 == partition]
-        mine = values[partition::2]
-        told = [value for value, error in zip(mine, known, strict=True) if error is None]
-        assert set(told) <= set(stored)
-        sure = [
+        errors = [error for number, error in enumerate(outcomes) if number % 2 == partition]
+        sent_values = values[partition::2]
+        acknowledged = [
+            value for value, error in zip(sent_values, errors, strict=True) if error is None
+        ]
+        assert set(acknowledged) <= set(stored)
+        refused = [
             value
-            for value, error in zip(mine, known, strict=True)
+            for value, error in zip(sent_values, errors, strict=True)
             if error is not None and error.has_no_side_effects
         ]
-        assert not set(sure) & set(stored)
+        assert not set(refused) & set(stored)
     # Only what an earlier attempt may have stored is not sent again in parts.
     assert all(error is None or not error.has_no_side_effects for error in outcomes)
 

@@ -28,20 +28,20 @@ class RefreshSeen:
 def test_a_refresh_that_fails_leaves_a_guess_a_guess(node: FakeNode) -> None:
     for number in range(10):
         node.create(f"t{number}", batch_bytes_max=4 << 20)
-    seen = RefreshSeen()
+    failure_filter = RefreshSeen()
     logger = logging.getLogger("streamlog.client.produce.sender")
-    logger.addFilter(seen)
+    logger.addFilter(failure_filter)
     try:
         with Producer(node.server, linger_ms=0, metadata_max_age_ms=1) as producer:
             for number in range(10):
                 producer.send(f"t{number}", b"v").result(WAIT_S)
             node.list_topics_error = Invalid("refused on command")
-            while not seen.failed.wait(0.01):
+            while not failure_filter.failed.wait(0.01):
                 producer.send("t9", b"v").result(WAIT_S)
             node.list_topics_error = None
             assert producer.send("t9", b"x" * 2_000_000).result(WAIT_S).offset > 0
     finally:
-        logger.removeFilter(seen)
+        logger.removeFilter(failure_filter)
 
 
 def test_an_old_answer_about_a_topic_takes_no_partition_away(node: FakeNode) -> None:
@@ -50,8 +50,8 @@ def test_an_old_answer_about_a_topic_takes_no_partition_away(node: FakeNode) -> 
         producer.send("t", b"0", partition=1).result(WAIT_S)
         both = node.topics["t"].partitions
         node.topics["t"].partitions = both[:1]
-        asked = node.calls.count("DescribeConfigs")
-        while node.calls.count("DescribeConfigs") < asked + 2:
+        look_ups = node.calls.count("DescribeConfigs")
+        while node.calls.count("DescribeConfigs") < look_ups + 2:
             producer.send("t", b"v", partition=0).result(WAIT_S)
         node.topics["t"].partitions = both
         assert producer.send("t", b"1", partition=1).result(WAIT_S).offset == 1

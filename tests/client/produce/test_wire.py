@@ -16,13 +16,13 @@ parts = st.lists(
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2]), st.integers(0, 2**31 - 1), parts)
 def test_protobuf_parses_the_hand_written_envelope(
-    correlation_id: int, acks: int, timeout_ms: int, given: list[tuple[str, str, int, bytes]]
+    correlation_id: int, acks: int, timeout_ms: int, parts_sent: list[tuple[str, str, int, bytes]]
 ) -> None:
     encoded = encode_produce(
         correlation_id,
         acks,
         timeout_ms,
-        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in given],  # type: ignore[misc]
+        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in parts_sent],  # type: ignore[misc]
     )
     message = log_pb2.ProduceStreamRequest.FromString(encoded)
     assert message.correlation_id == correlation_id
@@ -33,4 +33,4 @@ def test_protobuf_parses_the_hand_written_envelope(
         for topic in message.request.topics
         for part in topic.partitions
     ]
-    assert parsed == given
+    assert parsed == parts_sent
