@@ -70,7 +70,7 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "barrier not raised",
         "appends go on while a staged commit or a change of the token is under way",
-        "object",
+        "disk",
         _barrier_not_raised,
     ),
 )
