@@ -7,8 +7,7 @@ its status and details; any other exception is a bug of the server and becomes I
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -74,8 +73,7 @@ class Calls:
 
     def unary(self, name: str, handle: Unary) -> Callable[[Any, Rpc], Awaitable[Any]]:
         async def call(request: Any, rpc: Rpc) -> Any:
-            async with self._enter(name, rpc) as context:
-                return await handle(context, checked(request), rpc)
+            return await self._run(name, handle, request, rpc)
 
         return call
 
@@ -83,22 +81,22 @@ class Calls:
         """For calls that read or write through the Rpc themselves."""
 
         async def call(request: Any, rpc: Rpc) -> None:
-            async with self._enter(name, rpc) as context:
-                await handle(context, checked(request), rpc)
+            await self._run(name, handle, request, rpc)
 
         return call
 
-    @asynccontextmanager
-    async def _enter(self, name: str, rpc: Rpc) -> AsyncIterator[RequestContext]:
+    async def _run(self, name: str, handle: Unary | Streaming, request: Any, rpc: Rpc) -> Any:
+        """The response; None with a status in `rpc`, where the call ends by an error."""
         status, named = "OK", None
         self._requests.begin()
         try:
             self._requests.check_bound()
             context = self._request_context(rpc)
             named = self._requests.name(context)
-            yield context
+            return await handle(context, checked(request), rpc)
         except StreamlogError as error:
             status = self._refuse(name, error, rpc)
+            return None
         except grpc.aio.AbortError:
             status = "ABORTED"
             raise
@@ -110,6 +108,7 @@ class Calls:
             bug = Internal(f"a bug in the server: {type(error).__name__}: {error}")
             bug.has_no_side_effects = False
             status = self._refuse(name, bug, rpc)
+            return None
         except BaseException:
             status = "CANCELLED"
             raise

@@ -428,6 +428,36 @@ def test_connections_over_the_limit_are_refused_and_counted() -> None:
     asyncio.run(main())
 
 
+def test_a_call_that_is_refused_before_it_begins_gets_a_typed_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """gRPC once logged a traceback for each, and sent its last line in place of the reason."""
+
+    async def main() -> None:
+        async with running(with_limits(requests_max=10)) as node:
+            unnamed = node.log_stub.Fetch(
+                fetch_request(0), metadata=(("streamlog-client-id", "c" * 256),)
+            )
+            error = await refusal(unnamed)
+            assert isinstance(error, errors.Invalid)
+            assert "client id and trace id have at most" in error.message
+            polls = [node.log_stub.Fetch(fetch_request(0, max_wait_ms=60_000)) for _ in range(10)]
+            await eventually(lambda: node.metric("streamlog_long_polls") == 10)
+            for call in (node.log_stub.Fetch(fetch_request(0)), node.log_stub.ProduceStream()):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await (call if isinstance(call, grpc.aio.UnaryUnaryCall) else call.read())
+                assert caught.value.details() == "10 requests are under way; retry with back-off"
+                refused = from_rpc_error(caught.value, may_have_happened=False)
+                assert isinstance(refused, errors.Overloaded)
+            assert node.metric("streamlog_requests_active") == 10
+            for poll in polls:
+                poll.cancel()
+            await eventually(lambda: not node.metric("streamlog_requests_active"))
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if "servicer method" in record.getMessage()]
+
+
 def test_a_message_over_the_limit_is_refused() -> None:
     async def main() -> None:
         async with running(with_limits(message_bytes_max=100_000)) as node:
