@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 
 from streamlog.client.forking import CallGuard
-from streamlog.client.settings import backoff_s
+from streamlog.client.settings import backoff_s, check_number
 from streamlog.errors import Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
@@ -128,7 +128,8 @@ class BaseCaller:
     def __init__(
         self, server: str, client_id: str, timeout_ms: int, make_channel: Callable[[str], Any]
     ) -> None:
-        """Errors: Invalid for the server or the client id."""
+        """Errors: Invalid for the server or the client id, InvalidConfig for the time limit."""
+        check_number("timeout_ms", timeout_ms, is_whole=False, least=0)
         self.metadata = metadata_of(client_id)
         self._channel = make_channel(target_of(server))
         self.server = server

@@ -139,7 +139,7 @@ def check(settings: ProducerSettings | ConsumerSettings) -> None:
         if field.type == "bool" and not isinstance(value, bool):
             raise InvalidConfig(f"{name} is {value!r}; give True or False", name=name)
         if field.type in ("int", "float"):
-            _check_number(name, value, is_whole=field.type == "int", least=limits["minimum"])
+            check_number(name, value, is_whole=field.type == "int", least=limits["minimum"])
 
 
 INT32_MAX = 2**31 - 1
@@ -148,7 +148,8 @@ MEMORY_SETTINGS = {"buffer_memory_bytes", "decoded_batch_bytes_max", "poll_bytes
 """No request carries them, so they may be larger than an int32."""
 
 
-def _check_number(name: str, value: Any, *, is_whole: bool, least: float) -> None:
+def check_number(name: str, value: Any, *, is_whole: bool, least: float) -> None:
+    """Errors: InvalidConfig for anything but a number from `least` to what a request can hold."""
     kind = int if is_whole else int | float
     if isinstance(value, bool) or not isinstance(value, kind) or math.isnan(value):
         noun = "a whole number" if is_whole else "a number"

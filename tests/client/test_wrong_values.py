@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.client import Admin, Consumer, Producer, aio
+from streamlog.client import KV, Admin, Consumer, Producer, Streams, aio
 from streamlog.errors import Closed, Invalid, InvalidConfig
 from tests.client.fake_node import FakeNode
 
@@ -144,3 +144,29 @@ def test_an_error_that_is_raised_again_and_again_does_not_grow(node: FakeNode) -
             consumer.end_offsets([("t", 0)])
         depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
     assert depths[1] == depths[2]
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, "5", None, True, FOREVER, float("nan"), 2**31])
+def test_a_time_limit_that_no_request_can_hold_is_refused_at_once(timeout_ms: Any) -> None:
+    """gRPC takes a time far beyond for one that is over, and each call was tried without end."""
+    for make in (Admin, KV, Streams):
+        with pytest.raises(InvalidConfig, match="timeout_ms is"):
+            make("127.0.0.1:1", timeout_ms=timeout_ms)
+
+
+@pytest.mark.parametrize("partition", ["t", ("t", 2**31), ("\ud800", 0), ("t", "0"), ("t", 0, 0)])
+def test_offsets_of_what_is_no_partition_are_refused_at_once(
+    node: FakeNode, partition: Any
+) -> None:
+    async def main() -> None:
+        async with aio.Consumer(node.server) as consumer:
+            with pytest.raises(Invalid, match="partition"):
+                await consumer.beginning_offsets([partition])
+
+    with Consumer(node.server) as consumer:
+        for look_up in (consumer.beginning_offsets, consumer.end_offsets):
+            with pytest.raises(Invalid, match="partition"):
+                look_up([partition])
+        with pytest.raises(Invalid, match="partition"):
+            consumer.offsets_for_times({partition: 0})
+    asyncio.run(main())

@@ -32,7 +32,7 @@ from streamlog.client.calls.topic import (
 from streamlog.client.calls.topic_lookup import TopicEntries
 from streamlog.client.channel import Call
 from streamlog.client.consume.answers import fetched_batches
-from streamlog.client.consume.arguments import check_offset
+from streamlog.client.consume.arguments import check_offset, checked_partitions
 from streamlog.client.consume.partition_state import NOTHING_PASSED_OVER, PartitionFetchState
 from streamlog.client.consume.records import FetchedBatch
 from streamlog.client.offset_resets import OffsetResets
@@ -342,6 +342,7 @@ class FetchState:
         self, times: Mapping[TopicPartition, int]
     ) -> Generator[Call, Any, dict[TopicPartition, OffsetAndTimestamp | None]]:
         """ListOffsets calls, each sent its result, of as many partitions as one request names."""
+        checked_partitions(times)
         offsets: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for chunk in chunks(times, self.partitions_max):
             try:
