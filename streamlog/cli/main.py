@@ -20,11 +20,12 @@ from streamlog.cli import standard_streams
 from streamlog.cli.interruption import Interrupted
 from streamlog.cli.lazy import LazyGroup
 from streamlog.cli.state import State, remote_options
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 
 FAILURE = 1
 INTERRUPTED = 130
 READER_WENT_AWAY = 141
+TEXT_SHOWN_MAX = 200
 
 
 class Commands(LazyGroup):
@@ -134,6 +135,11 @@ def run(argv: Sequence[str]) -> int:
     except StreamlogError as error:
         report_error(error, state)
         return FAILURE
+    except UnicodeEncodeError as error:
+        # A name that the shell gave as other bytes than UTF-8, which no request can hold.
+        text = f"{error.object[:TEXT_SHOWN_MAX]!r} cannot be written as {error.encoding}"
+        report_error(Invalid(text), state)
+        return FAILURE
     except OSError as error:
         click.echo(f"streamlog: {error}", err=True)
         return FAILURE
@@ -159,7 +165,11 @@ def main() -> None:
     and then waits for that lock for ever.
     """
     standard_streams.prepare()
-    code = run(sys.argv[1:])
+    try:
+        code = run(sys.argv[1:])
+    except BrokenPipeError:
+        # The reader of stderr went away while an error was reported there.
+        code = READER_WENT_AWAY
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # `run` has noticed a reader that went away, and the exit code says so.

@@ -144,3 +144,17 @@ def test_produce_from_a_terminal_says_how_to_end(run: Command, environment: dict
     assert process.returncode == 0
     os.close(keyboard)
     assert run("consume", "typed", "--until-end").stdout == b"one\n"
+
+
+def test_an_error_whose_reader_went_away_ends_the_command(environment: dict[str, str]) -> None:
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [*COMMAND, "topic", "describe", "not-there"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writing,
+        env=environment,
+    ) as process:
+        os.close(writing)
+        os.close(reading)
+        assert process.wait(WAIT_S) == 141

@@ -95,3 +95,14 @@ def test_a_time_limit_may_be_as_long_as_wanted(run: Command, seconds: str) -> No
     for command in ("produce t", "topic list", "kv list", "stream list", "consume t --count 0"):
         ended = run(*command.split(), "--timeout", seconds)
         assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topic create {}", "topic describe {}", "consume {}", "produce {}", "kv get k --namespace {}"],
+)
+def test_a_name_that_is_no_utf8_is_refused_in_one_line(run: Command, command: str) -> None:
+    """As Python gives an argument of other bytes to the command."""
+    ended = run(*command.format("x\udcff").split())
+    assert ended.returncode == 1
+    assert ended.stderr.decode() == ("streamlog: Invalid: 'x\\udcff' cannot be written as utf-8\n")
