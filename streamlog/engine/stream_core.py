@@ -1,4 +1,4 @@
-"""A stream in its holder's memory.
+"""A stream in its holder's memory, and the appends to it.
 
 start ≤ confirm ≤ next and committed ≤ next. With wal=disk committed ≤ confirm, because uploads
 follow the acks; with wal=object they are equal. Offsets from the tail's first on are in memory.
@@ -12,7 +12,9 @@ from typing import Protocol
 
 from streamlog.cache.tail import StreamTail
 from streamlog.errors import StreamlogError
+from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import StreamRow
+from streamlog.model.batch import APPEND, AppendContext, AppendResult, RecordBatch
 
 ErrorFactory = Callable[[], StreamlogError]
 
@@ -138,6 +140,51 @@ class StreamCore:
         if self._progress is None:
             self._progress = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._progress)
+
+
+class StreamAppend:
+    """One append to a stream, from the call until its batch is committed to the store.
+
+    It is made once, and passed on as it is: to the sequencer, to a queue if it has to wait, to a
+    group, to the WAL or the uploader. An append that the WAL replays has no batch and no caller.
+    """
+
+    __slots__ = ("batch", "charge", "context", "core", "entry", "future", "size_bytes")
+
+    batch: RecordBatch
+    size_bytes: int
+    """Size of the payload."""
+    charge: int
+    """What it takes of the append budget."""
+    entry: StreamEntry
+    """The batch with its offsets; set when it is sequenced."""
+
+    def __init__(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+    ) -> None:
+        self.core = core
+        self.batch = batch
+        self.context = context
+        self.future: asyncio.Future[AppendResult] | None = future
+        """Its answer; None if it is replayed."""
+
+    @classmethod
+    def replayed(cls, core: StreamCore, entry: StreamEntry, overhead_bytes: int) -> StreamAppend:
+        """An append out of the WAL: it is durable, and no caller waits for it."""
+        append = cls.__new__(cls)
+        append.core, append.context, append.future = core, APPEND, None
+        append.entry, append.size_bytes = entry, entry.size_bytes
+        append.charge = append.size_bytes + overhead_bytes
+        return append
+
+    def fail(self, error: ErrorFactory) -> None:
+        """Answers with the error, unless it was answered or has no caller."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error())
 
 
 def _end(future: asyncio.Future[None], refusal: StreamlogError | None) -> None:

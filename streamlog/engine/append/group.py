@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from streamlog.engine.stream_core import StreamCore
-from streamlog.format.entry import StreamEntry
+from streamlog.engine.stream_core import StreamAppend, StreamCore
 from streamlog.model.batch import AppendResult
 
 ITEMS_MAX = 16_384
 """Appends in one group: twice as many streams fit into a commit record of usual size."""
-
-
-class Pending(NamedTuple):
-    """One sequenced append. `future` is None for a replayed append, which has no caller."""
-
-    core: StreamCore
-    entry: StreamEntry
-    size_bytes: int
-    charge: int
-    future: asyncio.Future[AppendResult] | None
-    deadline: float | None
-    trace_id: str = ""
 
 
 class Group:
@@ -38,7 +24,7 @@ class Group:
     __slots__ = ("freed_bytes", "items", "marks", "opened_at", "size_bytes", "wal_sequence")
 
     def __init__(self) -> None:
-        self.items: list[Pending] = []
+        self.items: list[StreamAppend] = []
         self.size_bytes = 0
         self.opened_at = 0.0
         self.wal_sequence = 0
@@ -84,12 +70,13 @@ TRACE_IDS_MAX = 16
 """Trace ids in one log line; a group may hold appends of thousands of requests."""
 
 
-def trace_ids(items: Iterable[Pending]) -> list[str]:
+def trace_ids(appends: Iterable[StreamAppend]) -> list[str]:
     """Trace ids of the first requests among the appends, for log lines."""
     ids: dict[str, None] = {}
-    for item in items:
-        if item.trace_id:
-            ids[item.trace_id] = None
+    for append in appends:
+        trace_id = append.context.trace_id
+        if trace_id:
+            ids[trace_id] = None
             if len(ids) == TRACE_IDS_MAX:
                 break
     return list(ids)
@@ -98,7 +85,7 @@ def trace_ids(items: Iterable[Pending]) -> list[str]:
 class Sink(Protocol):
     """Makes sequenced appends durable."""
 
-    def add(self, pending: Pending) -> None: ...
+    def add(self, append: StreamAppend) -> None: ...
 
     def unconfirmed(self) -> Iterable[Group]:
         """Groups with appends that are not answered yet, oldest first."""
@@ -112,10 +99,10 @@ def confirm(group: Group) -> None:
     group again.
     """
     touched: dict[StreamCore, None] = {}
-    for core, entry, _, _, future, _, _ in group.items:
+    for append in group.items:
+        core, entry, future = append.core, append.entry, append.future
         if core.stop is not None:
-            if future is not None and not future.done():
-                future.set_exception(core.stop())
+            append.fail(core.stop)
             continue
         base = entry.base_offset
         end = base + entry.record_count

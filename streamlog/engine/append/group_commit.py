@@ -14,10 +14,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from streamlog.engine.append.group import Group, Pending, confirm, trace_ids
+from streamlog.engine.append.group import Group, confirm, trace_ids
 from streamlog.engine.config import AppendConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.stream_core import ErrorFactory
+from streamlog.engine.stream_core import ErrorFactory, StreamAppend
 from streamlog.errors import (
     Closed,
     OutcomeUnknown,
@@ -68,13 +68,13 @@ class GroupCommit:
         self.refusal: StreamlogError | None = None
         """The last write's error; None if it succeeded."""
 
-    def add(self, pending: Pending) -> None:
+    def add(self, append: StreamAppend) -> None:
         group = self._open
         if not group.items:
             group.opened_at = self._clock.monotonic()
             self._wake.set()
-        group.items.append(pending)
-        group.size_bytes += pending.size_bytes
+        group.items.append(append)
+        group.size_bytes += append.size_bytes
         if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
             self._full.append(group)
             self._open = Group()

@@ -13,62 +13,47 @@ import asyncio
 from collections.abc import Callable
 
 from streamlog.engine.append.budget import Budget, Waiter
-from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.stream_core import StreamAppend
 from streamlog.errors import Overloaded, StreamlogError
-from streamlog.model.batch import AppendContext, AppendResult, RecordBatch
-
-Sequence = Callable[
-    [StreamCore, RecordBatch, AppendContext, "asyncio.Future[AppendResult]", int, int], None
-]
+from streamlog.model.batch import AppendResult
 
 
 class QueuedAppend:
     """`sequence` is called once the charge is taken and no barrier is in the way."""
 
     __slots__ = (
-        "_batch",
+        "_append",
         "_budget",
-        "_charge",
-        "_context",
         "_core",
         "_future",
         "_has_room",
         "_sequence",
-        "_size_bytes",
         "_timer",
         "_waiter",
     )
 
     def __init__(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-        budget: Budget,
-        sequence: Sequence,
+        self, append: StreamAppend, budget: Budget, sequence: Callable[[StreamAppend], None]
     ) -> None:
-        self._core = core
-        self._batch: RecordBatch | None = batch
+        assert append.future is not None
+        self._append: StreamAppend | None = append
         """None once it has ended."""
-        self._context = context
-        self._future = future
-        self._charge = charge
-        self._size_bytes = size_bytes
+        self._core = append.core
+        self._future = append.future
         self._budget = budget
         self._sequence = sequence
         self._waiter: Waiter | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_room = False
-        core.queued[self] = None
-        future.add_done_callback(self._on_answered)
+        self._core.queued[self] = None
+        self._future.add_done_callback(self._on_answered)
 
     def wait_for_room(self, delay_s: float | None) -> None:
         """Refused with Overloaded after `delay_s`."""
-        self._waiter = Waiter(self._charge, self._granted, self.refuse)
-        self._budget.wait(self._waiter, self._context.priority, delay_s)
+        append = self._append
+        assert append is not None
+        self._waiter = Waiter(append.charge, self._granted, self.refuse)
+        self._budget.wait(self._waiter, append.context.priority, delay_s)
 
     def wait_at_barrier(self, delay_s: float | None) -> None:
         """The charge is taken. Refused with Overloaded after `delay_s`."""
@@ -80,13 +65,13 @@ class QueuedAppend:
 
     def proceed(self) -> None:
         """Sequences the append: it has room, and no barrier is in the way."""
-        batch, core = self._batch, self._core
+        append = self._append
         if self._future.done():
             self._abandon()
-        elif batch is not None:
+        elif append is not None:
             self._end()
-            self._sequence(core, batch, self._context, self._future, self._charge, self._size_bytes)
-            core.progressed()
+            self._sequence(append)
+            self._core.progressed()
 
     def refuse(self, error: StreamlogError) -> None:
         """Answers with the error, and abandons the append."""
@@ -110,19 +95,19 @@ class QueuedAppend:
         self._abandon()
 
     def _abandon(self) -> None:
-        if self._batch is None:
+        append, waiter = self._append, self._waiter
+        if append is None:
             return
-        waiter = self._waiter
         self._end()
         if self._has_room:
-            self._budget.release(self._charge)
+            self._budget.release(append.charge)
         elif waiter is not None:
             self._budget.give_up(waiter)
         self._core.progressed()
 
     def _end(self) -> None:
         core = self._core
-        self._batch = self._waiter = None
+        self._append = self._waiter = None
         if self._timer is not None:
             self._timer.cancel()
         core.queued.pop(self, None)

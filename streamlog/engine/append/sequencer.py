@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.append.budget import Budget, BudgetReservation, Waiter
-from streamlog.engine.append.group import Pending, Sink
+from streamlog.engine.append.group import Sink
 from streamlog.engine.append.queued_append import QueuedAppend
 from streamlog.engine.config import AppendConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.stream_core import ErrorFactory, StreamCore
+from streamlog.engine.stream_core import ErrorFactory, StreamAppend, StreamCore
 from streamlog.errors import (
     Closed,
     DeadlinePassed,
@@ -84,23 +84,24 @@ class Sequencer:
     ) -> asyncio.Future[AppendResult]:
         """As Stream.append."""
         future: asyncio.Future[AppendResult] = self._loop.create_future()
+        append = StreamAppend(core, batch, context, future)
         reservation = context.reservation
-        refusal = self._refusal(core, batch, context)
+        refusal = self._check(append)
         if refusal is not None:
             if reservation is not None:
                 reservation.release()
             future.set_exception(refusal)
-            return future
-        size_bytes = parts_size(batch.parts)
-        charge = size_bytes + self._config.batch_overhead_bytes
-        if reservation is not None:
+        elif reservation is not None:
             if not isinstance(reservation, BudgetReservation):
                 raise Invalid("the reservation is of another Stream implementation")
-            reservation.use(charge)
-        elif not self._budget.try_take(charge):
-            self._queue(core, batch, context, future, charge, size_bytes)
-            return future
-        self._sequence(core, batch, context, future, charge, size_bytes)
+            reservation.use(append.charge)
+            self._sequence(append)
+        elif self._budget.try_take(append.charge):
+            self._sequence(append)
+        else:
+            self._metrics.queued_appends.inc()
+            queued = QueuedAppend(append, self._budget, self._sequence)
+            queued.wait_for_room(self._delay_s(context.deadline))
         return future
 
     async def reserve(
@@ -155,9 +156,9 @@ class Sequencer:
             return
         try:
             while waiting:
-                append = next(iter(waiting))
-                del waiting[append]
-                append.proceed()
+                queued = next(iter(waiting))
+                del waiting[queued]
+                queued.proceed()
         finally:
             core.append_barrier = None
             core.progressed()
@@ -165,10 +166,9 @@ class Sequencer:
     def fail_lost_appends(self) -> None:
         """Fails the unconfirmed appends of streams that were lost."""
         for group in self._sink.unconfirmed():
-            for core, _, _, _, future, _, _ in group.items:
-                if core.stop is not None and future is not None and not future.done():
-                    error = core.stop()
-                    future.set_exception(error)
+            for append in group.items:
+                if append.core.stop is not None:
+                    append.fail(append.core.stop)
 
     def close(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
         """Fails all appends: with `refused` those not sequenced, with `sequenced` the others."""
@@ -177,14 +177,13 @@ class Sequencer:
         if self._timer is not None:
             self._timer.cancel()
         for group in self._sink.unconfirmed():
-            for pending in group.items:
-                if pending.future is not None and not pending.future.done():
-                    pending.future.set_exception(sequenced())
+            for append in group.items:
+                append.fail(sequenced)
 
-    def _refusal(
-        self, core: StreamCore, batch: RecordBatch, context: AppendContext
-    ) -> StreamlogError | None:
-        """Why the append is refused, or None. Every encoder accepts a batch that passes here."""
+    def _check(self, append: StreamAppend) -> StreamlogError | None:
+        """Why the append is refused; or None, and then it is measured. Every encoder accepts a
+        batch that passes here."""
+        core, batch, context = append.core, append.batch, append.context
         stop = self.stop or core.stop or self.drain_error
         if stop is None and context.reservation is None:
             stop = self.admission_error
@@ -206,73 +205,36 @@ class Sequencer:
                 size_bytes=size_bytes,
                 max_bytes=self._config.batch_bytes_max,
             )
+        append.size_bytes = size_bytes
+        append.charge = size_bytes + self._config.batch_overhead_bytes
         return None
 
-    def _queue(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-    ) -> None:
-        self._metrics.queued_appends.inc()
-        QueuedAppend(
-            core, batch, context, future, charge, size_bytes, self._budget, self._sequence
-        ).wait_for_room(self._delay_s(context.deadline))
-
-    def _sequence(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-    ) -> None:
-        if core.append_barrier is None:
-            self._sequence_now(core, batch, context, future, charge, size_bytes)
+    def _sequence(self, append: StreamAppend) -> None:
+        if append.core.append_barrier is None:
+            self._sequence_now(append)
             return
-        QueuedAppend(
-            core, batch, context, future, charge, size_bytes, self._budget, self._sequence_now
-        ).wait_at_barrier(self._delay_s(context.deadline))
+        queued = QueuedAppend(append, self._budget, self._sequence_now)
+        queued.wait_at_barrier(self._delay_s(append.context.deadline))
 
-    def _sequence_now(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-    ) -> None:
+    def _sequence_now(self, append: StreamAppend) -> None:
         """The stream has no barrier, or has lifted it."""
         self._on_append()
+        core, batch, context = append.core, append.batch, append.context
         base = core.next
         end = base + batch.record_count
         expected = context.expected_next_offset
         if expected is not None and expected != base:
-            self._budget.release(charge)
-            self._refuse(
-                core,
-                future,
-                context,
-                OffsetConflict(
-                    f"the next offset is {base}, not {expected}", expected=expected, actual=base
-                ),
-            )
+            conflict = f"the next offset is {base}, not {expected}"
+            self._refuse(append, OffsetConflict(conflict, expected=expected, actual=base))
             return
         token = context.fencing_token
         if token is not None and token != core.token:
-            self._budget.release(charge)
-            self._refuse(core, future, context, TokenMismatch("the stream has another token"))
+            self._refuse(append, TokenMismatch("the stream has another token"))
             return
         if end > OFFSET_MAX:
-            self._budget.release(charge)
-            self._refuse(core, future, context, _no_offsets_left(batch.record_count, base))
+            self._refuse(append, _no_offsets_left(batch.record_count, base))
             return
-        entry = StreamEntry(
+        append.entry = entry = StreamEntry(
             core.stream_id,
             core.epoch,
             base,
@@ -283,20 +245,18 @@ class Sequencer:
             crc32c_parts(batch.parts) if batch.payload_crc32c is None else batch.payload_crc32c,
         )
         core.next = end
-        core.tail.push(entry, size_bytes)
+        core.tail.push(entry, append.size_bytes)
+        self._sink.add(append)
         deadline = context.deadline
-        self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline, context.trace_id))
         if deadline is not None and deadline < self._timer_deadline:
             self._arm(deadline)
 
-    def _refuse(
-        self,
-        core: StreamCore,
-        future: asyncio.Future[AppendResult],
-        context: AppendContext,
-        error: StreamlogError,
-    ) -> None:
-        """Answers with `error` once everything sequenced so far is confirmed."""
+    def _refuse(self, append: StreamAppend, error: StreamlogError) -> None:
+        """Releases the charge, and answers with `error` once everything sequenced so far is
+        confirmed."""
+        self._budget.release(append.charge)
+        core, future = append.core, append.future
+        assert future is not None
         confirmed = core.wait_for(core.next, error)
         timer: asyncio.TimerHandle | None = None
 
@@ -319,7 +279,7 @@ class Sequencer:
         confirmed.add_done_callback(answer)
         # Also when the caller cancels: the confirmation may take as long as the store is away.
         future.add_done_callback(forget)
-        delay_s = self._delay_s(context.deadline)
+        delay_s = self._delay_s(append.context.deadline)
         if delay_s is not None and not confirmed.done():
             timer = self._loop.call_later(max(0.0, delay_s), expire)
 
@@ -341,8 +301,8 @@ class Sequencer:
         now = self._clock.monotonic()
         following = math.inf
         for group in self._sink.unconfirmed():
-            for pending in group.items:
-                deadline, future = pending.deadline, pending.future
+            for append in group.items:
+                deadline, future = append.context.deadline, append.future
                 if deadline is None or future is None or future.done():
                     continue
                 if deadline <= now:

@@ -23,9 +23,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from streamlog.engine.append.group import Group, Pending
+from streamlog.engine.append.group import Group
 from streamlog.engine.replay.after_recovery import WalExtent, may_be_unknown
-from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.stream_core import StreamAppend, StreamCore
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import Metadata, StreamRow, Tenure
@@ -239,9 +239,9 @@ def recovered_group(
     group = Group()
     group.wal_sequence = sequence
     for core, entry in items:
-        size_bytes = entry.size_bytes
-        core.tail.push(entry, size_bytes)
+        append = StreamAppend.replayed(core, entry, overhead)
+        core.tail.push(entry, append.size_bytes)
         core.next = core.confirm = entry.end_offset
-        group.items.append(Pending(core, entry, size_bytes, size_bytes + overhead, None, None))
-        group.size_bytes += size_bytes
+        group.items.append(append)
+        group.size_bytes += append.size_bytes
     return group

@@ -24,8 +24,9 @@ from enum import Enum
 from typing import Protocol
 
 from streamlog.engine.append.flush_policy import FlushDecision, FlushPolicy
-from streamlog.engine.append.group import Group, Pending, trace_ids
+from streamlog.engine.append.group import Group, trace_ids
 from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.stream_core import StreamAppend
 from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.upload.object_writer import ObjectWriter
 from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
@@ -153,13 +154,13 @@ class Uploader:
         self._moved = asyncio.Event()
         """Set when the head changes, or the disk has room again; then replaced."""
 
-    def add(self, pending: Pending) -> None:
+    def add(self, append: StreamAppend) -> None:
         """One sequenced append (wal=object)."""
         group = self._open
         if not group.items:
             group.opened_at = self._clock.monotonic()
-        group.items.append(pending)
-        group.size_bytes += pending.size_bytes
+        group.items.append(append)
+        group.size_bytes += append.size_bytes
         if group.size_bytes >= self._policy.bytes_target or len(group.items) >= self._items_max:
             self._close("size")
         # While the timer runs, only a batch that has grown enough is due earlier.

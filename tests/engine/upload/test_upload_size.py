@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from streamlog.engine.append.group import Group, Pending
-from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.append.group import Group
+from streamlog.engine.stream_core import StreamAppend, StreamCore
 from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
 from streamlog.format.entry import StreamEntry
 
@@ -43,8 +43,8 @@ def test_the_limit_halves_on_refused_uploads_and_doubles_on_stored_ones() -> Non
 def group(sequence: int, *sizes: int) -> Group:
     made = Group()
     for size in sizes:
-        pending = Pending(cast(StreamCore, None), cast(StreamEntry, None), size, size, None, None)
-        made.items.append(pending)
+        entry = StreamEntry(1, 1, 0, 1, 0, (bytes(size),), b"", 0)
+        made.items.append(StreamAppend.replayed(cast(StreamCore, None), entry, 0))
         made.size_bytes += size
     made.wal_sequence = sequence
     return made

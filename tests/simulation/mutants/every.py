@@ -137,9 +137,9 @@ def _ack_before_sync(patch: Patch) -> None:
 
 
 def _confirm_at_sequencing(patch: Patch) -> None:
-    def sequence(self: Any, core: Any, *arguments: Any) -> None:
-        original(self, core, *arguments)
-        core.confirm = core.next
+    def sequence(self: Any, append: Any) -> None:
+        original(self, append)
+        append.core.confirm = append.core.next
 
     original = patch.set(Sequencer, "_sequence_now", sequence)
 
@@ -161,22 +161,18 @@ def _released_before_commit(patch: Patch) -> None:
 
 
 def _conditional_on_confirmed(patch: Patch) -> None:
-    def sequence(
-        self: Any, core: Any, batch: Any, context: Any, future: Any, charge: int, size: int
-    ) -> None:
-        if context.expected_next_offset == core.confirm:
-            context = replace(context, expected_next_offset=None)
-        original(self, core, batch, context, future, charge, size)
+    def sequence(self: Any, append: Any) -> None:
+        if append.context.expected_next_offset == append.core.confirm:
+            append.context = replace(append.context, expected_next_offset=None)
+        original(self, append)
 
     original = patch.set(Sequencer, "_sequence_now", sequence)
 
 
 def _any_token(patch: Patch) -> None:
-    def sequence(
-        self: Any, core: Any, batch: Any, context: Any, future: Any, charge: int, size: int
-    ) -> None:
-        context = replace(context, fencing_token=None)
-        original(self, core, batch, context, future, charge, size)
+    def sequence(self: Any, append: Any) -> None:
+        append.context = replace(append.context, fencing_token=None)
+        original(self, append)
 
     original = patch.set(Sequencer, "_sequence_now", sequence)
 
@@ -198,8 +194,9 @@ def _trim_shown_early(patch: Patch) -> None:
 
 
 def _refused_before_sure(patch: Patch) -> None:
-    def refuse(self: Any, core: Any, future: Any, context: Any, error: Any) -> None:
-        future.set_exception(error)
+    def refuse(self: Any, append: Any, error: Any) -> None:
+        self._budget.release(append.charge)
+        append.future.set_exception(error)
 
     patch.set(Sequencer, "_refuse", refuse)
 
@@ -221,7 +218,7 @@ def _answer_forgotten(patch: Patch) -> None:
     """One append of each group is never answered."""
 
     def answer(self: Any, group: Any) -> None:
-        group.items[-1] = group.items[-1]._replace(future=None)
+        group.items[-1].future = None
         original(self, group)
 
     original = patch.set(GroupCommit, "_answer", answer)
