@@ -106,7 +106,7 @@ async def recover_tail(
         assert active is not None
         shift = active.data.start_offset - active.base_offset
     producers = ProducerStateManager(_limits(config))
-    tail = LogTail(producers, LeaderEpochCache(), lambda: data.next_offset - shift)
+    tail = LogTail(producers, LeaderEpochCache(), data, shift)
     tail.restore(state, active, time.confirm_offset)
     checkpoint = state.checkpoint
     start = checkpoint.offset if checkpoint else active.base_offset

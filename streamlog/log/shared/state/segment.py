@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import BatchMetadata
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
 from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import StreamSlice
+from streamlog.model.stream import Stream
 
 NO_TIMESTAMP = -1
+
+
+class LogEnd:
+    """Where a log ends: behind the last batch of its data stream, provisional batches included."""
+
+    __slots__ = ("_data", "_shift")
+
+    def __init__(self, data: Stream, shift: int) -> None:
+        self._data = data
+        self._shift = shift
+
+    @property
+    def offset(self) -> int:
+        return self._data.next_offset - self._shift
 
 
 class SharedLogSegment(AbstractLogSegment):
@@ -32,7 +45,7 @@ class SharedLogSegment(AbstractLogSegment):
         "txn",
     )
 
-    def __init__(self, opened: SegmentOpened, log_end: Callable[[], int]) -> None:
+    def __init__(self, opened: SegmentOpened, log_end: LogEnd) -> None:
         self._base_offset = opened.base_offset
         self._end_offset: int | None = None
         self._log_end = log_end
@@ -50,7 +63,7 @@ class SharedLogSegment(AbstractLogSegment):
         self.last_append = NO_TIMESTAMP
 
     @classmethod
-    def of_sealed(cls, sealed: SegmentSealed, log_end: Callable[[], int]) -> SharedLogSegment:
+    def of_sealed(cls, sealed: SegmentSealed, log_end: LogEnd) -> SharedLogSegment:
         opened = SegmentOpened(sealed.base_offset, 0, sealed.data, sealed.time, sealed.txn)
         segment = cls(opened, log_end)
         segment._end_offset = sealed.end_offset
@@ -67,7 +80,7 @@ class SharedLogSegment(AbstractLogSegment):
 
     @property
     def end_offset(self) -> int:
-        return self._log_end() if self._end_offset is None else self._end_offset
+        return self._log_end.offset if self._end_offset is None else self._end_offset
 
     @property
     def size_bytes(self) -> int:

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
 from streamlog.log.partition.batch_metadata import BatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
@@ -15,15 +13,19 @@ from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.log.partition.time_index import TimeEntry
 from streamlog.log.shared.meta.codec import OPEN_END, Checkpoint, SegmentOpened, SegmentSealed
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.log.shared.state.segment import LogEnd, SharedLogSegment
 from streamlog.model.batch import StreamSlice
+from streamlog.model.stream import Stream
 
 
 class LogTail:
-    """`segments` in order; the last is the active one."""
+    """`segments` in order; the last is the active one.
+
+    Offset o of the log is offset o + `shift` of the stream `data`.
+    """
 
     def __init__(
-        self, producers: ProducerStateManager, epochs: LeaderEpochCache, log_end: Callable[[], int]
+        self, producers: ProducerStateManager, epochs: LeaderEpochCache, data: Stream, shift: int
     ) -> None:
         self.producers = producers
         self.epochs = epochs
@@ -31,7 +33,7 @@ class LogTail:
         self.batches_since_checkpoint = 0
         self.accounted_end = 0
         """End of the accounted batches: the log's end, except while a commit attaches batches."""
-        self._log_end = log_end
+        self._log_end = LogEnd(data, shift)
 
     @property
     def active(self) -> SharedLogSegment:
@@ -40,7 +42,7 @@ class LogTail:
     @property
     def end_offset(self) -> int:
         """The log's end, provisional batches included."""
-        return self._log_end()
+        return self._log_end.offset
 
     @property
     def size_bytes(self) -> int:
