@@ -20,7 +20,7 @@ Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), handle u64.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
@@ -50,9 +50,12 @@ class TopicRecord:
     log_kind: LogKind = LogKind.SHARED
     """Version 1 has no field for it: all its topics have shared logs."""
 
-    @property
-    def is_usable(self) -> bool:
-        return self.state is TopicState.LIVE and self.partitions > 0
+    is_usable: bool = field(init=False, repr=False, compare=False)
+    """Whether it has partitions and is not being deleted; each request asks for it."""
+
+    def __post_init__(self) -> None:
+        usable = self.state is TopicState.LIVE and self.partitions > 0
+        object.__setattr__(self, "is_usable", usable)
 
 
 def topic_key(name: str) -> Key:
