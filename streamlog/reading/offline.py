@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
-
-from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, WalPending
 from streamlog.kvstore.interface import KVStore
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed, decode_entry
@@ -32,16 +29,17 @@ from streamlog.model.batch import StreamSlice
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.reading.locating import located_in
+from streamlog.reading.stores import open_store
 from streamlog.reading.streams import first_offset_at, read_stream
 from streamlog.reading.topics import Topic, TopicPartition
-from streamlog.repair.fsck.fsck import cluster_of
+from streamlog.reading.views import offline_view
 from streamlog.repair.in_flight import in_flight
-from streamlog.repair.view import MetadataView, load_view
+from streamlog.repair.view import MetadataView
 from streamlog.runtime.buffers import join
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.wiring import is_shared, open_metadata_store, open_object_store
+from streamlog.wiring import is_shared, open_metadata_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +69,14 @@ async def open_offline(store_url: str, meta: str | None, *, checks_wal: bool) ->
     records in a WAL alone raises WalPending. Errors: DataInUse (a node has the metadata open),
     ForeignCluster, Invalid, Corrupt, Unavailable.
     """
-    clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
+    clock, offload = SystemClock(), ThreadOffload()
     async with AsyncExitStack() as resources:
         resources.push_async_callback(offload.close)
         kv = await open_metadata_store(meta, store_url, clock, offload)
         resources.push_async_callback(kv.close)
-        store = await open_object_store(
-            store_url, StreamEngineConfig(), clock, random, offload, CollectorRegistry()
-        )
+        store = await open_store(store_url, clock, offload)
         resources.push_async_callback(store.close)
-        cluster_id = await cluster_of(kv, store)
-        view = await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)
+        view = await offline_view(kv, store, clock=clock, random=SystemRandom(), offload=offload)
         wal = _WalCheck(nodes_may_run=is_shared(meta, store_url)) if checks_wal else None
         return OfflineTopics(kv, store, offload, view, wal, resources.pop_all())
 
