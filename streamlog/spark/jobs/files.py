@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from streamlog.runtime.disk.folders import fsync_folder
+
 
 def replace_file(path: Path, data: bytes) -> None:
     """The data is on disk when this returns; a crash leaves the old file."""
@@ -14,13 +16,4 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Makes creations, moves and removals in the folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync_folder(str(path.parent))

@@ -29,7 +29,7 @@ from streamlog.spark.arrow import COLUMNS
 from streamlog.spark.errors import DataLost
 from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.export import parquet
-from streamlog.spark.jobs.export.manifest import Manifest, Written
+from streamlog.spark.jobs.export.manifest import OWN, Manifest, Written
 from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
@@ -226,6 +226,28 @@ def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> Non
     (tmp_path / written.path).unlink()
     with pytest.raises(StreamlogError, match="is gone"):
         Manifest.open(tmp_path, "c").check()
+
+
+def test_each_folder_that_an_export_makes_is_synced_into_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take a folder away whose files the manifest names."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    folder = tmp_path / "out"
+    manifest = Manifest.open(folder, "c")
+    assert {str(tmp_path), str(folder), str(folder / OWN)} <= set(synced)
+    (Manifest.pending(folder) / "x.parquet").write_bytes(b"1")
+    written = Written("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
+    synced.clear()
+    manifest.add([written], [OffsetWindow("t", 0, 4, 5)])
+    assert {str(folder), str(folder / "topic=t"), str(folder / written.folder)} <= set(synced)
 
 
 def test_a_picture_has_a_bar_for_each_count() -> None:

@@ -24,8 +24,9 @@ from typing import Any
 
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
 from streamlog.model.located import OffsetWindow
+from streamlog.runtime.disk.folders import fsync_folder, make_folder
 from streamlog.spark.jobs.export.offsets import ExportedOffsets
-from streamlog.spark.jobs.files import replace_file, sync_folder
+from streamlog.spark.jobs.files import replace_file
 from streamlog.spark.plan.offsets import decode_offsets, decode_topic_ids, encode_offsets
 
 VERSION = 1
@@ -81,7 +82,7 @@ class Manifest:
 
         Errors: Corrupt, UnsupportedVersion, ForeignCluster, OSError.
         """
-        Manifest.pending(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(str(Manifest.pending(folder)))
         manifest = Manifest(folder, cluster_id)
         if manifest._path.exists():
             manifest._read()
@@ -131,17 +132,19 @@ class Manifest:
             "cluster_id": self.cluster_id,
             "files": self.files,
         }
-        sync_folder(Manifest.pending(self.folder))
+        fsync_folder(str(Manifest.pending(self.folder)))
         replace_file(self._path, json.dumps(value).encode())
         self._move([file.path for file in files])
 
     def _move(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            target = self.folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+        targets = [self.folder / path for path in paths]
+        folders = sorted({str(target.parent) for target in targets})
+        for folder in folders:
+            make_folder(folder, above=str(self.folder))
+        for target in targets:
             (Manifest.pending(self.folder) / target.name).replace(target)
-        for folder in {(self.folder / path).parent for path in paths}:
-            sync_folder(folder)
+        for folder in folders:
+            fsync_folder(folder)
 
     def check(self) -> None:
         """Checks that all files exist. Errors: StreamlogError, which names a missing file."""
