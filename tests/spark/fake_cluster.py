@@ -37,10 +37,10 @@ class FakeCluster:
         """Nothing is held."""
 
     def topics(self) -> dict[str, Topic]:
-        found = dict(self.counts)
+        counts = dict(self.counts)
         for topic, partition in self.ends:
-            found[topic] = max(found.get(topic, 0), partition + 1)
-        return {name: Topic(count, self.topic_id(name)) for name, count in found.items()}
+            counts[topic] = max(counts.get(topic, 0), partition + 1)
+        return {name: Topic(count, self.topic_id(name)) for name, count in counts.items()}
 
     def topic_id(self, name: str) -> str:
         return f"{name} made {self.made.get(name, 1)} times"
@@ -70,8 +70,8 @@ class FakeCluster:
                 LocatedRun(number, stream, low, 7, array("q", bounds), array("Q", ids), size)
             )
         table = ObjectTable()
-        for one in sorted(objects, reverse=True):
-            table.append(one, one * 1000, 50, one)
+        for object_id in sorted(objects, reverse=True):
+            table.append(object_id, object_id * 1000, 50, object_id)
         return Located(5, runs, table)
 
     def pin(self, ttl_ms: int) -> int:

@@ -34,9 +34,9 @@ def carry_out(planned: Planned, schema: pa.Schema = SCHEMA) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     for task in planned.plan.tasks:
         sent: Any = pickle.loads(pickle.dumps((task, planned.place), 5))  # noqa: S301 - own bytes
-        found = list(read_task(*sent, schema))  # type: ignore[call-arg]
-        _check_order(found)
-        batches += found
+        task_batches = list(read_task(*sent, schema))  # type: ignore[call-arg]
+        _check_order(task_batches)
+        batches += task_batches
     return pa.Table.from_batches(batches, schema).sort_by(ORDER)
 
 
@@ -70,29 +70,29 @@ def consumed(server: str, topic: str, partitions: int) -> list[tuple[Any, ...]]:
     """All that a consumer gets, sorted as `rows`."""
     with Admin(server) as admin:
         ends = {
-            one.partition: (one.log_start_offset, one.high_watermark)
-            for one in admin.describe_topic(topic).partitions
+            partition.partition: (partition.log_start_offset, partition.high_watermark)
+            for partition in admin.describe_topic(topic).partitions
         }
-    found: list[tuple[Any, ...]] = []
+    records: list[tuple[Any, ...]] = []
     with Consumer(server, isolation_level="read_committed") as consumer:
         consumer.assign([(topic, n) for n in range(partitions)])
         while any(
             start < end and consumer.position(topic, n) < end for n, (start, end) in ends.items()
         ):
-            for one in consumer.poll(5, max_records=5000):
-                headers = tuple((name, value) for name, value in one.headers)
-                found.append(
+            for record in consumer.poll(5, max_records=5000):
+                headers = tuple((name, value) for name, value in record.headers)
+                records.append(
                     (
-                        one.topic,
-                        one.partition,
-                        one.offset,
-                        one.timestamp_ms,
-                        one.key,
-                        one.value,
+                        record.topic,
+                        record.partition,
+                        record.offset,
+                        record.timestamp_ms,
+                        record.key,
+                        record.value,
                         headers,
                     )
                 )
-    return sorted(found, key=lambda row: row[:3])
+    return sorted(records, key=lambda row: row[:3])
 
 
 def produce(

@@ -51,10 +51,10 @@ class Stopped(Exception):
 
 def stop_after(count: int) -> Callable[[str, int, int], None]:
     """A progress that stops its job when it is told the `count`th time."""
-    told = iter(range(1, count))
+    calls = iter(range(1, count))
 
     def progress(what: str, done: int, total: int) -> None:
-        if next(told, None) is None:
+        if next(calls, None) is None:
             raise Stopped
 
     return progress
@@ -74,9 +74,9 @@ def test_results_come_in_order_and_errors_as_they_were_raised(spark: Any) -> Non
 
     assert run_tasks(spark, _square, []) == []
     assert run_tasks(spark, _square, [3, 1, 2]) == [9, 1, 4]
-    with pytest.raises(OffsetOutOfRange, match="seven") as found:
+    with pytest.raises(OffsetOutOfRange, match="seven") as raised:
         run_tasks(spark, _square, [1, 7])
-    assert found.value.fields == {"start_offset": 1}
+    assert raised.value.fields == {"start_offset": 1}
     with pytest.raises(TaskFailed, match="ValueError: nine is no good"):
         run_tasks(spark, _square, [9])
 
@@ -116,8 +116,8 @@ def _fsck(data: Path) -> Report:
 
 def _objects(data: Path) -> list[Path]:
     """Largest first."""
-    found = [path for path in (data / "objects" / "data").rglob("*") if path.is_file()]
-    return sorted(found, key=lambda path: (-path.stat().st_size, path))
+    files = [path for path in (data / "objects" / "data").rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: (-path.stat().st_size, path))
 
 
 def test_a_scrub_finds_what_fsck_finds(
@@ -136,10 +136,10 @@ def test_a_scrub_finds_what_fsck_finds(
     gone.unlink()
     try:
         expected = _fsck(stopped_data)
-        found = _scrub(spark, stopped_data)
-        assert not found.is_clean
-        assert sorted(map(str, found.findings)) == sorted(map(str, expected.findings))
-        assert set(found.by_kind) == {"object-corrupt", "object-missing"}
+        report = _scrub(spark, stopped_data)
+        assert not report.is_clean
+        assert sorted(map(str, report.findings)) == sorted(map(str, expected.findings))
+        assert set(report.by_kind) == {"object-corrupt", "object-missing"}
         # Stopped behind a wave, then gone on with: nothing is read twice, nothing forgotten.
         monkeypatch.setattr(scrub_module, "TASK_OBJECTS_MAX", 1)
         monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
@@ -148,8 +148,8 @@ def test_a_scrub_finds_what_fsck_finds(
             _scrub(spark, stopped_data, state_file=file, progress=_stop_at_objects(2))
         assert json.loads(file.read_bytes())["counts"]["objects"] == 2
         resumed = _scrub(spark, stopped_data, state_file=file)
-        assert resumed.counts == found.counts
-        assert sorted(map(str, resumed.findings)) == sorted(map(str, found.findings))
+        assert resumed.counts == report.counts
+        assert sorted(map(str, resumed.findings)) == sorted(map(str, report.findings))
         assert not file.exists()
     finally:
         damaged.write_bytes(whole[0])
@@ -183,20 +183,20 @@ def test_statistics_are_those_of_the_records(
         stats(spark, options, state_file=file, round_records=70, progress=stop_after(1))
     # What comes now is not for the run that was begun.
     produce(node.server, topic, [(1, b"later")])
-    found = stats(spark, options, state_file=file, round_records=70)
-    one = found.description()["topics"][topic]
+    result = stats(spark, options, state_file=file, round_records=70)
+    counts = result.description()["topics"][topic]
     assert not file.exists()
-    assert one["records"] == 101
-    assert one["key_bytes"] == sum(map(len, keys))
-    assert one["value_bytes"] == 500
-    assert (one["without_key"], one["without_value"]) == (1, 1)
-    assert (one["first_ms"], one["last_ms"]) == (0, 300_000)
-    assert one["partitions"]["0"]["records_per_s"] == round(100 / 99, 3)
-    assert one["skew"] == 2
-    assert one["keys"]["distinct_about"] == pytest.approx(41, abs=1)
-    assert one["keys"]["top"][0] == {"key": "often", "records_at_least": 60}
-    assert one["minutes"] == {"0": 60, "1": 40, "5": 1}
-    assert over_time(found.topics, 3) == ([0, 120_000, 240_000], {topic: [100, 0, 1]})
+    assert counts["records"] == 101
+    assert counts["key_bytes"] == sum(map(len, keys))
+    assert counts["value_bytes"] == 500
+    assert (counts["without_key"], counts["without_value"]) == (1, 1)
+    assert (counts["first_ms"], counts["last_ms"]) == (0, 300_000)
+    assert counts["partitions"]["0"]["records_per_s"] == round(100 / 99, 3)
+    assert counts["skew"] == 2
+    assert counts["keys"]["distinct_about"] == pytest.approx(41, abs=1)
+    assert counts["keys"]["top"][0] == {"key": "often", "records_at_least": 60}
+    assert counts["minutes"] == {"0": 60, "1": 40, "5": 1}
+    assert over_time(result.topics, 3) == ([0, 120_000, 240_000], {topic: [100, 0, 1]})
     assert stats(spark, options).description()["topics"][topic]["records"] == 102
 
 
@@ -250,9 +250,9 @@ def test_an_export_goes_on_where_it_was_stopped(
     named = json.loads((folder / OWN / "manifest.json").read_bytes())
     assert named["offsets"] == {topic: {"0": 45, "1": 45}}
     spans = Counter[str]()
-    for one in named["files"]:
-        assert (folder / one["path"]).stat().st_size == one["bytes"]
-        spans.update({p: end - first for p, (first, end) in one["offsets"].items()})
+    for file in named["files"]:
+        assert (folder / file["path"]).stat().st_size == file["bytes"]
+        spans.update({p: end - first for p, (first, end) in file["offsets"].items()})
     assert spans == {"0": 45, "1": 45}
     assert export(spark, folder, options).records == 0
     produce(node.server, topic, [(1, b"more")])
@@ -367,9 +367,9 @@ def test_an_export_can_be_imported(
         keep_partitions=True,
     )
     assert done.records == 20
-    found = [(row[1], row[4], row[5]) for row in consumed(node.server, target, 2)]
+    imported = [(row[1], row[4], row[5]) for row in consumed(node.server, target, 2)]
     expected = [(row[1], row[4], row[5]) for row in consumed(node.server, source, 2)]
-    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert sorted(imported, key=str) == sorted(expected, key=str)
 
 
 # compaction

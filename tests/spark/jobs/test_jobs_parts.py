@@ -44,8 +44,8 @@ from streamlog.spark.plan.types import ReadPlace, TaskPlan
 
 def test_rounds_take_one_partition_after_the_other() -> None:
     windows = [OffsetWindow("a", 0, 5, 12), OffsetWindow("a", 1, 0, 2), OffsetWindow("b", 0, 0, 9)]
-    found = list(rounds(windows, 8))
-    assert found == [
+    planned = list(rounds(windows, 8))
+    assert planned == [
         [OffsetWindow("a", 0, 5, 12), OffsetWindow("a", 1, 0, 1)],
         [OffsetWindow("a", 1, 1, 2), OffsetWindow("b", 0, 0, 7)],
         [OffsetWindow("b", 0, 7, 9)],
@@ -84,12 +84,12 @@ def test_frequent_keys_lie_within_their_bounds() -> None:
     for _ in range(6):
         part = Counter[bytes](b"%d" % int(rng.paretovariate(0.5)) for _ in range(4000))
         true.update(part)
-        one = Frequent()
-        one.add(list(part), np.array(list(part.values())))
-        parts.append(one)
+        summary = Frequent()
+        summary.add(list(part), np.array(list(part.values())))
+        parts.append(summary)
     merged = parts[0]
-    for one in parts[1:]:
-        merged.merge(one)
+    for summary in parts[1:]:
+        merged.merge(summary)
     assert 0 < len(merged.counts) <= KEYS_MAX
     assert merged.missed > 0
     for key, count in true.items():
@@ -114,15 +114,15 @@ def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
     state.write()
     again = StatsState.read(file, "c")
     assert again.left == [OffsetWindow("t", 3, 5, 9)]
-    one, other = again.topics["t"], state.topics["t"]
-    assert (one.partitions, one.minutes, one.frequent) == (
-        other.partitions,
-        other.minutes,
-        other.frequent,
+    restored, original = again.topics["t"], state.topics["t"]
+    assert (restored.partitions, restored.minutes, restored.frequent) == (
+        original.partitions,
+        original.minutes,
+        original.frequent,
     )
-    assert (one.distinct.registers == other.distinct.registers).all()
-    assert one.whole.records == 6
-    one.distinct.add(np.array([1], np.uint64))
+    assert (restored.distinct.registers == original.distinct.registers).all()
+    assert restored.whole.records == 6
+    restored.distinct.add(np.array([1], np.uint64))
     with pytest.raises(ForeignCluster, match="cluster c"):
         StatsState.read(file, "d")
     with pytest.raises(Corrupt, match="no state of a scrub"):
@@ -145,11 +145,11 @@ def test_exported_files_have_names_that_every_reader_takes(
     place = ReadPlace(None, None, "", False, "read_committed", True, True)
     written = ParquetTask(str(tmp_path), headers=False)(TaskPlan((), ObjectTable()), place)
     manifest.add(written, [OffsetWindow(topic, 0, 7, 8)])
-    assert [one.path for one in written] == [
-        f"topic={topic}/date=1970-01-01/{one.name}" for one in written
+    assert [file.path for file in written] == [
+        f"topic={topic}/date=1970-01-01/{file.name}" for file in written
     ]
-    found = pa.dataset.dataset(tmp_path, format="parquet").to_table()
-    assert found.column("offset").to_pylist() == [7]
+    table = pa.dataset.dataset(tmp_path, format="parquet").to_table()
+    assert table.column("offset").to_pylist() == [7]
 
 
 class FullDisk(io.BytesIO):
@@ -252,12 +252,12 @@ def test_each_folder_that_an_export_makes_is_synced_into_its_parent(
 
 def test_a_picture_has_a_bar_for_each_count() -> None:
     series = {f"<{n}>": [n, 0, 2] for n in range(BANDS_MAX + 3)}
-    found = parseString(bars("a & b", [0, 60_000, 120_000], series))
-    texts = [one.firstChild.data for one in found.getElementsByTagName("text")]  # type: ignore[union-attr]
+    picture = parseString(bars("a & b", [0, 60_000, 120_000], series))
+    texts = [text.firstChild.data for text in picture.getElementsByTagName("text")]  # type: ignore[union-attr]
     assert texts[0] == "a & b"
     assert texts[-1] == OTHERS
     # Background, one each in the legend, two bars of each band.
-    assert len(found.getElementsByTagName("rect")) == 1 + BANDS_MAX + 2 * BANDS_MAX
+    assert len(picture.getElementsByTagName("rect")) == 1 + BANDS_MAX + 2 * BANDS_MAX
     assert parseString(bars("nothing", [], {}))
 
 

@@ -120,8 +120,8 @@ def test_a_node_is_compacted_while_it_takes_appends(tmp_path: Path) -> None:
         assert done.inputs > done.outputs >= done.specs
         assert done.bytes_written > 400_000
         assert spark.tags == set()
-        found = consumed(running.server, TOPIC, PARTITIONS)
-        values = [row[5] for row in found]
+        records = consumed(running.server, TOPIC, PARTITIONS)
+        values = [row[5] for row in records]
         noise = random.Random(1)
         assert sorted(values) == sorted([noise.randbytes(3000) for _ in range(160)] + sent)
         again = compact_node(InProcess(), running.server)
@@ -178,8 +178,8 @@ def test_a_damaged_input_is_reported_and_left(tmp_path: Path) -> None:
         assert [told.startswith("Corrupt: ") for told in done.failed] == [True]
         assert running.metric("streamlog_compaction_quarantined_objects") == 1
         assert damaged.exists()
-        found = scrubbed(InProcess(), running.server)
-        assert set(found.by_kind) == {"object-corrupt"}
+        report = scrubbed(InProcess(), running.server)
+        assert set(report.by_kind) == {"object-corrupt"}
         damaged.write_bytes(whole)
         assert scrubbed(InProcess(), running.server).is_clean
 
@@ -327,19 +327,19 @@ def test_the_commands(
     for module in (spark_compact, spark_scrub):
         monkeypatch.setattr(module, "spark_session", session)
 
-    def told(*arguments: str) -> tuple[int, Any]:
+    def answer_of(*arguments: str) -> tuple[int, Any]:
         code = command(["spark", *arguments, "--json"])
         out = capsys.readouterr().out
         return code, json.loads(out) if out else None
 
     with node(tmp_path) as running:
         fill(running.server, 3)
-        code, found = told("scrub", "--server", running.server)
-        assert (code, found["findings"]) == (0, [])
-        code, found = told("compact", "--server", running.server)
-        assert (code, found["failed"]) == (0, [])
-        assert found["specs"] >= 1
-        assert told("scrub", "--server", running.server, "--data", "x")[0] == 2
-        assert told("compact", "--data", str(tmp_path / "data"))[0] == 1
-    code, found = told("scrub", "--data", str(tmp_path / "data"))
-    assert (code, found["findings"]) == (0, [])
+        code, answer = answer_of("scrub", "--server", running.server)
+        assert (code, answer["findings"]) == (0, [])
+        code, answer = answer_of("compact", "--server", running.server)
+        assert (code, answer["failed"]) == (0, [])
+        assert answer["specs"] >= 1
+        assert answer_of("scrub", "--server", running.server, "--data", "x")[0] == 2
+        assert answer_of("compact", "--data", str(tmp_path / "data"))[0] == 1
+    code, answer = answer_of("scrub", "--data", str(tmp_path / "data"))
+    assert (code, answer["findings"]) == (0, [])
