@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.simulation.coverage import measure
+from tests.simulation.mutants.every import MUTANTS
 from tests.simulation.mutants.table import find_mutants
 
 MUTANT_SEEDS = 2000
@@ -15,15 +16,21 @@ COVERAGE_SEEDS = 100
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exits 1 when a mutant is not found, or a line that is not listed is not reached."""
+    """Returns 1 if a mutant is not found, or a line that is not listed is not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "--mutants",
         action="store_true",
-        help="break the engine in every known way; print which seed found it",
+        help="break the engine in every known way; print which seed or test found it",
     )
-    asked.add_argument("--mutant", action="append", metavar="NAME", help="only this mutant")
+    asked.add_argument(
+        "--mutant",
+        action="append",
+        metavar="NAME",
+        choices=[mutant.name for mutant in MUTANTS],
+        help="only this mutant, by histories",
+    )
     asked.add_argument(
         "--coverage",
         action="store_true",
