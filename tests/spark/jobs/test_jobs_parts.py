@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import random
 import stat
@@ -127,9 +128,12 @@ def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
         StatsState.read(file, "d")
     with pytest.raises(Corrupt, match="no state of a scrub"):
         ScrubState.read(file, "c")
-    file.write_text("{")
-    with pytest.raises(Corrupt, match="no state of statistics"):
-        StatsState.read(file, "c")
+    whole = json.loads(file.read_text())
+    no_registers = {"t": {**whole["topics"]["t"], "registers": ""}}
+    for damaged in ("{", {**whole, "topics": [5]}, {**whole, "topics": no_registers}):
+        file.write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
+        with pytest.raises(Corrupt, match="no state of statistics"):
+            StatsState.read(file, "c")
 
 
 @pytest.mark.parametrize("topic", ["_hidden", ".hidden", "t" * 249])
@@ -219,9 +223,16 @@ def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> Non
     path.write_text(whole.replace('"version": 1', '"version": 2'))
     with pytest.raises(UnsupportedVersion):
         Manifest.open(tmp_path, "c")
-    path.write_text(whole[:-5])
-    with pytest.raises(Corrupt):
-        Manifest.open(tmp_path, "c")
+    for damaged in (
+        whole[:-5],
+        "[]",
+        json.dumps({**json.loads(whole), "files": [5]}),
+        json.dumps({**json.loads(whole), "files": [{"rows": 1}]}),
+        json.dumps({**json.loads(whole), "topics": ["t"]}),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(Corrupt):
+            Manifest.open(tmp_path, "c")
     path.write_text(whole)
     (tmp_path / written.path).unlink()
     with pytest.raises(StreamlogError, match="is gone"):

@@ -102,7 +102,7 @@ class Manifest:
                 )
             offsets = decode_offsets({"version": 1, "offsets": value["offsets"]})
             self.exported = ExportedOffsets(offsets, decode_topic_ids(value))
-            self.files = list(value["files"])
+            self.files = [{**file, "path": str(file["path"])} for file in value["files"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{self._path} is no manifest of an export: {error}") from error
         if cluster_id != self.cluster_id:

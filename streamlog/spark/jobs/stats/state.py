@@ -23,7 +23,7 @@ import numpy as np
 from streamlog.errors import Corrupt, ForeignCluster
 from streamlog.model.located import OffsetWindow
 from streamlog.spark.jobs.files import replace_file
-from streamlog.spark.jobs.stats.sketches import Distinct, Frequent
+from streamlog.spark.jobs.stats.sketches import REGISTERS, Distinct, Frequent
 from streamlog.spark.jobs.stats.topic_stats import PartitionStats, TopicStats
 
 VERSION = 1
@@ -51,7 +51,7 @@ class StatsState:
             state_cluster = str(value["cluster_id"])
             state.left = [OffsetWindow(*window) for window in value["left"]]
             state.topics = {name: _topic(topic) for name, topic in value["topics"].items()}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"{path} is no state of statistics: name another file") from error
         if state_cluster != cluster_id:
             raise ForeignCluster(
@@ -99,6 +99,8 @@ def _value(topic: TopicStats) -> dict[str, Any]:
 
 def _topic(value: Mapping[str, Any]) -> TopicStats:
     registers = np.frombuffer(b64decode(value["registers"]), np.uint8).copy()
+    if len(registers) != REGISTERS:
+        raise ValueError(f"{len(registers)} registers instead of {REGISTERS}")
     return TopicStats(
         {int(number): PartitionStats(**stats) for number, stats in value["partitions"].items()},
         Counter({int(minute): count for minute, count in value["minutes"].items()}),
