@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(Exception):
-    """A signal asked the command to end; `exit_code` is the shell's for it."""
+class Interrupted(BaseException):
+    """A signal asked the command to end; `exit_code` is the shell's for it.
+
+    As KeyboardInterrupt it is no Exception, so that a producer in `with` is closed without waiting.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -22,24 +25,27 @@ class Interruption:
     """Where a signal may interrupt a command.
 
     The first signal interrupts a wait for input, and otherwise only `check` raises it: in the
-    middle of a send it would leave the producer's state half changed. The second signal raises
-    wherever the command is.
+    middle of a send it would leave the producer's state half changed. `when_deferred` is called
+    then, and may make the send end soon. The second signal raises wherever the command is.
     """
 
     def __init__(self) -> None:
-        self._number = 0
+        self.signal_number = 0
+        """The first signal that came; 0: none."""
         self._may_break = False
+        self.when_deferred: Callable[[], object] = lambda: None
 
     def received(self, number: int, frame: FrameType | None) -> None:
-        is_second = self._number != 0
-        self._number = self._number or number
+        is_second = self.signal_number != 0
+        self.signal_number = self.signal_number or number
         if self._may_break or is_second:
             raise Interrupted(number)
+        self.when_deferred()
 
     def check(self) -> None:
         """Errors: Interrupted, where a signal came."""
-        if self._number:
-            raise Interrupted(self._number)
+        if self.signal_number:
+            raise Interrupted(self.signal_number)
 
     @contextmanager
     def may_break(self) -> Iterator[None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from streamlog.cli import remote
+from streamlog.cli.commands import produce
 from streamlog.client import Admin, Consumer
 from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
+from tests.client.fake_node import FakeNode
 
 Done = Callable[..., bytes]
 WAIT_S = 30
@@ -286,3 +290,31 @@ def test_a_count_that_is_reached_before_a_bad_batch_is_no_failure(
     bad_batch("enough")
     ended = run("consume", "enough", "--count", 2)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"one\ntwo\n", b"")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_ends_a_send_that_waits_for_a_silent_node(
+    run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signals: int
+) -> None:
+    """More lines than the producer holds: it waits for room up to --timeout."""
+    (tmp_path / "lines").write_bytes((b"x" * 999 + b"\n") * 40_000)
+    monkeypatch.setattr(produce, "LAST_ANSWERS_S", 0.2 if signals == 1 else WAIT_S)
+    with FakeNode() as node:
+        node.create("t")
+        node.hold.clear()
+        timers = [
+            threading.Timer(1.0 + number / 2, os.kill, (os.getpid(), signal.SIGINT))
+            for number in range(signals)
+        ]
+        for timer in timers:
+            timer.start()
+        begun = time.monotonic()
+        ended = run(
+            *("--server", node.server, "produce", "t", "--timeout", WAIT_S),
+            stdin=tmp_path / "lines",
+        )
+        assert time.monotonic() - begun < WAIT_S / 2
+        for timer in timers:
+            timer.join()
+    assert ended.returncode == 130
+    assert b"streamlog: interrupted by SIGINT: no line is surely stored; " in ended.stderr

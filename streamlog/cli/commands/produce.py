@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 import click
 
@@ -96,6 +97,8 @@ def produce(
         sender = LineSender(
             client, topic, partition=partition, key_separator=key_separator, headers=headers
         )
+        # A node that answers nothing makes a send wait for room until the time limit.
+        interruption.when_deferred = lambda: sender.end_soon(_last_answers_s(state))
         try:
             with SilenceWatch(client, state.server, state.timeout_s):
                 for lines in interruption.breaking(iter(reader)):
@@ -118,6 +121,9 @@ def produce(
                 stored_lines=sender.stored,
             ) from None
         except StreamlogError as error:
+            if interruption.signal_number:
+                progress.done(sender.sent, reader.bytes_read)
+                _end_interrupted(state, topic, sender, Interrupted(interruption.signal_number))
             is_gone = isinstance(error, Unavailable | OutcomeUnknown)
             sender.stop(0 if is_gone else state.timeout_s)
             raise _with_outcome(error, sender) from error
@@ -146,9 +152,17 @@ def _limits(state: State, topic: str) -> tuple[int, int]:
     raise AssertionError("a topic has max.message.bytes")
 
 
-def _end_interrupted(state: State, topic: str, sender: LineSender, error: Interrupted) -> None:
+def _last_answers_s(state: State) -> float:
+    return min(LAST_ANSWERS_S, state.timeout_s)
+
+
+def _end_interrupted(state: State, topic: str, sender: LineSender, error: Interrupted) -> NoReturn:
     """Says what is stored, then ends the command with the signal's exit code."""
-    sender.stop(min(LAST_ANSWERS_S, state.timeout_s))
+    try:
+        sender.stop(_last_answers_s(state))
+    except Interrupted:
+        # The second signal.
+        sender.stop(0)
     note(f"streamlog: interrupted by {error}: {sender.outcome()}")
     if state.json:
         emit({"topic": topic, "records": sender.stored, "interrupted": True})

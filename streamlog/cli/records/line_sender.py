@@ -68,7 +68,13 @@ class LineSender:
         if self._headers:
             self._send_with_headers(values, keys)
             return
-        many = self._producer.send_many(self._topic, values, keys, partition=self._partition)
+        try:
+            many = self._producer.send_many(self._topic, values, keys, partition=self._partition)
+        except StreamlogError as error:
+            # With keys these are any of the lines, so that `stored` cannot count them.
+            taken = error.fields.get("taken", 0)
+            self.sent += taken if isinstance(taken, int) else 0
+            raise
         self._pending.append(many)
         self.sent += len(values)
 
@@ -102,6 +108,13 @@ class LineSender:
         self.flush()
         while self._pending:
             self._take_answers()
+
+    def end_soon(self, wait_s: float) -> None:
+        """A send under way raises Closed; lines sent before get `wait_s` for their answers.
+
+        Returns at once: a signal may have come while the producer's lock is held.
+        """
+        threading.Thread(target=self._producer.close, args=(wait_s,), daemon=True).start()
 
     def stop(self, wait_s: float) -> None:
         """Waits up to `wait_s` for answers, gives up the rest, and brings `stored` up to date."""
