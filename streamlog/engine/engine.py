@@ -178,6 +178,8 @@ class Engine:
         self.group_commit: GroupCommit | None = None
         if is_disk:
             assert parts.wal is not None
+            # A full WAL must not wait for the upload interval.
+            parts.wal.on_full = self.uploader.request_flush
             self.group_commit = GroupCommit(
                 config.append,
                 parts.wal,

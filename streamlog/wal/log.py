@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -105,6 +105,7 @@ class WriteAheadLog:
             self._metrics,
             folder,
             self._persist_release,
+            lambda: self.on_full(),
             uploads_bytes,
         )
         for file in _adopted(folder):
@@ -112,6 +113,8 @@ class WriteAheadLog:
         self._stall_lock = asyncio.Lock()
         self._waiting = 0
         self._known_failures = 0
+        self.on_full: Callable[[], None] = _nothing
+        """Called, perhaps again and again, while an append waits for a release."""
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._is_forgetting = False
@@ -465,7 +468,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """Run in a lane to wait for the calls before it."""
+    """Run in a lane to wait for the calls before it; and what a full log asks for at first."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

@@ -56,10 +56,12 @@ class FilePool:
         metrics: WalMetrics,
         folder: Folder,
         persist_release: Callable[[int], Awaitable[None]],
+        on_full: Callable[[], None],
         uploads_bytes: int | None,
     ) -> None:
         """`persist_release(through)` makes the release durable in the identity file; it raises
-        OSError. `uploads_bytes`: as in WriteAheadLog.open."""
+        OSError. `on_full()` is called while an append waits for a release. `uploads_bytes`: as in
+        WriteAheadLog.open."""
         self._shelf = shelf
         self._disk = disk
         self._offload = offload
@@ -68,6 +70,7 @@ class FilePool:
         self._next_number = folder.next_number
         self._released_through = folder.plan.released_through
         self._persist_release = persist_release
+        self._on_full = on_full
         self._free: list[WalFile] = []
         self._disk_bytes = 0
         self._wanted_bytes = 0
@@ -210,9 +213,7 @@ class FilePool:
                 if file in self._free and not self._wanted_bytes:
                     self._free.remove(file)
                     self._shelf.ready.append(file)
-            elif self._may_make(size):
-                await self._make(size)
-            else:
+            elif not await self._make_within_bound(size):
                 return
 
     async def _give_back(self) -> None:
@@ -259,21 +260,25 @@ class FilePool:
             return
         while self._free and self._disk_bytes + size > self._config.wal_bytes_max:
             await self._remove(self._free[0], self._free)
-        if self._may_make(size):
-            await self._make(size)
+        await self._make_within_bound(size)
 
-    def _may_make(self, size: int) -> bool:
-        """Whether the bound has room for a file of this size.
+    async def _make_within_bound(self, size: int) -> bool:
+        """Makes a file, if the bound has room for one of this size.
 
         The newest file, which is never freed, may have been made under a larger bound and leave no
         room for any other. A stalled writer then gets a file beyond the bound, with which the
         newest one can go.
         """
-        if self._disk_bytes + size <= self._config.wal_bytes_max:
-            return True
         newest = self._shelf.newest
-        is_alone = newest is not None and self._disk_bytes == newest.size_bytes
-        return self._wanted_bytes > 0 and is_alone
+        is_newest_alone = newest is not None and self._disk_bytes == newest.size_bytes
+        if self._disk_bytes + size <= self._config.wal_bytes_max or (
+            self._wanted_bytes and is_newest_alone
+        ):
+            await self._make(size)
+            return True
+        if self._wanted_bytes:
+            self._on_full()
+        return False
 
     async def _make(self, size: int) -> None:
         name = file_name(self._next_number)

@@ -22,6 +22,7 @@ from streamlog.wal.log import WriteAheadLog
 from tests.wal.wal_helpers import (
     CLUSTER,
     SMALL,
+    TIGHT,
     InlineOffload,
     begin,
     group,
@@ -199,6 +200,26 @@ def test_no_file_is_begun_that_does_not_fit_the_disk() -> None:
         with pytest.raises(DiskFull):
             await wal.append(group(b"one"))
         assert set(disk.made) == {"wal-identity.new"}
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_after_a_wait_files_are_kept_ready_again() -> None:
+    async def scenario() -> None:
+        registry, disk = CollectorRegistry(), TornDisk(SeededRandom(1))
+        wal = await WriteAheadLog.open(disk, InlineOffload(), TIGHT, registry, SeededRandom(1))
+        await wal.begin(Tenure(1, 1), cluster_id=CLUSTER)
+        appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
+        while not all(append.done() for append in appends):
+            await turns(50)
+            wal.release(wal.last_sequence)
+        waits = registry.get_sample_value("streamlog_wal_room_waits_total")
+        assert waits
+        for _ in range(20):
+            await turns()
+            wal.release(await wal.append(group(bytes(6000))))
+        assert registry.get_sample_value("streamlog_wal_room_waits_total") == waits
         await wal.close()
 
     asyncio.run(scenario())

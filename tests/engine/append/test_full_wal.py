@@ -12,6 +12,7 @@ from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.wal.config import WalConfig
 from tests.engine.harness import batch
+from tests.support.disk_machine import DiskMachine
 
 KIB = 1 << 10
 CONFIG = StreamEngineConfig(
@@ -51,3 +52,16 @@ def test_every_append_is_answered_while_the_wal_is_always_full(tmp_path: Path) -
             assert sum(files) <= CONFIG.wal.wal_bytes_max
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+def test_a_full_wal_is_uploaded_without_waiting_for_the_upload_interval() -> None:
+    """Small appends fill a WAL long before they fill an object: each group takes a page."""
+    config = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=3_600_000), wal=CONFIG.wal)
+
+    async def scenario() -> None:
+        async with DiskMachine(config).engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            for number in range(200):
+                assert (await stream.append(batch(b"x"))).base_offset == number
+
+    asyncio.run(asyncio.wait_for(scenario(), 20.0))
