@@ -93,11 +93,11 @@ def chaos(
 
 
 def _count(node: StagedNode, written: Sequence[bytes], report: Report) -> None:
-    found: Counter[bytes] = Counter()
+    occurrences: Counter[bytes] = Counter()
     for topic in TOPICS:
         for rows in node.rows(topic).values():
             values = [row.value or b"" for row in rows]
-            found.update(values)
+            occurrences.update(values)
             # Rows of a query come by batches, and those of a batch in their order.
             of_query: dict[bytes, bytes] = {}
             for value in values:
@@ -105,9 +105,9 @@ def _count(node: StagedNode, written: Sequence[bytes], report: Report) -> None:
                 report.out_of_order += value < of_query.get(query, b"")
                 of_query[query] = value
     report.rows += len(written)
-    report.missing += sum(found[value] == 0 for value in written)
-    report.twice += sum(count > 1 for count in found.values())
-    report.strange += len(set(found) - set(written))
+    report.missing += sum(occurrences[value] == 0 for value in written)
+    report.twice += sum(count > 1 for count in occurrences.values())
+    report.strange += len(set(occurrences) - set(written))
 
 
 class _Query:
@@ -154,7 +154,7 @@ class _Query:
     def _replayed(self, batch: int, rows: Sequence[bytes]) -> bool:
         """Whether Spark notes the batch as done."""
         messages = [self._task(part) for part in self._parts(rows)]
-        objects = [one for message in messages for one in message or ()]
+        objects = [staged for message in messages for staged in message or ()]
         if None in messages:
             self._abort(batch, objects)
             return False
@@ -207,7 +207,7 @@ class _Query:
         """What one of its attempts staged; None: it failed too often."""
         for _ in range(TASK_FAILURES_MAX):
             try:
-                found = self._staged(rows)
+                chosen = self._staged(rows)
             except (TaskFailed, StreamlogError):
                 continue
             if self._happens("two attempts ended, one counts", 0.15):
@@ -215,8 +215,8 @@ class _Query:
                     other = self._staged(rows)
                 except (TaskFailed, StreamlogError):
                     continue
-                found = self._random.choice([found, other])
-            return found
+                chosen = self._random.choice([chosen, other])
+            return chosen
         return None
 
     def _staged(self, rows: Sequence[bytes]) -> list[StagedObject]:

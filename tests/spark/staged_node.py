@@ -156,17 +156,17 @@ class StagedNode:
 
     async def _rows(self, partition: TopicPartition) -> list[Row]:
         log = await self.engine.logs.log(partition)
-        found: list[Row] = []
+        stored: list[Row] = []
         position = log.log_start_offset
         while position < log.high_watermark:
             fetched = await log.fetch(position, 1 << 20)
             for batch in scan(join(fetched.parts)):
                 for offset, _, key, value, headers in decode(batch.view):
                     if offset >= position:
-                        found.append(Row(offset, key, value, headers))
+                        stored.append(Row(offset, key, value, headers))
             position = fetched.next_offset
-        assert [row.offset for row in found] == list(range(len(found)))
-        return found
+        assert [row.offset for row in stored] == list(range(len(stored)))
+        return stored
 
     # clients
 

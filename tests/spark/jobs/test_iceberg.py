@@ -76,8 +76,8 @@ class Lake:
 
     def rows(self, **scan: Any) -> list[tuple[Any, ...]]:
         """As any reader sees them."""
-        found = rows(self.table.scan(**scan).to_arrow())
-        return sorted(found, key=lambda row: row[:3])
+        table_rows = rows(self.table.scan(**scan).to_arrow())
+        return sorted(table_rows, key=lambda row: row[:3])
 
     def check(self) -> None:
         """The table has what a consumer gets, and its folders nothing else."""
@@ -88,12 +88,14 @@ class Lake:
     def files(self) -> list[str]:
         """Data files in the table's folders, of which the table may know nothing."""
         root = self.properties["warehouse"].removeprefix(self._scheme)
-        found = self._store.get_file_info(fs.FileSelector(root, recursive=True))
-        return [self._scheme + one.path for one in found if one.extension == "parquet"]
+        entries = self._store.get_file_info(fs.FileSelector(root, recursive=True))
+        return [self._scheme + entry.path for entry in entries if entry.extension == "parquet"]
 
     def summaries(self) -> list[dict[str, str]]:
         snapshots = self.table.snapshots()
-        return [one.summary.additional_properties for one in snapshots if one.summary]
+        return [
+            snapshot.summary.additional_properties for snapshot in snapshots if snapshot.summary
+        ]
 
 
 SEEDS = range(int(os.environ.get("ICEBERG_CHAOS_RUNS", "2")))

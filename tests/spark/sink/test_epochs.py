@@ -77,14 +77,14 @@ def _left(node: StagedNode) -> int:
 def test_an_epoch_that_is_replayed_is_written_once(
     node: StagedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = _commit(
+    committed = _commit(
         node, 0, [*_stage(node, "q", "0-a", b"1", b"2"), *_stage(node, "q", "1-a", b"3")]
     )
-    assert not found.was_committed
+    assert not committed.was_committed
     node.restart()
     replayed = _commit(node, 0, _stage(node, "q", "0-b", b"1", b"2", b"3"))
     assert replayed.was_committed
-    assert replayed.parts == found.parts
+    assert replayed.parts == committed.parts
     assert _values(node) == [b"1", b"2", b"3"]
     assert "epoch 0 of writer q had been committed before" in caplog.text
     assert _left(node) == 0

@@ -124,9 +124,9 @@ def test_rows_that_are_brought_together_by_their_partition_lie_in_few_objects(
     }
     assert with_key == {str(n): partition_for_key(b"%d" % n, 8) for n in range(800) if n % 10}
     _write(placed.repartition(4, "partition"), node.server, topic=topic)
-    found = consumed(node.server, topic, 8)
-    assert Counter(int(row[5]) for row in found) == Counter(range(800))
-    assert all(row[1] == with_key[row[5].decode()] for row in found if row[4] is not None)
+    stored = consumed(node.server, topic, 8)
+    assert Counter(int(row[5]) for row in stored) == Counter(range(800))
+    assert all(row[1] == with_key[row[5].decode()] for row in stored if row[4] is not None)
 
 
 def test_an_unwritable_row_is_named_and_leaves_nothing(

@@ -69,14 +69,14 @@ class FakeTarget:
 
     def records(self) -> dict[tuple[str, int], list[tuple[Any, Any, Any]]]:
         """(key, value, headers) by topic and partition, in order."""
-        found: dict[tuple[str, int], list[tuple[Any, Any, Any]]] = {}
+        by_partition: dict[tuple[str, int], list[tuple[Any, Any, Any]]] = {}
         for call in self.calls:
             for at, data in call.items():
                 for batch in scan(data):
-                    found.setdefault(at, []).extend(
+                    by_partition.setdefault(at, []).extend(
                         (key, value, headers) for _, _, key, value, headers in decode(batch.view)
                     )
-        return found
+        return by_partition
 
 
 def _write(
@@ -110,14 +110,14 @@ def test_keys_go_where_a_producer_puts_them(kind: pa.DataType) -> None:
     target = FakeTarget()
     # A slice, whose validity does not begin at a byte.
     _write(target, [batch.slice(3, 390)], _of_topic("t"))
-    found = {
+    stored_at = {
         value: (partition, key)
         for (_, partition), records in target.records().items()
         for key, value, _ in records
     }
-    assert len(found) == 390
+    assert len(stored_at) == 390
     for key, value in list(zip(keys, values, strict=True))[3:393]:
-        partition, stored = found[value.encode()]
+        partition, stored = stored_at[value.encode()]
         assert stored == (None if key is None else key.encode())
         if stored is not None:
             assert partition == partition_for_key(stored, 4)
@@ -149,9 +149,9 @@ def test_rows_without_a_key_go_in_runs_of_a_batch_round_the_partitions() -> None
     batch = _batch(value=pa.array([b"%04d" % n + b"x" * 88 for n in range(100)]))
     target = FakeTarget()
     _write(target, [batch], _of_topic("u", batch_bytes=1000), start=0.5)
-    found = {at[1]: [int(value[:4]) for _, value, _ in rs] for at, rs in target.records().items()}
-    assert sorted(n for rows in found.values() for n in rows) == list(range(100))
-    runs = {number: partition for partition, rows in found.items() for number in rows}
+    numbers = {at[1]: [int(value[:4]) for _, value, _ in rs] for at, rs in target.records().items()}
+    assert sorted(n for rows in numbers.values() for n in rows) == list(range(100))
+    runs = {number: partition for partition, rows in numbers.items() for number in rows}
     changes = [n for n in range(1, 100) if runs[n] != runs[n - 1]]
     assert changes == list(range(10, 100, 10))
     assert [runs[n] for n in range(0, 60, 10)] == [1, 2, 0, 1, 2, 0]
@@ -181,8 +181,8 @@ def test_headers_and_nulls_are_as_they_were() -> None:
     headers = [None, [], [("a", b"1"), ("a", None)], None, [("ü", b"")]]
     column = pa.array(
         [
-            None if one is None else [{"key": key, "value": value} for key, value in one]
-            for one in headers
+            None if of_row is None else [{"key": key, "value": value} for key, value in of_row]
+            for of_row in headers
         ],
         HEADERS,
     )
@@ -190,8 +190,8 @@ def test_headers_and_nulls_are_as_they_were() -> None:
     target = FakeTarget()
     _write(target, [batch.slice(1)], _of_topic("one"))
     assert [
-        (value, [(name, data) for name, data in found])
-        for _, value, found in target.records()["one", 0]
+        (value, [(name, data) for name, data in stored])
+        for _, value, stored in target.records()["one", 0]
     ] == list(zip([None, b"2", b"3", b"4"], [list(h or []) for h in headers[1:]], strict=True))
 
 
@@ -263,7 +263,9 @@ def test_an_object_has_few_of_many_partitions() -> None:
     assert 200 < pairs <= 200 * gatherings
     assert max(sum(map(len, call.values())) for call in target.calls) <= 100_000
     # A chunk has a batch of each partition: as full as a quarter of the buffer allows.
-    sizes = [len(one.view) for call in target.calls for data in call.values() for one in scan(data)]
+    sizes = [
+        len(batch.view) for call in target.calls for data in call.values() for batch in scan(data)
+    ]
     assert sum(sizes) / len(sizes) > 700
     numbers = [int(v[:6]) for rs in target.records().values() for _, v, _ in rs]
     assert sorted(numbers) == list(range(rows))
@@ -317,8 +319,8 @@ def test_keys_are_hashed_once_for_topics_with_as_many_partitions(
     target = FakeTarget()
     _write(target, [_batch(topic=pa.array(topics), key=pa.array(keys), value=pa.array(keys))])
     assert sorted(asked) == [3, 4]
-    found = {v: at for at, rs in target.records().items() for _, v, _ in rs}
-    assert found == {
+    partition_of = {v: at for at, rs in target.records().items() for _, v, _ in rs}
+    assert partition_of == {
         key: (topic, partition_for_key(key, COUNTS[topic]))
         for topic, key in zip(topics, keys, strict=True)
     }
@@ -326,7 +328,7 @@ def test_keys_are_hashed_once_for_topics_with_as_many_partitions(
 
 def test_a_large_batch_is_split_and_a_large_row_stands_alone() -> None:
     batch = _batch(value=pa.array([b"x" * 10] * 1000 + [b"y" * 5000] + [b"z"] * 3))
-    sizes = [(one.num_rows, one.nbytes) for one in chunks([batch], "t", lambda: 1000)]
+    sizes = [(chunk.num_rows, chunk.nbytes) for chunk in chunks([batch], "t", lambda: 1000)]
     assert sum(rows for rows, _ in sizes) == 1004
     assert [rows for rows, size in sizes if size > 1000] == [1]
 
@@ -338,7 +340,7 @@ def test_a_failed_attempt_drops_its_objects_and_raises_its_own_error() -> None:
     target = FakeTarget(fails_at=2)
     with pytest.raises(Unavailable, match="no node"):
         _write(target, batches, options, **sizes)
-    assert [one.object_id for one in target.dropped] == [1, 2]
+    assert [staged.object_id for staged in target.dropped] == [1, 2]
 
     def killed() -> Iterator[pa.RecordBatch]:
         yield from batches[:2]
@@ -352,13 +354,17 @@ def test_a_failed_attempt_drops_its_objects_and_raises_its_own_error() -> None:
 
 def test_a_message_to_the_driver_names_a_partition_once() -> None:
     def of(object_id: int, *partitions: tuple[str, int]) -> StagedObject:
-        parts = tuple(StagedPart(*one, 1, 10) for one in partitions)
+        parts = tuple(StagedPart(*partition, 1, 10) for partition in partitions)
         return StagedObject("w", "a", object_id, 0, parts)
 
     objects = [of(1, ("t", 0), ("t", 1)), of(2, ("t", 1), ("u", 1)), of(3, ("t", 0))]
-    found = named_once(objects)
-    assert [one.object_id for one in found] == [1, 2, 3]
-    assert [[p[:2] for p in one.parts] for one in found] == [[("t", 0), ("t", 1)], [("u", 1)], []]
+    named = named_once(objects)
+    assert [staged.object_id for staged in named] == [1, 2, 3]
+    assert [[p[:2] for p in staged.parts] for staged in named] == [
+        [("t", 0), ("t", 1)],
+        [("u", 1)],
+        [],
+    ]
 
 
 def test_nothing_is_staged_where_there_are_no_rows() -> None:

@@ -128,7 +128,7 @@ def test_retention_and_merges_do_take_place(busy: NodeProcess, new_name: Callabl
 
 
 def _files(planned: Planned) -> set[str]:
-    return {data_key(one) for task in planned.plan.tasks for one in task.objects.ids}
+    return {data_key(object_id) for task in planned.plan.tasks for object_id in task.objects.ids}
 
 
 def _now(server: str, topic: str) -> set[str]:
@@ -141,24 +141,24 @@ def _compare(server: str, topic: str, max_bytes: str) -> None:
     for _ in range(100):
         with Admin(server) as admin:
             before = _bounds(admin, topic)
-            found = {}
+            tables = {}
             expected = consumed(server, topic, PARTITIONS)
             with suppress(DataLost):
                 for mode in ("auto", "store", "service"):
                     options = {"server": server, "subscribe": topic, "readMode": mode}
                     options["maxBytesPerPartition"] = max_bytes
-                    found[mode] = rows(carry_out(plan(**options)))
+                    tables[mode] = rows(carry_out(plan(**options)))
             if before != _bounds(admin, topic):
                 continue
-        assert found == dict.fromkeys(("auto", "store", "service"), expected)
+        assert tables == dict.fromkeys(("auto", "store", "service"), expected)
         return
     raise AssertionError("retention did not come to rest")
 
 
 def _bounds(admin: Admin, topic: str) -> list[tuple[int, int]]:
     """Log start offset and end of each partition."""
-    found = admin.describe_topic(topic).partitions
-    return [(one.log_start_offset, one.high_watermark) for one in found]
+    described = admin.describe_topic(topic).partitions
+    return [(part.log_start_offset, part.high_watermark) for part in described]
 
 
 def _until(holds: Callable[[], bool]) -> None:
@@ -178,13 +178,13 @@ def _send(
         deliveries = [
             producer.send(
                 topic,
-                one.value,
-                key=one.key,
-                headers=one.headers,
+                record.value,
+                key=record.key,
+                headers=record.headers,
                 timestamp_ms=stamp_ms,
-                partition=one.partition,
+                partition=record.partition,
             )
-            for one in records
+            for record in records
         ]
         for delivery in deliveries:
             delivery.result()

@@ -20,11 +20,11 @@ MIB = 1 << 20
 
 
 def _covered(plan: ReadPlan) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for task in plan.tasks:
         for piece in task.pieces:
-            found.setdefault((piece.topic, piece.partition), []).append((piece.start, piece.end))
-    return {at: sorted(pieces) for at, pieces in found.items()}
+            spans.setdefault((piece.topic, piece.partition), []).append((piece.start, piece.end))
+    return {at: sorted(pieces) for at, pieces in spans.items()}
 
 
 def _planned(
@@ -167,9 +167,9 @@ def test_a_plan_for_the_service_is_cut_too() -> None:
 def test_streams_that_share_objects_are_read_by_one_visit_each() -> None:
     plan, _ = _planned(FakeCluster({("t", n): (0, 50) for n in range(8)}))
     (task,) = plan.tasks
-    found = list(visits(task))
-    assert [visit.row.object_id for visit in found] == [1, 2, 3, 4, 5]
-    assert all(len(visit.parts) == 8 for visit in found)
+    planned = list(visits(task))
+    assert [visit.row.object_id for visit in planned] == [1, 2, 3, 4, 5]
+    assert all(len(visit.parts) == 8 for visit in planned)
 
 
 def test_a_task_pickles_small() -> None:

@@ -65,8 +65,8 @@ def test_every_read_mode_equals_a_consumers_read(tmp_path: Path) -> None:
         expected = consumed(node.server, "logs", 3)
         assert len(expected) == 3102
         for mode in ("auto", "store", "service"):
-            found = read(server=node.server, subscribe="logs", readMode=mode, minPartitions="5")
-            assert rows(found) == expected, mode
+            table = read(server=node.server, subscribe="logs", readMode=mode, minPartitions="5")
+            assert rows(table) == expected, mode
         planned = plan(server=node.server, subscribe="logs")
         assert planned.plan.store_records >= 3002
         with pytest.raises(DataInUse, match="server"):
@@ -133,10 +133,10 @@ def test_the_same_rows_as_a_consumer(
             _trim(node.server, topic, step[1], step[2])
     expected = consumed(node.server, topic, 2)
     for mode in ("store", "service"):
-        found = read(
+        table = read(
             server=node.server, subscribe=topic, readMode=mode, maxBytesPerPartition=max_bytes
         )
-        assert rows(found) == expected
+        assert rows(table) == expected
 
 
 def _trim(server: str, topic: str, partition: int, percent: int) -> None:
@@ -153,14 +153,14 @@ def test_metrics_show_the_source_of_each_read(
     produce(node.server, topic, _values(60))
     base = {"server": node.server, "subscribe": topic, "readName": "mine"}
 
-    def told(planned: Planned) -> list[dict[str, str]]:
+    def metrics_of(planned: Planned) -> list[dict[str, str]]:
         caplog.clear()
         with suppress(DataLost):
             carry_out(planned.tell())
         return [record.__dict__["context"] for record in caplog.records if record.name == LOGGER]
 
     with caplog.at_level("INFO", LOGGER):
-        intended, task = told(plan(**base))
+        intended, task = metrics_of(plan(**base))
         assert intended == {
             **{"what": "plan", "read": "mine", "mode": "store", "tasks": "1"},
             **{"store_records": "60", "service_records": "0"},
@@ -171,16 +171,16 @@ def test_metrics_show_the_source_of_each_read(
             **{"what": "task", "read": "mine", "store_records": "60", "service_records": "0"},
             **{"service_bytes": "0", "is_whole": "True"},
         }
-        _, task = told(plan(**base, readMode="service"))
+        _, task = metrics_of(plan(**base, readMode="service"))
         assert (task["store_records"], task["service_records"]) == ("0", "60")
         assert int(task["service_bytes"]) == size
         # Planned for the store, and fetched; what failed says so.
-        intended, task = told(_with_another_object(plan(**base)))
+        intended, task = metrics_of(_with_another_object(plan(**base)))
         assert (intended["store_records"], intended["mode"]) == ("60", "store")
         assert int(task["service_records"]) > 0
-        _, task = told(_with_another_object(plan(**base, readMode="store")))
+        _, task = metrics_of(_with_another_object(plan(**base, readMode="store")))
         assert task["is_whole"] == "False"
-    assert told(plan(**base)) == []
+    assert metrics_of(plan(**base)) == []
 
 
 def test_windows_by_offset_and_records_outside_them(node: NodeProcess, new_topic: NewTopic) -> None:
@@ -190,13 +190,13 @@ def test_windows_by_offset_and_records_outside_them(node: NodeProcess, new_topic
     base = {"server": node.server, "subscribe": topic}
 
     def offsets(start: int, end: int, **others: str) -> list[int]:
-        found = read(
+        table = read(
             **base,
             **others,
             startingOffsets=f'{{"{topic}": {{"0": {start}}}}}',
             endingOffsets=f'{{"{topic}": {{"0": {end}}}}}',
         )
-        return found.column("offset").to_pylist()  # type: ignore[no-any-return]
+        return table.column("offset").to_pylist()  # type: ignore[no-any-return]
 
     assert offsets(20, 25) == [20, 21, 22, 23, 24]
     assert offsets(-2, 12) == [10, 11]
@@ -216,7 +216,9 @@ def test_few_columns_in_any_order(node: NodeProcess, new_topic: NewTopic) -> Non
     produce(node.server, topic, [(0, b"a"), (0, None)])
     planned = plan(server=node.server, subscribe=topic)
     schema = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
-    (batch,) = [one for task in planned.plan.tasks for one in _batches(task, planned, schema)]
+    (batch,) = [
+        read_batch for task in planned.plan.tasks for read_batch in _batches(task, planned, schema)
+    ]
     assert batch.schema.equals(schema)
     assert batch.to_pydict() == {"value": [b"a", None], "offset": [0, 1]}
 
@@ -234,8 +236,8 @@ def _with_another_object(planned: Planned) -> Planned:
     for piece in task.pieces:
         assert isinstance(piece, StorePiece)
         objects = piece.objects[:]
-        for number, one in enumerate(objects):
-            if one == ids[0]:
+        for number, object_id in enumerate(objects):
+            if object_id == ids[0]:
                 objects[number] = gone
         pieces.append(replace(piece, objects=objects))
     ids[0] = gone
@@ -280,7 +282,9 @@ def test_a_flipped_bit_in_an_object_is_found(
     topic = new_topic(1)
     produce(node.server, topic, [(0, b"needle in a haystack %s" % topic.encode())])
     store = Path(node.data) / "objects"
-    (path,) = [one for one in store.rglob("*") if one.is_file() and topic.encode() in _tail(one)]
+    (path,) = [
+        file for file in store.rglob("*") if file.is_file() and topic.encode() in _tail(file)
+    ]
     data = bytearray(path.read_bytes())
     data[data.index(b"needle")] ^= 1
     path.chmod(0o644)
@@ -431,7 +435,7 @@ def test_a_pin_keeps_replaced_objects(tmp_path: Path) -> None:
 
 
 def _files(planned: Planned) -> set[str]:
-    return {data_key(one) for task in planned.plan.tasks for one in task.objects.ids}
+    return {data_key(object_id) for task in planned.plan.tasks for object_id in task.objects.ids}
 
 
 def _files_now(cluster: ServerCluster, options: dict[str, str]) -> set[str]:
@@ -487,15 +491,15 @@ def test_an_object_that_goes_between_its_index_and_its_blocks(
     planned = plan(server=node.server, subscribe=topic)
     (task,) = planned.plan.tasks
     store = worker.worker().store(planned.place.store_url or "", planned.place.cluster_id)
-    found: list[Chunk | ServicePiece] = list(
+    items: list[Chunk | ServicePiece] = list(
         PieceReader(worker.worker(), _Forgetful(store), task).chunks()  # type: ignore[arg-type]
     )
-    assert any(isinstance(one, ServicePiece) for one in found)
-    starts = [one.start for one in found if isinstance(one, ServicePiece)]
+    assert any(isinstance(item, ServicePiece) for item in items)
+    starts = [item.start for item in items if isinstance(item, ServicePiece)]
     assert starts == sorted(starts)
-    pieces = [one for one in found if isinstance(one, ServicePiece)]
-    covered = {n for one in pieces for n in range(one.start, one.end)}
-    covered |= {n for one in found if isinstance(one, Chunk) for n in range(one.start, one.end)}
+    pieces = [item for item in items if isinstance(item, ServicePiece)]
+    covered = {n for item in pieces for n in range(item.start, item.end)}
+    covered |= {n for item in items if isinstance(item, Chunk) for n in range(item.start, item.end)}
     assert covered == {row[2] for row in expected}
 
 
@@ -529,6 +533,6 @@ def test_a_large_record_batch_is_not_copied_for_a_small_one() -> None:
         return pa.record_batch({"offset": pa.array(range(count), pa.int64())})
 
     maker, large = BatchMaker(rows(0).schema), rows(ROWS_ENOUGH)
-    found = list(maker.together([rows(3), large, rows(2), rows(4)]))
-    assert [one.num_rows for one in found] == [3, ROWS_ENOUGH, 6]
-    assert found[1] is large
+    joined = list(maker.together([rows(3), large, rows(2), rows(4)]))
+    assert [batch.num_rows for batch in joined] == [3, ROWS_ENOUGH, 6]
+    assert joined[1] is large

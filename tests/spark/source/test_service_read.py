@@ -65,15 +65,15 @@ def _ends(
 def test_a_partition_that_gives_nothing_any_more_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    some = [_answer(2, b"a", b"b", end=2)]
+    first = [_answer(2, b"a", b"b", end=2)]
     at_end = [_answer(2, end=2)] * (EMPTY_ANSWERS_MAX - 1)
     rest = [_answer(4, b"c", b"d")]
     whole = [(0, 2), (2, 4)]
-    assert _ends(monkeypatch, [*some, *at_end, *rest]) == whole
+    assert _ends(monkeypatch, [*first, *at_end, *rest]) == whole
     with pytest.raises(Unavailable, match=r"t-0 ends at offset 2.*to 4"):
-        _ends(monkeypatch, [*some, *at_end, _answer(2, end=2)])
+        _ends(monkeypatch, [*first, *at_end, _answer(2, end=2)])
     paced = [_answer(2, end=4)] * (2 * EMPTY_ANSWERS_MAX)
-    assert _ends(monkeypatch, [*some, *paced, *rest]) == whole
+    assert _ends(monkeypatch, [*first, *paced, *rest]) == whole
 
 
 def test_records_deleted_after_planning_are_an_error_or_a_warning(

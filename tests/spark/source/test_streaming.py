@@ -53,10 +53,10 @@ def _made(made: dict[str, int], **partitions: int) -> dict[str, Any]:
 
 
 def test_offsets_are_the_same_text_whatever_their_order() -> None:
-    one = encode_offsets({("b", 0): 1, ("a", 10): 2, ("a", 9): 3})
-    two = encode_offsets({("a", 9): 3, ("b", 0): 1, ("a", 10): 2})
-    assert json.dumps(one) == json.dumps(two)
-    assert decode_offsets(json.loads(json.dumps(one))) == {("a", 9): 3, ("a", 10): 2, ("b", 0): 1}
+    first = encode_offsets({("b", 0): 1, ("a", 10): 2, ("a", 9): 3})
+    second = encode_offsets({("a", 9): 3, ("b", 0): 1, ("a", 10): 2})
+    assert json.dumps(first) == json.dumps(second)
+    assert decode_offsets(json.loads(json.dumps(first))) == {("a", 9): 3, ("a", 10): 2, ("b", 0): 1}
 
 
 def test_offsets_of_a_newer_version_or_another_source_are_refused() -> None:
@@ -167,8 +167,8 @@ def test_an_allowed_loss_is_reported_once_while_a_micro_batch_waits(
         cluster.ends["t", 0] = (start, 8)
         for _ in range(20):
             assert planner.latest(at, None) == at
-    said = [record.getMessage() for record in caplog.records]
-    assert [text.split(" were")[0] for text in said] == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text.split(" were")[0] for text in messages] == [
         "offsets 3 to 5 of t-0",
         "offsets 3 to 6 of t-0",
     ]
@@ -392,7 +392,7 @@ def test_a_topic_that_is_made_anew_around_a_plan(
                 self.made["t"] = 2
             elif when == "deleted":
                 self.ends.pop(("t", 0), None)
-                if any(one.topic == "t" for one in windows):
+                if any(part.topic == "t" for part in windows):
                     raise UnknownTopicOrPartition("there is no t")
             return super().locate(windows)
 
@@ -406,8 +406,8 @@ def test_a_topic_that_is_made_anew_around_a_plan(
         start, end = _offsets(t0=0, u0=0), _offsets(t0=40, u0=9)
         if mode == "service":
             # What is fetched names the topic that is meant, whatever there is by then.
-            pieces = [one for task in planner.plan(start, end).plan.tasks for one in task.pieces]
-            assert {one.topic_id for one in pieces} == {"t made 1 times", "u made 1 times"}
+            pieces = [part for task in planner.plan(start, end).plan.tasks for part in task.pieces]
+            assert {part.topic_id for part in pieces} == {"t made 1 times", "u made 1 times"}
         elif allowed == "true":
             with pytest.raises(DataLost, match="topic t was deleted"):
                 planner.plan(start, end)
