@@ -20,7 +20,7 @@ class AppendMetrics:
         )
         self.queued_appends = Counter(
             "streamlog_engine_queued_appends",
-            "Appends that had to wait for room.",
+            "Appends, and reservations for them, that had to wait for room.",
             registry=registry,
         )
         self.group_bytes = Histogram(

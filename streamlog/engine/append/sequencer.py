@@ -130,6 +130,7 @@ class Sequencer:
                 future.set_exception(error)
 
         waiter = Waiter(charge, granted, refused)
+        self._metrics.queued_appends.inc()
         self._budget.wait(waiter, context.priority, self._delay_s(context.deadline))
         try:
             await future

@@ -26,6 +26,7 @@ from streamlog.model.batch import AppendContext, CreateStreamOptions, RecordBatc
 from streamlog.runtime.clock import SystemClock
 from streamlog.wal.config import WalMode
 from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
+from tests.support.metrics import value_of
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
@@ -125,6 +126,7 @@ def test_appends_wait_for_room_and_are_overloaded_at_their_deadline(mode: WalMod
             assert error.has_no_side_effects
             assert isinstance(await error_of(reserving), Overloaded)
             assert stream.next_offset == offset
+            assert value_of(engine.metrics.queued_appends) == 3
             world.metadata.gate.set()
             assert (await waiting).base_offset == offset
             await asyncio.gather(*full)
