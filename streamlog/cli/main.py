@@ -171,7 +171,8 @@ def main() -> None:
         # The reader of stderr went away while an error was reported there.
         code = READER_WENT_AWAY
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
+    # After Ctrl-C in the middle of a write its reader may read no more, and would be waited for.
+    for stream in (sys.stderr,) if code == INTERRUPTED else (sys.stdout, sys.stderr):
         # `run` has noticed a reader that went away, and the exit code says so.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

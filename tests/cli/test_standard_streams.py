@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,3 +160,20 @@ def test_an_error_whose_reader_went_away_ends_the_command(environment: dict[str,
         os.close(writing)
         os.close(reading)
         assert process.wait(WAIT_S) == 141
+
+
+def test_ctrl_c_ends_a_command_whose_output_nobody_reads(
+    run: Command, environment: dict[str, str]
+) -> None:
+    assert run("produce", "unread", stdin=b"x" * 100 + b"\n" * 5000).returncode == 0
+    command = [*COMMAND, "log", "dump", "unread", "--partition", "0", "--records"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        # The rest is more than a pipe holds.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(WAIT_S / 3) == 130
+        finally:
+            process.kill()
