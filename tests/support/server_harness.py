@@ -16,6 +16,7 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.composition import Backend
+from streamlog.server.context import Authorize, allow_all
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
 from streamlog.server.limits.requests import ActiveRequests
@@ -78,7 +79,11 @@ async def _status() -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(
-    settings: Settings | None = None, *, more: Sequence[Listener] = (), **parts: Any
+    settings: Settings | None = None,
+    *,
+    more: Sequence[Listener] = (),
+    authorize: Authorize = allow_all,
+    **parts: Any,
 ) -> AsyncIterator[Running]:
     """`more`: listeners beside those of the settings. `parts`: of the Backend."""
     logs = FakeLogs()
@@ -110,7 +115,7 @@ async def running(
         HttpListener(settings, _is_starting),
         GrpcListener(settings, _is_starting),
     ]
-    service = NodeServer(backend, settings, Listeners([*standard, *more]))
+    service = NodeServer(backend, settings, Listeners([*standard, *more]), authorize)
     await service.start()
     channel = new_channel(service)
     try:

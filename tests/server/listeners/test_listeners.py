@@ -168,6 +168,18 @@ async def _advertised(tmp_path: Path) -> None:
     assert "grpc is advertised as log.example:9644" in banner.as_text()
 
 
+def test_the_http_port_has_an_advertised_address_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        flags = {"listen": "127.0.0.1:0", "http_advertised": "pages.example:9645"}
+        node = Node(settings(tmp_path / "data", **flags), mode="dev")
+        banner = await node.start()
+        await node.stop()
+        advertised = {listener.name: listener.advertised for listener in banner.listeners}
+        assert advertised == {"http": "pages.example:9645", "grpc": banner.grpc}
+
+    asyncio.run(main())
+
+
 def test_the_addresses_are_known_before_the_engine_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

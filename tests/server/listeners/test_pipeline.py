@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed
 from streamlog.server.grpc.log import Refusal
-from streamlog.server.limits.in_flight import ConnectionBudget
+from streamlog.server.limits.in_flight import Budgets, ConnectionBudget
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.metrics import ServerMetrics
 from streamlog.server.services.records.fetch import LongPolls
@@ -71,6 +71,15 @@ def test_room_is_not_given_to_a_call_that_was_cancelled_in_the_same_moment(later
         assert budget.try_take(10)
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_connection_without_a_request_has_no_budget() -> None:
+    """The budgets of all that ever connected would fill the memory."""
+    budgets = Budgets(10, ServerMetrics(CollectorRegistry()))
+    with budgets.of("ipv4:127.0.0.1:1") as first, budgets.of("ipv4:127.0.0.1:1") as second:
+        assert first is second
+    with budgets.of("ipv4:127.0.0.1:1") as later:
+        assert later is not first
 
 
 @pytest.mark.parametrize("is_draining_first", [False, True])

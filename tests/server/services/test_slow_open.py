@@ -190,6 +190,8 @@ def test_a_description_of_many_partitions_waits_once_for_all_of_them() -> None:
         for topic in ("a", "b"):
             described = await admin.partitions(topic, 100, deadline)
             assert {type(partition.error) for partition in described} == {errors.DeadlinePassed}
+        earlier = asyncio.get_running_loop().time() + 3
+        assert admin.open_deadline(RequestContext(deadline=earlier)) == earlier
 
     assert virtually(scenario) == pytest.approx(10)
 

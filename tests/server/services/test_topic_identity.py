@@ -204,6 +204,7 @@ def test_metric_lines_of_a_deleted_topic_do_not_come_back() -> None:
             await node.service.services.admin.delete_topic(None, "t")  # type: ignore[arg-type]
             log.let_go()
             assert error_of(await late) is None
+            node.service.services.topic_metrics.fetched("t", 1, 1)
             lines = [line for metric in node.registry.collect() for line in metric.samples]
             assert not [line for line in lines if line.labels.get("topic") == "t"]
 
