@@ -78,3 +78,15 @@ class ScriptedKV:
         """Applies the late copies; whether each one succeeded."""
         late, self._late = self._late, []
         return [(await self._kv.txn(*one)).succeeded for one in late]
+
+
+class SlowLeases(ScriptedKV):
+    """Answers so late that a new lease has ended."""
+
+    is_slow = False
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        lease_id: int = await self._kv.grant_lease(ttl_ms)
+        if self.is_slow:
+            await self._kv.revoke_lease(lease_id)
+        return lease_id

@@ -70,7 +70,7 @@ async def register(
             mine = fence.Fence(True, 0, has_disk_wal, False, window)
             registered = await _attempt(keys, node_id, mine, address, lease_id, guard(), tools)
         except NotFound:
-            continue  # the lease ended before it was used
+            registered = None  # the lease ended before it was used
         except StreamlogError as error:
             await backoff.after(error)
             continue

@@ -18,7 +18,7 @@ from streamlog.metadata.journal.object_ids import BITS, BLOCK_IDS, ObjectIds, wi
 from streamlog.metadata.keys import fence, head, id_block, pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
-from tests.metadata.scripted_kv import ScriptedKV, writes
+from tests.metadata.scripted_kv import ScriptedKV, SlowLeases, writes
 from tests.metadata.world import World, append, create, new_object
 from tests.support.metadata_insides import (
     fold_of,
@@ -370,18 +370,6 @@ def test_a_lease_whose_key_was_not_put_is_replaced_again(fate: str) -> None:
             assert len(await lease_keys(world)) == 1
 
     asyncio.run(main())
-
-
-class SlowLeases(ScriptedKV):
-    """Answers so late that a new lease has ended."""
-
-    is_slow = False
-
-    async def grant_lease(self, ttl_ms: int) -> int:
-        lease_id: int = await self._kv.grant_lease(ttl_ms)
-        if self.is_slow:
-            await self._kv.revoke_lease(lease_id)
-        return lease_id
 
 
 def test_a_lease_that_ends_before_its_key_is_put_ends_no_tenure() -> None:

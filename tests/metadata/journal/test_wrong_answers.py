@@ -27,7 +27,7 @@ from streamlog.metadata.keys import checkpoint, fence, head
 from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
-from tests.metadata.scripted_kv import ScriptedKV, checkpoints, writes
+from tests.metadata.scripted_kv import ScriptedKV, SlowLeases, checkpoints, writes
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.metadata_insides import fold_of
 
@@ -136,6 +136,20 @@ def test_a_registration_that_is_always_overtaken_gives_up() -> None:
         with pytest.raises(MetadataUnavailable, match="overtaken each time"):
             await world.open(kv=kv, operation_timeout_ms=20)
         kv.plan = []
+        await (await world.open(kv=kv)).close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_a_registration_whose_lease_always_ends_before_it_gives_up() -> None:
+    async def main() -> None:
+        world = World()
+        kv = SlowLeases(world.kv)
+        kv.is_slow = True
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(MetadataUnavailable, match="overtaken each time"):
+                await world.open(kv=kv, operation_timeout_ms=20)
+        kv.is_slow = False
         await (await world.open(kv=kv)).close(drained=True)
 
     asyncio.run(main())
