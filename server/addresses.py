@@ -24,8 +24,9 @@ class Endpoint:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT or [IPV6]:PORT. Errors: Invalid."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+    host, _, port = address.rpartition(":")
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not is_number or int(port) > 65535:
         raise Invalid(f"{address[:80]!r} is no address; give HOST:PORT, such as 127.0.0.1:9644")
     return host.strip("[]"), int(port)
 

@@ -39,6 +39,8 @@ def settings(data: Path, **flags: Any) -> Settings:
     ("flags", "error", "words"),
     [
         ({"listen": "9644"}, Invalid, "node.listen: '9644' is no address"),
+        ({"listen": "127.0.0.1:²"}, Invalid, "node.listen: '127.0.0.1:²' is no address"),
+        ({"listen": "127.0.0.1:" + "9" * 5000}, Invalid, "is no address"),
         ({"http_listen": "a:b"}, Invalid, "node.http_listen: 'a:b' is no address"),
         ({"listen": "127.0.0.1:7777", "http_listen": "127.0.0.1:7777"}, Invalid, "both listen on"),
         ({"listen": "0.0.0.0:0"}, Invalid, "--insecure"),
