@@ -31,7 +31,9 @@ In the file a setting stands in its table under its name; Kafka's names are dott
 written plain or quoted. The environment variable is `STREAMLOG_`, the table, `__`, the name, in
 upper case, with `_` for each `.` (`STREAMLOG_ENGINE__APPEND__APPEND_BYTES_MAX`,
 `STREAMLOG_BROKER__NUM_PARTITIONS`); settings of `[node]` may leave the table out
-(`STREAMLOG_LISTEN`). An unknown name is an error that names the nearest known one.
+(`STREAMLOG_LISTEN`). An unknown name is an error that names the nearest known one. Kubernetes makes
+variables of this form for a Service that is called `streamlog`: turn them off in the pod, by
+`enableServiceLinks: false`.
 
 `STREAMLOG_CODEC` is no setting: `native` or `pure` chooses the codec of every process that has it;
 unset, it is the compiled one where that is installed (`streamlog --version` says which).

@@ -15,8 +15,8 @@ class LimitsConfig:
 
     connections_max: int = setting(
         2000,
-        "TCP connections to the gRPC port, and as many to the HTTP port; the next one is closed at "
-        "once. A connection costs about 30 KiB of memory.",
+        "TCP connections to the gRPC port, and as many to the HTTP port, where scrapers and probes "
+        "keep theirs; the next one is closed at once. A connection costs about 30 KiB of memory.",
         minimum=1,
         maximum=100_000,
     )
