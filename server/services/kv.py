@@ -82,7 +82,7 @@ class KVService:
     ) -> tuple[int, AsyncIterator[KVChange]]:
         """The first revision of the changes (by default the next one), and the changes."""
         namespace = self._namespace(context, Operation.READ, namespace)
-        start = await self._revision() + 1 if from_revision is None else from_revision
+        start = await self._revision() + 1 if from_revision is None else max(from_revision, 0)
         return start, self._kv.watch_kv(namespace, prefix, from_revision=start)
 
     def _checked(self, context: RequestContext, operation: Operation, key: Key) -> Key:

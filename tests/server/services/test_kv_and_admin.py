@@ -94,6 +94,19 @@ def test_a_watch_reports_every_change_after_its_first_message() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("revision", [0, -1, -(1 << 63)])
+def test_a_watch_from_a_revision_before_the_first_reports_all_changes(revision: int) -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            await put(node, b"a", b"1")
+            call = node.kv.WatchKvs(kv_pb2.WatchKvsRequest(from_revision=revision))
+            assert not (await call.read()).changes
+            assert [c.key.name for c in (await call.read()).changes] == [b"a"]
+            call.cancel()
+
+    asyncio.run(main())
+
+
 async def create_topic(node: RunningNode, name: str, **fields: Any) -> admin_pb2.TopicResult:
     request = admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(name=name, **fields)])
     [result] = (await node.admin.CreateTopics(request)).topics
