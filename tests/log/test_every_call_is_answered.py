@@ -106,7 +106,7 @@ class Calls:
     async def open(self) -> None:
         factory = SharedLogFactory(self.client, self.environment)
         factories = LogFactories({LogKind.SHARED: factory})
-        self.logs = await LogManager.open(factories, self.kv, self.environment, self.leadership)  # type: ignore[arg-type]
+        self.logs = await LogManager.open(factories, self.kv, self.environment, self.leadership)
 
     async def one(self) -> None:
         work = self.random.choices(
@@ -181,18 +181,24 @@ class Calls:
     async def answered(self, calls: list[asyncio.Task[None]]) -> None:
         """Returns when all calls have. Long polls need a topic, and a record."""
         while not all(call.done() for call in calls):
-            await self.logs.repair()
-            for topic in TOPICS:
-                if self.logs.topic(topic) is None:
-                    await asyncio.gather(self.logs.create_topic(topic, 2), return_exceptions=True)
+            await asyncio.gather(self.make_usable(), return_exceptions=True)
             for partition in PARTITIONS:
                 await asyncio.gather(self.append_to(partition), return_exceptions=True)
+
+    async def make_usable(self) -> None:
+        """Every topic exists, and this node leads every partition."""
+        for partition in PARTITIONS:
+            await self.leadership.assign(partition, 1)
+        await self.logs.repair()
+        for topic in TOPICS:
+            if self.logs.topic(topic) is None:
+                await self.logs.create_topic(topic, 2)
 
     async def append_to(self, partition: TopicPartition) -> None:
         await append(await self.logs.log(partition), encoded([b"x"]))
 
 
-@pytest.mark.parametrize("seed", range(55, 70))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_call_is_answered_while_topics_leaders_and_streams_change(seed: int) -> None:
     async def main() -> None:
         calls = Calls(seed)
@@ -205,12 +211,12 @@ def test_every_call_is_answered_while_topics_leaders_and_streams_change(seed: in
             if calls.random.random() < 0.25:
                 calls.random.choice(running).cancel()
         calls.kv.is_troubled = False
-        for partition in PARTITIONS:
-            await calls.leadership.assign(partition, 1)
         await asyncio.wait_for(calls.answered(running), 30)
         assert (calls.bugs, calls.logs.failure) == ([], None)
-        for partition in PARTITIONS:
-            await calls.append_to(partition)
+        await calls.make_usable()
+        # The first append of a log whose meta stream was taken fails the log.
+        await asyncio.gather(*map(calls.append_to, PARTITIONS), return_exceptions=True)
+        await asyncio.gather(*map(calls.append_to, PARTITIONS))
         await calls.logs.delete_orphans()
         assert len(calls.medium.rows) == 4 * len(PARTITIONS)
         await asyncio.wait_for(calls.logs.close(), 30)
