@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 
 from streamlog.server.addresses import Endpoint
@@ -90,9 +90,9 @@ class Listeners:
         self._state = _State.SERVING
 
     async def drain(self) -> None:
-        """Tells clients to use another node."""
+        """Tells clients to use another node. A listener that fails is logged, as by `stop`."""
         for listener in self._listeners:
-            await listener.drain()
+            await _at_stop(listener, listener.drain(), 0)
 
     async def stop(self, grace_s: float) -> None:
         """Ends all listeners within one grace; harmless in any state.
@@ -110,9 +110,13 @@ class Listeners:
 
 
 async def _end(listener: Listener, grace_s: float) -> None:
+    await _at_stop(listener, listener.stop(grace_s), grace_s)
+
+
+async def _at_stop(listener: Listener, work: Awaitable[None], grace_s: float) -> None:
     try:
         async with asyncio.timeout(grace_s + LEFT_AFTER_S):
-            await listener.stop(grace_s)
+            await work
     except Exception:
         log.exception("a listener did not end", extra={"listener": listener.endpoint.name})
 

@@ -72,7 +72,10 @@ class RecordedListener:
 
 
 class EndlessListener(RecordedListener):
-    """Its `stop` waits for something that never comes."""
+    """Its `drain` and `stop` wait for something that never comes."""
+
+    async def drain(self) -> None:
+        await asyncio.Event().wait()
 
     async def stop(self, grace_s: float) -> None:
         self._note("stop")
@@ -137,10 +140,12 @@ def test_a_listener_that_fails_or_hangs_keeps_no_other_from_stopping(
 
     async def scenario() -> None:
         await listeners.bind()
+        await listeners.drain()
         await listeners.stop(4)
 
     assert virtually(scenario) < 10
-    assert calls[3:] == ["stop endless", "stop failing", "stop pages"]
+    assert calls[3:5] == ["drain pages", "drain failing"]
+    assert calls[5:] == ["stop endless", "stop failing", "stop pages"]
     failures = [record for record in caplog.records if record.exc_info]
     assert {getattr(record, "listener", None) for record in failures} == {"failing", "endless"}
 
