@@ -87,6 +87,7 @@ def test_topic_defaults_win_over_the_broker(tmp_path: Path) -> None:
         ("[node]\nwal = 'tape'\n", "one of disk, object"),
         ("[node]\ninsecure = 'perhaps'\n", "true or false"),
         ("[node\n", "not TOML"),
+        ("[node]\nnode_id = " + "9" * 5000, "not TOML"),
     ],
 )
 def test_wrong_settings_say_what_to_do(tmp_path: Path, text: str, says: str) -> None:
