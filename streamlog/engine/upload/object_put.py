@@ -14,7 +14,7 @@ The rules for errors are the same for data, first batches and staged objects:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,25 +88,28 @@ class ObjectPut:
         *,
         tries_max: int | None = None,
         full_is_final: bool = False,
-    ) -> None:
-        """On return the object is in the store; without tries_max it tries for ever.
+        may_try: Callable[[], bool] | None = None,
+    ) -> bool:
+        """True: the object is in the store; without tries_max it tries for ever.
 
         `full_is_final`: the caller will send a smaller object if there is no room for this one.
+        `may_try` is asked before each try; the answer is False if it refuses one.
         Errors: with tries_max Unavailable, after the last try; with `full_is_final` DiskFull, after
         the first; a bug's, or this process's end.
         """
         began = self._clock.monotonic()
         put = self.under_way[key] = PutUnderWay(key, parts_size(parts), began)
         try:
-            await self._until_there(put, parts, tries_max, full_is_final)
+            is_there = await self._until_there(put, parts, tries_max, full_is_final, may_try)
         finally:
             del self.under_way[key]
-        if put.error is not None:
+        if is_there and put.error is not None:
             seconds = round(self._clock.monotonic() - began, 1)
             log.info(
                 "a PUT succeeded after failures",
                 extra={"key": key, "failures": put.failures, "seconds": seconds},
             )
+        return is_there
 
     async def _until_there(
         self,
@@ -114,10 +117,11 @@ class ObjectPut:
         parts: Sequence[Buffer],
         tries_max: int | None,
         full_is_final: bool,
-    ) -> None:
+        may_try: Callable[[], bool] | None,
+    ) -> bool:
         backoff = self._append.backoff(self._random)
         usual = self._latencies.of(put.size_bytes)
-        while True:
+        while may_try is None or may_try():
             started = self._clock.monotonic()
             try:
                 if self._is_hedging:
@@ -137,7 +141,8 @@ class ObjectPut:
             else:
                 self._metrics.put_seconds.observe(self._clock.monotonic() - started)
                 usual.add(seconds)
-                return
+                return True
+        return False
 
     def _failed(self, put: PutUnderWay, error: StreamlogError) -> None:
         self._metrics.failures.labels("put").inc()

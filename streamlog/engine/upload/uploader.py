@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from streamlog.engine.append.flush_policy import FlushDecision, FlushPolicy
@@ -292,7 +293,7 @@ class Uploader:
 
     async def _upload(self, upload: Upload) -> None:
         while not upload.is_in_store:
-            while self._size.limit_bytes is not None and self._uploads[0] is not upload:
+            while not self._may_use_room(upload):
                 await self._moved.wait()
             self._cut(upload)
             entries = [item.entry for item in upload.group.items if item.core.stop is None]
@@ -301,8 +302,13 @@ class Uploader:
                 return
             await self._try(upload, entries)
 
+    def _may_use_room(self, upload: Upload) -> bool:
+        """While the disk is nearly full only the oldest batch goes up: a later one that took the
+        room could not be committed before it, and so would free nothing."""
+        return self._size.limit_bytes is None or self._uploads[0] is upload
+
     async def _try(self, upload: Upload, entries: list[StreamEntry]) -> None:
-        """On return the batch is committed, or was refused for want of room."""
+        """On return the batch is committed, was refused for want of room, or has to wait."""
         # A batch that cannot be split is tried until there is room for it.
         may_shrink = not upload.was_refused or (
             upload.group.size_bytes > PIECE_BYTES_MIN and len(upload.group.items) > 1
@@ -311,14 +317,20 @@ class Uploader:
             upload.object_id = written.object_id
             self._metrics.object_bytes.observe(written.size_bytes)
             try:
-                await self._put.put(
-                    data_key(written.object_id), written.parts, full_is_final=may_shrink
+                is_stored = await self._put.put(
+                    data_key(written.object_id),
+                    written.parts,
+                    full_is_final=may_shrink,
+                    may_try=partial(self._may_use_room, upload),
                 )
             except DiskFull as error:
                 self.no_room = error.message
                 upload.was_refused = True
                 upload.object_id = None
             else:
+                if not is_stored:
+                    upload.object_id = None
+                    return
                 self._metrics.put_bytes.inc(written.size_bytes)
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug(
