@@ -181,8 +181,10 @@ class StagedLogs:
         OutcomeUnknown (the node ended meanwhile: the same epoch again is safe).
         """
         # Arguments of wrong types raise here: in the shielded work they would end the node.
+        if not isinstance(writer_id, str):
+            raise Invalid(f"a writer id is text, not {writer_id!r}")
         epoch = index(epoch)
-        object_ids = [entry.object_id for entry in manifest]
+        object_ids = [index(entry.object_id) for entry in manifest]
         partitions = _in_order({partition for entry in manifest for partition in entry.partitions})
         try:
             return await self._background.shielded(

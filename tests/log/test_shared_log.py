@@ -175,6 +175,20 @@ def test_deletions_are_in_the_meta_stream_before_data_is_trimmed():
     run(test)
 
 
+def test_a_deletion_up_to_what_is_no_offset_is_refused_and_the_log_goes_on():
+    async def test(t):
+        await append(t.log, encoded([b"a"]))
+        for offset in (0.5, "1", None):
+            with pytest.raises(TypeError):
+                await t.log.delete_records(offset)
+            with pytest.raises(TypeError):
+                await t.log.delete_oldest_segments(offset, "test")
+        assert t.failures == []
+        await append(t.log, encoded([b"b"]))
+
+    run(test)
+
+
 def test_a_deletion_whose_caller_gives_up_is_carried_out_once():
     async def test(t):
         for i in range(6):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import streamlog
 from streamlog.codec.batch import LOG_APPEND_TIME, Producer, scan
 from streamlog.engine.staging.client import EngineStaging
 from streamlog.errors import (
     Conflict,
     Fenced,
+    Invalid,
     InvalidRecord,
     MessageTooLarge,
     OffsetOutOfRange,
@@ -192,6 +195,26 @@ def test_one_commit_attaches_many_partitions_and_objects(tmp_path: Path) -> None
                 log = await engine.logs.log(partitions[number])
                 assert await contents(log) == numbered(*values)
                 assert log.size_bytes == logs[number].size_bytes
+
+    run(scenario)
+
+
+def test_a_commit_with_arguments_of_a_wrong_type_is_refused_and_the_node_goes_on() -> None:
+    async def scenario() -> None:
+        async with streamlog.open("memory://", meta="memory://") as engine:
+            (partition,) = await topic(engine)
+            calls: list[tuple[Any, Any, Any]] = [
+                (5, 0, []),
+                ([], 0, []),
+                ("w", "0", []),
+                ("w", 0, [ManifestEntry("x", [partition])]),  # type: ignore[arg-type]
+                ("w", 0, [(1, [partition])]),
+            ]
+            for arguments in calls:
+                error = await error_of(staged_of(engine).commit(*arguments))
+                assert isinstance(error, Invalid | TypeError | AttributeError), repr(error)
+            await produce(await engine.logs.log(partition), b"after")
+            assert engine.logs.failure is None
 
     run(scenario)
 

@@ -489,6 +489,8 @@ def _entry(stream_id: int, base: int, batch: RecordBatch) -> StreamEntry:
 
 
 def _check_name(name: str, what: str) -> None:
+    if not isinstance(name, str):
+        raise Invalid(f"a {what} is text, not {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from operator import index
 
 from streamlog.errors import (
     Closed,
@@ -330,7 +331,7 @@ class SharedLog(AbstractLog):
         self._check_open()
         if self._writer.config.cleanup_policy != "delete":
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
-        target = self.high_watermark if before_offset == LATEST else before_offset
+        target = self.high_watermark if before_offset == LATEST else index(before_offset)
         if target < 0 or target > self.high_watermark:
             raise self._out_of_range(before_offset)
 
@@ -346,9 +347,10 @@ class SharedLog(AbstractLog):
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         self._check_open()
+        end_offset = index(predicate_end_offset)
         # Once the meta stream has the removal, this log must follow, even if the caller gave up.
         return await self._background.shielded(
-            lambda: self._delete_oldest_segments(predicate_end_offset, reason), name="remove"
+            lambda: self._delete_oldest_segments(end_offset, reason), name="remove"
         )
 
     async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
