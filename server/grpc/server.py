@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import grpc
@@ -10,10 +11,36 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from streamlog.server.addresses import cannot_listen, joined, probe, split_address
-from streamlog.server.grpc.calls import Handlers
+from streamlog.server.grpc.calls import Handlers, Rpc
 from streamlog.server.grpc.connections import count_connections, last_server_id
 from streamlog.server.grpc.ended_calls import quiet_grpc
 from streamlog.settings.limits import LimitsConfig
+
+
+class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]
+    """Ends its watches when the server stops: they have no end of their own, and would make every
+    stop take the whole grace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Rpc) -> None:
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        self._watches.add(watch)
+        try:
+            await asyncio.wait({watch})
+            if not watch.cancelled():
+                watch.result()
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            context.set_details("the node is shutting down")
+        finally:
+            watch.cancel()
+            self._watches.discard(watch)
+
+    def end_watches(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
 
 
 class GrpcServer:
@@ -48,7 +75,7 @@ class GrpcServer:
         self._is_started = False
         self._channelz_id = last_server_id()
         self._server.add_generic_rpc_handlers(tuple(handlers))
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names = names
         reflection.enable_server_reflection(
@@ -89,4 +116,5 @@ class GrpcServer:
         if not self._is_started:
             # gRPC frees the port of a server only if it was started.
             await self._server.start()
+        self._health.end_watches()
         await self._server.stop(grace_s)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import aiohttp
+import grpc
+import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from streamlog.model.partition import TopicPartition
@@ -44,3 +48,21 @@ def test_a_draining_node_says_so_until_its_last_request_has_ended() -> None:
             await stop
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_watch_of_the_health_does_not_hold_up_the_stop() -> None:
+    async def main() -> None:
+        async with running() as node:
+            watch = health_pb2_grpc.HealthStub(node.channel).Watch(
+                health_pb2.HealthCheckRequest(service="")
+            )
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            began = time.monotonic()
+            await node.service.stop(60)
+            assert time.monotonic() - began < 30
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await watch.read()
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(asyncio.wait_for(main(), 90))
