@@ -76,6 +76,14 @@ def test_short_writes_are_continued(
         assert not any(calls)
 
 
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SystemDisk(tmp_path).create("a", 20)
+    file.write_sync(0, [b"abcdefghijklm"])
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda *arguments: whole(arguments[0], 3, arguments[2]))
+    assert file.read(2, 9) == b"cdefghijk"
+
+
 def test_an_interrupted_creation_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

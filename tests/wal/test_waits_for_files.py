@@ -205,21 +205,61 @@ def test_no_file_is_begun_that_does_not_fit_the_disk() -> None:
     asyncio.run(scenario())
 
 
+class LaneOffload(InlineOffload):
+    """Runs calls of the WAL's lane one after another, some turns after each was made."""
+
+    def __init__(self) -> None:
+        self._lane = asyncio.Lock()
+        self.wal_calls = 0
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        if lane is not Lane.WAL:
+            return await super().run(lane, fn, *args)
+        self.wal_calls += 1
+        async with self._lane:
+            await turns(20)
+            return await super().run(lane, fn, *args)
+
+
+async def begin_in_lane(offload: LaneOffload, disk: TornDisk) -> WriteAheadLog:
+    wal = await WriteAheadLog.open(disk, offload, TIGHT, CollectorRegistry(), SeededRandom(1))
+    await wal.begin(Tenure(1, 1), cluster_id=CLUSTER)
+    return wal
+
+
 def test_after_a_wait_files_are_kept_ready_again() -> None:
+    """An append with a ready file is one call in the WAL's lane; one that waits takes three."""
+
     async def scenario() -> None:
-        registry, disk = CollectorRegistry(), TornDisk(SeededRandom(1))
-        wal = await WriteAheadLog.open(disk, InlineOffload(), TIGHT, registry, SeededRandom(1))
-        await wal.begin(Tenure(1, 1), cluster_id=CLUSTER)
+        offload = LaneOffload()
+        wal = await begin_in_lane(offload, TornDisk(SeededRandom(1)))
         appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
-        while not all(append.done() for append in appends):
-            await turns(50)
+        await turns(2000)
+        assert not appends[-1].done()
+        while not appends[-1].done():
             wal.release(wal.last_sequence)
-        waits = registry.get_sample_value("streamlog_wal_room_waits_total")
-        assert waits
+            await turns(50)
+        wal.release(wal.last_sequence)
+        await turns(200)
+        offload.wal_calls = 0
         for _ in range(20):
-            await turns()
             wal.release(await wal.append(group(bytes(6000))))
-        assert registry.get_sample_value("streamlog_wal_room_waits_total") == waits
+            await turns()
+        assert offload.wal_calls == 20
         await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_close_waits_for_groups_under_way() -> None:
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        wal = await begin_in_lane(LaneOffload(), disk)
+        assert await wal.append(group(b"first")) == 1
+        append = asyncio.ensure_future(wal.append(group(b"under way")))
+        await turns(1)
+        await wal.close()
+        assert await append == 2
+        assert await recovered(await open_wal(disk, TIGHT)) == [(1, b"first"), (2, b"under way")]
 
     asyncio.run(scenario())
