@@ -236,9 +236,11 @@ class FilePool:
         return file is not self._shelf.newest and file.last_sequence <= self._released_through
 
     def _is_misfit(self, file: WalFile) -> bool:
-        """Whether the file was made for one large group, or under other settings."""
+        """Whether the free file was made for one large group, or under other settings, and is not
+        wanted now."""
+        is_too_much = self._disk_bytes > self._config.wal_bytes_max
         is_wanted = 0 < self._wanted_bytes <= file.size_bytes
-        return file.size_bytes != self._config.file_bytes and not is_wanted
+        return (file.size_bytes != self._config.file_bytes or is_too_much) and not is_wanted
 
     async def _recycle(self, file: WalFile) -> None:
         is_too_much = self._disk_bytes > self._config.wal_bytes_max

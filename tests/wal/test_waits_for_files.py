@@ -89,6 +89,11 @@ def test_appends_go_on_when_groups_are_released(seed: int) -> None:
     asyncio.run(scenario())
 
 
+def wal_bytes(disk: TornDisk) -> int:
+    """Size of the log's files."""
+    return sum(disk.open(name).size() for name in disk.list() if name.startswith("wal-0"))
+
+
 async def begin_unevenly(
     disk: TornDisk,
     seed: int,
@@ -149,10 +154,28 @@ def test_a_log_goes_on_although_its_newest_file_fills_a_smaller_bound() -> None:
             wal.release(number - 1)
             await turns(50)
             assert await wal.append(group(bytes(2000))) == number
-        sizes = [disk.open(name).size() for name in disk.list() if name.startswith("wal-0")]
-        assert sum(sizes) <= smaller.wal_bytes_max
+        assert wal_bytes(disk) <= smaller.wal_bytes_max
         await wal.close()
         assert (await recovered(await open_wal(disk, smaller)))[-1] == (39, bytes(2000))
+
+    asyncio.run(scenario())
+
+
+def test_a_smaller_bound_gives_its_room_back_at_the_start() -> None:
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        wal = await begin(disk)
+        for _ in range(20):
+            await wal.append(group(bytes(6000)))
+        wal.release(20)
+        await turns(500)
+        await wal.close()
+        assert wal_bytes(disk) > TIGHT.wal_bytes_max
+        wal = await begin(disk, 2, TIGHT)
+        await turns(500)
+        assert wal_bytes(disk) <= TIGHT.wal_bytes_max
+        assert await wal.append(group(b"on")) == 21
+        await wal.close()
 
     asyncio.run(scenario())
 
