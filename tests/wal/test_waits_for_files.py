@@ -200,26 +200,34 @@ def test_a_closed_log_writes_no_group(seed: int) -> None:
 
 
 class NearlyFullDisk(TornDisk):
-    """Has room for half a file. Remembers what was made on it."""
+    """Remembers what was made on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, free_bytes: int) -> None:
         super().__init__(SeededRandom(1))
+        self.left_bytes = free_bytes
         self.made: list[str] = []
 
     def free_bytes(self) -> int:
-        return SMALL.file_bytes // 2
+        return self.left_bytes
 
     def create(self, name: str, size: int) -> TornFile:
         self.made.append(name)
         return super().create(name, size)
 
 
-def test_no_file_is_begun_that_does_not_fit_the_disk() -> None:
-    """It would take the last byte from others on the disk, until it is removed again."""
+@pytest.mark.parametrize(
+    ("free_bytes", "uploads_bytes"),
+    [(SMALL.file_bytes // 2, None), (3 * SMALL.file_bytes, 2 * SMALL.file_bytes)],
+)
+def test_no_file_is_begun_that_does_not_fit_the_disk(
+    free_bytes: int, uploads_bytes: int | None
+) -> None:
+    """It would take the last byte from others on the disk, until it is removed again; or the room
+    of uploads, if objects are there, too."""
 
     async def scenario() -> None:
-        disk = NearlyFullDisk()
-        wal = await begin(disk)
+        disk = NearlyFullDisk(free_bytes)
+        wal = await begin_unevenly(disk, 1, 1, uploads_bytes=uploads_bytes)
         with pytest.raises(DiskFull):
             await wal.append(group(b"one"))
         assert set(disk.made) == {"wal-identity.new"}

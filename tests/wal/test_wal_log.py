@@ -151,6 +151,9 @@ def test_tenures_stay_until_released_and_the_next_has_appended() -> None:
         wal = await begin(disk, 4)
         assert await recovered(wal) == [(1, b"one")]
         assert await wal.append(group(b"two")) == 2
+        for number in range(3, 8):  # over several files
+            assert await wal.append(group(bytes(9000))) == number
+        await turns()
         assert len(wal.tenures) == 4
         wal.release(1)
         await turns()
