@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
@@ -40,7 +42,10 @@ class LineSender:
         self._key_separator = key_separator
         self._headers = headers
         self._pending: deque[ManyDeliveries | list[Delivery]] = deque()
+        self._taken_in_part: ManyDeliveries | None = None
+        """Of the lines of a send that failed, those that the producer took."""
         self._has_failed = False
+        """A line is not stored, or its answer is not known; those behind it do not count."""
         self.sent = 0
         self.stored = 0
 
@@ -71,7 +76,7 @@ class LineSender:
         try:
             many = self._producer.send_many(self._topic, values, keys, partition=self._partition)
         except StreamlogError as error:
-            # With keys these are any of the lines, so that `stored` cannot count them.
+            self._taken_in_part = getattr(error, "deliveries", None)
             taken = error.fields.get("taken", 0)
             self.sent += taken if isinstance(taken, int) else 0
             raise
@@ -96,8 +101,11 @@ class LineSender:
 
     def _take_answers(self) -> None:
         """Waits until the oldest lines are durable. Errors: the producer's."""
-        for count in _stored_counts(self._pending.popleft()):
-            self.stored += count
+        sent = self._pending.popleft()
+        self._has_failed = True
+        for stored in _stored_counts(sent):
+            self.stored += stored
+        self._has_failed = False
 
     def flush(self) -> None:
         """Returns when all lines are answered. May be interrupted."""
@@ -120,12 +128,12 @@ class LineSender:
         """Waits up to `wait_s` for answers, gives up the rest, and brings `stored` up to date."""
         self._producer.close(wait_s)
         while self._pending and not self._has_failed:
-            try:
+            # The command ends with the error that called `stop`.
+            with contextlib.suppress(StreamlogError):
                 self._take_answers()
-            except StreamlogError:
-                # The command ends with the error that called `stop`; lines behind a failed one do
-                # not count as stored.
-                self._has_failed = True
+        if self._taken_in_part is not None and not self._has_failed:
+            self.stored += _first_stored(self._taken_in_part)
+            self._taken_in_part = None
 
     def outcome(self) -> str:
         """Which lines are stored, in words; call `stop` first."""
@@ -158,6 +166,13 @@ def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
     for delivery in sent:
         delivery.result()
         yield 1
+
+
+def _first_stored(taken: ManyDeliveries) -> int:
+    """How many of the first lines are durable. With keys these lie in several partitions."""
+    outcomes = [outcome for outcome in taken.outcomes() if outcome.error is None]
+    stored = {place for outcome in outcomes for place in outcome.places}
+    return next(place for place in count() if place not in stored)
 
 
 class SilenceWatch:
