@@ -267,3 +267,40 @@ def test_a_later_batch_does_not_take_the_room_of_an_earlier_one() -> None:
             assert numbers(await read_all(stream)) == list(range(60))
 
     run(scenario)
+
+
+def test_a_later_batch_between_two_tries_waits_once_the_disk_is_nearly_full() -> None:
+    async def scenario() -> None:
+        machine = Machine(total_bytes=64 << 20)
+        async with machine.engine() as engine:
+            uploader = engine.engine.uploader
+            later_failed = asyncio.Event()
+            was_full = False
+            tries_of_the_oldest: list[bool] = []
+            put = machine.store.put
+
+            async def watched(key: str, parts: Sequence[Buffer], **how: bool) -> ObjectInfo:
+                nonlocal was_full
+                is_oldest = key in str(uploader.progress())
+                if key.startswith(DATA_PREFIX) and uploader.limit_bytes is not None:
+                    tries_of_the_oldest.append(is_oldest)
+                    # Longer than the later batch pauses between two tries.
+                    await asyncio.sleep(0.01)
+                elif key.startswith(DATA_PREFIX) and not was_full:
+                    if not is_oldest:
+                        later_failed.set()
+                        raise StoreUnavailable("away", operation="put")
+                    await later_failed.wait()
+                    was_full = True
+                    raise DiskFull("no space left", path=key)
+                return await put(key, parts, **how)
+
+            machine.store.put = watched  # type: ignore[method-assign]
+            stream = await engine.streams.create_and_open_stream()
+            await machine.fill(stream, 60)
+            await in_store(engine)
+            assert tries_of_the_oldest, "the disk was never nearly full"
+            assert all(tries_of_the_oldest)
+            assert numbers(await read_all(stream)) == list(range(60))
+
+    run(scenario)
