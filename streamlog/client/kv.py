@@ -91,7 +91,7 @@ class KV(CallingClient):
         retry = Retry(self._caller, self._timeout_ms)
         while True:
             try:
-                return _changes(*self._begun(request, retry.left_s()))
+                return self._changes(*self._begun(request, retry.left_s()))
             except StreamlogError as error:
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
@@ -116,13 +116,13 @@ class KV(CallingClient):
         finally:
             timer.cancel()
 
-
-def _changes(call: Any, response: Any) -> Iterator[KVChange]:
-    try:
-        yield from kv_calls.changes(response)
-        for response in call:
+    def _changes(self, call: Any, response: Any) -> Iterator[KVChange]:
+        try:
             yield from kv_calls.changes(response)
-    except grpc.RpcError as error:
-        raise typed_error(error, writes=False) from None
-    finally:
-        call.cancel()
+            for response in call:
+                yield from kv_calls.changes(response)
+        except grpc.RpcError as error:
+            self._caller.guard.check()
+            raise typed_error(error, writes=False) from None
+        finally:
+            call.cancel()

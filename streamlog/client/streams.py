@@ -211,6 +211,7 @@ class Streams(CallingClient):
             except grpc.RpcError as error:
                 failure = typed_error(error, writes=False)
                 if has_begun:
+                    self._caller.guard.check()
                     raise failure from None
             finally:
                 call.cancel()

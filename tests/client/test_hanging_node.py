@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 
 from streamlog.client import KV, Admin, Consumer, Producer, Streams, aio
+from streamlog.client.calls.kv import WATCH
+from streamlog.client.calls.stream import READ
 from streamlog.errors import Closed, OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.v1 import kv_pb2, stream_pb2
 from tests.client.fake_node import FakeNode, Fault
 
 WAIT_S = 20
@@ -172,6 +177,54 @@ def test_a_call_that_waits_in_asyncio_gets_closed_and_is_not_cancelled(silent: s
             await asyncio.wait_for(writing, WAIT_S)
 
     asyncio.run(main())
+
+
+def begun_for_ever(begun: threading.Semaphore) -> grpc.Server:
+    """A node whose reads and watches begin, and then bring nothing."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        is_watch = isinstance(request, kv_pb2.WatchKvsRequest)
+        yield kv_pb2.WatchKvsResponse() if is_watch else stream_pb2.ReadStreamResponse()
+        begun.release()
+        ended.wait(WAIT_S)
+
+    server = grpc.server(ThreadPoolExecutor(8))
+    for path, request_class in (
+        (READ, stream_pb2.ReadStreamRequest),
+        (WATCH, kv_pb2.WatchKvsRequest),
+    ):
+        service, method = path[1:].split("/")
+        handler = grpc.unary_stream_rpc_method_handler(
+            answer,
+            request_deserializer=request_class.FromString,
+            response_serializer=lambda response: response.SerializeToString(),
+        )
+        generic = grpc.method_handlers_generic_handler(service, {method: handler})
+        server.add_generic_rpc_handlers([generic])
+    return server
+
+
+def test_a_read_and_a_watch_that_have_begun_get_closed_as_well() -> None:
+    begun = threading.Semaphore(0)
+    node = begun_for_ever(begun)
+    address = f"127.0.0.1:{node.add_insecure_port('127.0.0.1:0')}"
+    node.start()
+    with ThreadPoolExecutor(2) as executor:
+        streams, kv = Streams(address), KV(address)
+        waiting: list[Future[Any]] = [
+            executor.submit(lambda: next(streams.read(1, 0))),
+            executor.submit(lambda: next(kv.watch())),
+        ]
+        for _ in waiting:
+            assert begun.acquire(timeout=WAIT_S)
+        streams.close()
+        kv.close()
+        for wait in waiting:
+            with pytest.raises(Closed, match="open another one"):
+                wait.result(WAIT_S)
+    node.stop(None).wait()
 
 
 def test_a_send_that_waits_for_its_topic_ends_when_the_producer_is_closed(silent: str) -> None:
