@@ -468,7 +468,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """Run in a lane to wait for the calls before it; and what a full log asks for at first."""
+    """Run in a lane to wait for the calls before it; and `on_full` until the owner sets it."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

@@ -94,6 +94,16 @@ def wal_bytes(disk: TornDisk) -> int:
     return sum(disk.open(name).size() for name in disk.list() if name.startswith("wal-0"))
 
 
+async def leave_free_files(disk: TornDisk) -> None:
+    """A log with SMALL settings is closed after 20 groups, all of them released."""
+    wal = await begin(disk)
+    for _ in range(20):
+        await wal.append(group(bytes(6000)))
+    wal.release(20)
+    await turns(500)
+    await wal.close()
+
+
 async def begin_unevenly(
     disk: TornDisk,
     seed: int,
@@ -121,12 +131,7 @@ def test_appends_go_on_while_files_of_an_earlier_size_are_removed(seed: int) -> 
 
     async def scenario() -> None:
         random, disk = Random(seed), TornDisk(SeededRandom(seed))
-        wal = await begin(disk)
-        for _ in range(20):
-            await wal.append(group(bytes(6000)))
-        wal.release(20)
-        await turns(500)
-        await wal.close()
+        await leave_free_files(disk)
         smaller = WalConfig(wal_bytes_max=SMALL.wal_bytes_max, file_bytes=SMALL.file_bytes // 2)
         wal = await begin_unevenly(disk, seed, 2, smaller)
         await turns(random.randrange(40))
@@ -164,12 +169,7 @@ def test_a_log_goes_on_although_its_newest_file_fills_a_smaller_bound() -> None:
 def test_a_smaller_bound_gives_its_room_back_at_the_start() -> None:
     async def scenario() -> None:
         disk = TornDisk(SeededRandom(1))
-        wal = await begin(disk)
-        for _ in range(20):
-            await wal.append(group(bytes(6000)))
-        wal.release(20)
-        await turns(500)
-        await wal.close()
+        await leave_free_files(disk)
         assert wal_bytes(disk) > TIGHT.wal_bytes_max
         wal = await begin(disk, 2, TIGHT)
         await turns(500)

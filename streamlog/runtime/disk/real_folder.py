@@ -40,6 +40,14 @@ class RealFolder:
     def _sync_names(self) -> None:
         fsync_folder(str(self._root))
 
+    def _create_file(self, name: str) -> int:
+        """The descriptor of a new file. Errors: OSError (also where the name is taken)."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.open(self._path(name), flags, 0o640)
+
+    def _open_file(self, name: str) -> int:
+        return os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
+
     def _path(self, name: str) -> Path:
         check_name(name)
         return self._root / name

@@ -63,9 +63,7 @@ class SystemDisk(RealFolder):
         self._make()
 
     def create(self, name: str, size: int) -> SystemFile:
-        path = self._path(name)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        file = SystemFile(descriptor)
+        file = SystemFile(self._create_file(name))
         try:
             for position in range(0, size, len(_ZEROS)):
                 file.write_sync(position, [memoryview(_ZEROS)[: size - position]])
@@ -73,12 +71,12 @@ class SystemDisk(RealFolder):
             self._sync_names()
         except OSError:
             file.close()
-            os.unlink(path)
+            os.unlink(self._path(name))
             raise
         return file
 
     def open(self, name: str) -> SystemFile:
-        return SystemFile(os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC))
+        return SystemFile(self._open_file(name))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))

@@ -53,11 +53,10 @@ class SystemFolder(RealFolder):
         self._make()
 
     def create(self, name: str) -> SystemGrowingFile:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return SystemGrowingFile(os.open(self._path(name), flags, 0o640))
+        return SystemGrowingFile(self._create_file(name))
 
     def open(self, name: str) -> SystemGrowingFile:
-        return SystemGrowingFile(os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC))
+        return SystemGrowingFile(self._open_file(name))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))

@@ -19,6 +19,7 @@ from streamlog.errors import (
 )
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, prefix_end
 from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.metadata.checkpoint.files import LevelFile
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
 from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
@@ -437,16 +438,22 @@ def test_files_on_every_page_of_a_listing_are_swept() -> None:
     asyncio.run(main())
 
 
+async def checkpointed(metadata: MetadataSession) -> tuple[int, LevelFile]:
+    """A new stream with three appends, and the base file that has them."""
+    (stream,) = await create(metadata)
+    await append(metadata, stream, 3)
+    await metadata.checkpoint()
+    base = follower_of(metadata).state.levels.base
+    assert base is not None
+    return stream, base
+
+
 @pytest.mark.parametrize("part", ["tail", "range block", "object block", "missing"])
 def test_a_damaged_checkpoint_file_is_corrupt_and_named(part: str) -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(delta_bytes_min=0) as metadata:
-            (stream,) = await create(metadata)
-            await append(metadata, stream, 3)
-            await metadata.checkpoint()
-            ref = follower_of(metadata).state.levels.base
-            assert ref is not None
+            stream, ref = await checkpointed(metadata)
             name = ref.ref.name
         data = bytearray(await world.store.get(name))
         at = {
@@ -481,11 +488,7 @@ def test_a_checkpoint_file_that_is_cut_short_is_corrupt_and_named(bytes_left: in
     async def main() -> None:
         world = World()
         async with world.tenure(delta_bytes_min=0) as metadata:
-            (stream,) = await create(metadata)
-            await append(metadata, stream, 3)
-            await metadata.checkpoint()
-            base = follower_of(metadata).state.levels.base
-            assert base is not None
+            stream, base = await checkpointed(metadata)
             name = base.ref.name
             whole = bytes(await world.store.get(name))
             await world.store.put(name, [whole[:bytes_left]])
