@@ -174,7 +174,7 @@ class FlushConfig:
     )
     hedge_delay_ms_min: int = setting(
         40,
-        "A PUT that takes longer than three times the running p99, and than this, is sent again "
+        "A PUT that takes longer than three times the running p95, and than this, is sent again "
         "under the same key with the same bytes. Lower cuts tail latency and costs PUTs.",
         minimum=1,
     )

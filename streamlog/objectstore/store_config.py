@@ -72,7 +72,7 @@ class StoreConfig:
     )
     hedge_get_delay_ms_min: int = setting(
         200,
-        "A GET that takes longer than three times the running p99 of its size, and than this, is "
+        "A GET that takes longer than three times the running p95 of its size, and than this, is "
         "sent a second time; the first answer counts. Lower cuts tail latency and costs GETs.",
         minimum=1,
     )

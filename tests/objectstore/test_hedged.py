@@ -241,8 +241,20 @@ def test_the_delay_follows_the_slowest_of_the_last() -> None:
     assert usual.hedge_delay_s(0.5) == 0.5
     for n in range(100):
         usual.add(n / 100)
-    assert usual.hedge_delay_s(0.5) == pytest.approx(3 * 0.98)
+    assert usual.hedge_delay_s(0.5) == pytest.approx(3 * 0.94)
     for _ in range(256):
         usual.add(0.1)
     assert usual.hedge_delay_s(0.5) == 0.5
     assert usual.hedge_delay_s(0.2) == pytest.approx(0.3)
+
+
+def test_one_pause_does_not_move_the_delay_and_a_store_that_slows_down_does() -> None:
+    usual = Latencies()
+    for _ in range(256):
+        usual.add(0.01)
+    for _ in range(12):
+        usual.add(0.4)
+    assert usual.hedge_delay_s(0.001) == pytest.approx(3 * 0.01)
+    usual.add(0.4)
+    usual.add(0.4)
+    assert usual.hedge_delay_s(0.001) == pytest.approx(3 * 0.4)

@@ -10,7 +10,11 @@ _FACTOR = 3
 
 
 class Latencies:
-    """The p99 of the last 256 requests."""
+    """The p95 of the last 256 requests.
+
+    The p95 and not the p99, because one pause of the machine or the network hits all requests
+    that are under way at once: three of them would set the p99 for the next 250 (RFC 11).
+    """
 
     __slots__ = ("_ordered", "_seconds")
 
@@ -25,11 +29,11 @@ class Latencies:
         insort(self._ordered, seconds)
 
     def hedge_delay_s(self, minimum_s: float) -> float:
-        """The time after which a request is slow: three times the p99, at least `minimum_s`."""
+        """The time after which a request is slow: three times the p95, at least `minimum_s`."""
         if not self._ordered:
             return minimum_s
-        p99 = self._ordered[int(0.99 * (len(self._ordered) - 1))]
-        return max(_FACTOR * p99, minimum_s)
+        p95 = self._ordered[int(0.95 * (len(self._ordered) - 1))]
+        return max(_FACTOR * p95, minimum_s)
 
 
 class LatenciesBySize:

@@ -22,7 +22,7 @@ from streamlog.model.batch import AppendResult
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.wal.config import WalMode
-from tests.engine.harness import batch, payloads, read_all, sent
+from tests.engine.harness import batch, payloads, read_all, sent, until
 from tests.engine.remote import RemoteWorld, latency, virtually
 from tests.support.metrics import value_of
 from tests.support.slow_store import Latency, SlowStore, Traffic
@@ -130,6 +130,44 @@ def test_one_put_in_a_thousand_that_hangs_delays_few_acks() -> None:
     assert len(world.store.traffic.put_seconds) > 2500
     assert p(0.999, waits) <= 0.1 + 5 * p(0.99, usual)
     assert world.store.traffic.puts < 1.02 * len(world.metadata.commits) + 20
+
+
+def test_a_put_that_hangs_after_a_pause_is_hedged_as_soon_as_before_it() -> None:
+    """A pause of the machine makes every PUT that is under way slow, and says nothing of others."""
+    usual, paused = latency(10), latency(2000)
+    config = StreamEngineConfig(flush=FlushConfig(put_rate_max_per_s=1000))
+    world = RemoteWorld("object", usual, config)
+    waits: list[float] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+
+            async def append() -> float:
+                began = loop.time()
+                await stream.append(batch(b"x" * 1000))
+                return loop.time() - began
+
+            for _ in range(300):
+                await append()
+            world.store.moods = paused
+            under_way: list[asyncio.Future[float]] = []
+            for _ in range(5):
+                under_way.append(asyncio.ensure_future(append()))
+                await until(lambda: len(engine.put.under_way) == len(under_way))
+            await asyncio.gather(*under_way)
+            for _ in range(20):
+                world.store.moods = dataclasses.replace(usual, hanging_put_share=1.0)
+                hanging = asyncio.ensure_future(append())
+                await until(lambda: bool(engine.put.under_way))
+                await asyncio.sleep(0.001)
+                world.store.moods = usual
+                waits.append(await hanging)
+            assert value_of(engine.metrics.hedged) >= 20
+
+    virtually(scenario)
+    assert max(waits) < 0.15
 
 
 def test_a_single_append_to_an_idle_node_waits_for_one_put() -> None:
