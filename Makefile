@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-spark dist lint lint-style lint-types lint-layers \
-	lint-protos lint-generated proto proto-baseline docs format clean
+	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,7 @@ lint-protos: $(VENV)/.installed-lint
 
 lint-generated: $(VENV)/.installed-lint
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python proto/kafka/generate.py --check
 	$(BIN)/python -m streamlog.settings.document --check
 	$(BIN)/python -m streamlog.cli.document --check
 
@@ -101,6 +102,9 @@ format: $(VENV)/.installed-lint ## put the code into the house format
 
 proto: $(VENV)/.installed-lint ## generate streamlog/v1 from proto/
 	$(BIN)/python proto/generate.py
+
+kafka-messages: $(VENV)/.installed ## generate streamlog/kafka/messages from Kafka's definitions; needs Maven
+	$(BIN)/python proto/kafka/generate.py
 
 proto-baseline: $(VENV)/.installed-lint ## accept today's protos as what later changes may not break
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info -o proto/baseline.binpb

@@ -1,0 +1,1 @@
+"""What all of Kafka's messages share: primitives, the table of APIs, headers, error codes."""
