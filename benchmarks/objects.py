@@ -23,6 +23,7 @@ from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.local.store import LocalObjectStore
+from streamlog.runtime.allocator import collect_rarely
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -84,6 +85,8 @@ def _opened_by_a_child(data: Path, filled: Filled) -> dict[str, float]:
 
 
 async def _open(data: str, stream_id: int, end_offset: int) -> dict[str, float]:
+    # As a node does; else a search for garbage of 20 ms falls into one of the steps.
+    collect_rarely()
     marks = [time.perf_counter()]
     async with streamlog.open(f"local://{data}", wal="object") as engine:
         marks.append(time.perf_counter())
