@@ -107,6 +107,10 @@ class Logs(Protocol):
 
     def topic(self, name: str) -> TopicDescription | None: ...
 
+    def topic_by_id(self, topic_id: str) -> TopicDescription | None:
+        """None where no topic has the id, or none that this node knows of; never waits."""
+        ...
+
     def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[TopicDescription]: ...
 
     async def create_topic(

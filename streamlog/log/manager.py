@@ -122,6 +122,10 @@ class LogManager:
         """None where there is no such topic; never waits."""
         return self._topics.usable(name)
 
+    def topic_by_id(self, topic_id: str) -> TopicDescription | None:
+        """None where no topic has the id, or none that this node knows of; never waits."""
+        return self._topics.usable_by_id(topic_id)
+
     def list_topics(self, after: str = "", limit: int = 1000) -> list[TopicDescription]:
         """By name, those past `after`; never waits."""
         return self._topics.page(after, limit)

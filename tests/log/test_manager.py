@@ -157,6 +157,25 @@ def test_nothing_is_left_of_a_deleted_topic_and_its_name_is_free():
     run(test)
 
 
+def test_a_topic_is_found_by_its_id_until_it_is_deleted():
+    async def test(made, first):
+        second = await made.node()
+        old = await first.create_topic("t")
+        await first.create_partitions("t", 2)
+        assert first.topic_by_id(old.topic_id) == first.topic("t")
+        await first.delete_topic("t")
+        assert first.topic_by_id(old.topic_id) is None
+        new = await first.create_topic("t")
+        assert first.topic_by_id(new.topic_id) == new
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert second.topic_by_id(new.topic_id) == new
+        assert second.topic_by_id(old.topic_id) is None
+        assert second.topic_by_id("") is None
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a\0", "x" * 250, "x" * 10_000, "a:b"]
 )

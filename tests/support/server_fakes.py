@@ -187,6 +187,9 @@ class FakeLogs:
     def topic(self, name: str) -> FakeTopic | None:
         return self.topics.get(name)
 
+    def topic_by_id(self, topic_id: str) -> FakeTopic | None:
+        return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
+
     def list_topics(self, after: str = "", limit: int = 1000) -> list[FakeTopic]:
         return sorted((t for t in self.topics.values() if t.name > after), key=lambda t: t.name)[
             :limit

@@ -53,6 +53,8 @@ class Topics:
         self._on_change = on_change
         self._topics: dict[str, CachedTopic] = {}
         self._names: list[str] = []
+        self._name_of: dict[str, str] = {}
+        """Topic id → name."""
         self._removed: dict[str, int] = {}
         """Name → revision of the value that was removed here and may still come by the watch."""
         self._watch_from = 1
@@ -68,6 +70,10 @@ class Topics:
     def usable(self, name: str) -> TopicDescription | None:
         topic = self._topics.get(name)
         return topic.description if topic is not None and topic.record.is_usable else None
+
+    def usable_by_id(self, topic_id: str) -> TopicDescription | None:
+        name = self._name_of.get(topic_id)
+        return None if name is None else self.usable(name)
 
     def page(self, after: str, limit: int) -> list[TopicDescription]:
         """Usable topics past `after`, by name."""
@@ -215,6 +221,7 @@ class Topics:
         else:
             self.partitions -= _count(old.record)
         self._topics[name] = topic
+        self._name_of[topic.description.topic_id] = name
         self.partitions += _count(topic.record)
         self._on_change(name, topic.record)
 
@@ -223,6 +230,7 @@ class Topics:
         if old is None:
             return
         self._names.remove(name)
+        self._name_of.pop(old.description.topic_id, None)
         self.partitions -= _count(old.record)
         self._on_change(name, None)
 
