@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streamlog.errors import StreamlogError
+from streamlog.runtime.counts import Count, Counts
 
 NO_CLIENT_ID = "(none)"
 OTHER_CLIENT_IDS = "(other)"
@@ -22,32 +23,32 @@ class TopicMetrics:
 
     def __init__(self, registry: CollectorRegistry, is_known: Callable[[str], bool]) -> None:
         self._is_known = is_known
-        self._records_in = Counter(
+        self._records_in = Counts(
             "streamlog_topic_records_in",
             "Records stored by produce requests, duplicates left out.",
             ["topic"],
-            registry=registry,
+            registry,
         )
-        self._bytes_in = Counter(
+        self._bytes_in = Counts(
             "streamlog_topic_bytes_in",
             "Bytes of record batches stored by produce requests.",
             ["topic"],
-            registry=registry,
+            registry,
         )
-        self._records_out = Counter(
+        self._records_out = Counts(
             "streamlog_topic_records_out",
             "Records handed to consumers by fetches, counted by their offsets.",
             ["topic"],
-            registry=registry,
+            registry,
         )
-        self._bytes_out = Counter(
+        self._bytes_out = Counts(
             "streamlog_topic_bytes_out",
             "Bytes of record batches handed to consumers.",
             ["topic"],
-            registry=registry,
+            registry,
         )
-        self._in: dict[str, tuple[Counter, Counter]] = {}
-        self._out: dict[str, tuple[Counter, Counter]] = {}
+        self._in: dict[str, tuple[Count, Count]] = {}
+        self._out: dict[str, tuple[Count, Count]] = {}
 
     def produced(self, topic: str, records: int, size_bytes: int) -> None:
         pair = self._in.get(topic)
@@ -94,13 +95,13 @@ class ClientMetrics:
     def __init__(self, registry: CollectorRegistry, ids_max: int) -> None:
         self._ids_max = ids_max
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"streamlog_client_{name}", text, ["client_id"], registry=registry)
+        def counter(name: str, text: str) -> Counts:
+            return Counts(f"streamlog_client_{name}", text, ["client_id"], registry)
 
         self._requests = counter("requests", "Requests begun, by the client's own name.")
         self._bytes_in = counter("bytes_in", "Bytes of record batches that clients sent.")
         self._bytes_out = counter("bytes_out", "Bytes of record batches handed to clients.")
-        self._lines: dict[str, tuple[Counter, Counter, Counter]] = {}
+        self._lines: dict[str, tuple[Count, Count, Count]] = {}
 
     def requested(self, client_id: str) -> None:
         self._of(client_id)[0].inc()
@@ -111,7 +112,7 @@ class ClientMetrics:
     def took(self, client_id: str, size_bytes: int) -> None:
         self._of(client_id)[2].inc(size_bytes)
 
-    def _of(self, client_id: str) -> tuple[Counter, Counter, Counter]:
+    def _of(self, client_id: str) -> tuple[Count, Count, Count]:
         lines = self._lines.get(client_id)
         if lines is not None:
             return lines
@@ -131,11 +132,11 @@ class ServerMetrics:
     """One node's requests, connections and event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        self.requests = Counts(
             "streamlog_requests",
             "Requests ended, by method and gRPC status.",
             ["method", "status"],
-            registry=registry,
+            registry,
         )
         self._appends_failed = Counter(
             "streamlog_appends_failed",
@@ -158,11 +159,13 @@ class ServerMetrics:
         self.connections_bound = Gauge(
             "streamlog_connections_bound", "Bound on open connections.", registry=registry
         )
-        self.in_flight_bytes = Gauge(
+        self.in_flight = Count()
+        """Bytes of all connections; every request changes them twice."""
+        Gauge(
             "streamlog_in_flight_bytes",
             "Bytes of produce and append requests that are not answered yet, all connections.",
             registry=registry,
-        )
+        ).set_function(lambda: self.in_flight.value)
         self.in_flight_bytes_bound = Gauge(
             "streamlog_in_flight_bytes_per_connection_bound",
             "Bound on those bytes for one connection.",

@@ -73,7 +73,7 @@ class ConnectionBudget:
 
     def _add(self, size_bytes: int) -> None:
         self.used += size_bytes
-        self._metrics.in_flight_bytes.inc(size_bytes)
+        self._metrics.in_flight.inc(size_bytes)
 
 
 class Budgets:

@@ -22,6 +22,7 @@ class ActiveRequests:
         self._metrics = metrics
         self._clients = clients
         self._count = 0
+        metrics.requests_active.set_function(lambda: self._count)
 
     @property
     def count(self) -> int:
@@ -31,7 +32,6 @@ class ActiveRequests:
     def begin(self) -> None:
         """Counts a request; each call needs one of `end`."""
         self._count += 1
-        self._metrics.requests_active.set(self._count)
 
     def check_bound(self) -> None:
         """Called after `begin`. Errors: Overloaded."""
@@ -48,7 +48,6 @@ class ActiveRequests:
     def end(self, method: str, status: str, named: Named | None) -> None:
         """`named`: what `name` returned; None if the request ended before it."""
         self._count -= 1
-        self._metrics.requests_active.set(self._count)
         self._metrics.requests.labels(method, status).inc()
         if named is not None:
             current_trace_id.reset(named[0])
