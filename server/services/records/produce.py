@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -16,6 +16,7 @@ from streamlog.errors import (
     OutcomeUnknown,
     StreamlogError,
     TopicAlreadyExists,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
@@ -30,7 +31,6 @@ from streamlog.server.services.records.requests import (
     ProduceCall,
     ProducePartition,
     ProducePartitionResult,
-    ProduceTopic,
     ProduceTopicResult,
 )
 from streamlog.server.services.support.plain_records import encode_plain_records
@@ -48,11 +48,18 @@ class _Sequenced(NamedTuple):
 class SequencedProduce:
     """One request whose batches have their places; `results` waits until they are durable."""
 
-    __slots__ = ("_clock", "_counts", "_deadline", "_metrics", "_topics", "_wait_durable")
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_deadline",
+        "_metrics",
+        "_topics",
+        "_wait_durable",
+        "size_bytes",
+    )
 
     def __init__(
         self,
-        topics: list[tuple[str, list[_Sequenced]]],
         *,
         wait_durable: bool,
         deadline: float,
@@ -60,12 +67,20 @@ class SequencedProduce:
         counts: TopicMetrics,
         metrics: ServerMetrics,
     ) -> None:
-        self._topics = topics
+        self._topics: list[tuple[str, list[_Sequenced]]] = []
+        self.size_bytes = 0
+        """Bytes of batches that have their places."""
         self._wait_durable = wait_durable
         self._deadline = deadline
         self._clock = clock
         self._counts = counts
         self._metrics = metrics
+
+    def add_topic(self, topic: str) -> list[_Sequenced]:
+        """Where the outcomes of the topic's partitions go, in request order."""
+        outcomes: list[_Sequenced] = []
+        self._topics.append((topic, outcomes))
+        return outcomes
 
     async def results(self) -> list[ProduceTopicResult]:
         """In request order. Cancelling it leaves the appends under way."""
@@ -159,6 +174,41 @@ class ProduceService:
 
         Errors: Invalid for the request as a whole; everything else is in the results.
         """
+        [outcome] = await self.sequence_many([(context, call)])
+        if isinstance(outcome, StreamlogError):
+            raise outcome
+        return outcome
+
+    async def sequence_many(
+        self, requests: Sequence[tuple[RequestContext, ProduceCall]]
+    ) -> list[SequencedProduce | StreamlogError]:
+        """As `sequence`, for requests that are there together, one after the other.
+
+        An error takes the place of a request that failed as a whole. Cancellation leaves the
+        batches that have their places under way.
+        """
+        done: list[SequencedProduce | StreamlogError] = []
+        sent: dict[str, int] = {}
+        try:
+            for context, call in requests:
+                try:
+                    sequenced = await self._sequence(context, call)
+                except StreamlogError as error:
+                    done.append(error)
+                    continue
+                done.append(sequenced)
+                sent[context.client_id] = sent.get(context.client_id, 0) + sequenced.size_bytes
+        except BaseException:
+            for one in done:
+                if isinstance(one, SequencedProduce):
+                    one.abandon()
+            raise
+        finally:
+            for client_id, size_bytes in sent.items():
+                self._clients.sent(client_id, size_bytes)
+        return done
+
+    async def _sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
         self._check(call)
         deadline = self._clock.monotonic() + (
             (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
@@ -166,9 +216,8 @@ class ProduceService:
         if context.deadline is not None and context.deadline < deadline:
             deadline = context.deadline
         produce = ProduceContext(deadline, context.principal, context.client_id, context.trace_id)
-        topics: list[tuple[str, list[_Sequenced]]] = []
+        may_create = self._auto_create and call.may_create
         sequenced = SequencedProduce(
-            topics,
             wait_durable=call.wait_durable,
             deadline=deadline,
             clock=self._clock,
@@ -177,18 +226,25 @@ class ProduceService:
         )
         try:
             for topic in call.topics:
-                outcomes: list[_Sequenced] = []
-                topics.append((topic.topic, outcomes))
+                name = topic.topic or self._name_of(topic.topic_id)
+                outcomes = sequenced.add_topic(name)
                 for part in topic.partitions:
-                    outcomes.append(await self._sequence_one(context, produce, topic, part))
+                    outcome = await self._sequence_one(
+                        context, produce, name, topic.topic_id, part, may_create=may_create
+                    )
+                    outcomes.append(outcome)
+                    sequenced.size_bytes += outcome.size_bytes
         except BaseException:
             sequenced.abandon()
             raise
-        size_bytes = sum(part.size_bytes for _, parts in topics for part in parts)
-        self._clients.sent(context.client_id, size_bytes)
         if not call.wait_durable:
             sequenced.abandon()
         return sequenced
+
+    def _name_of(self, topic_id: str) -> str:
+        """Empty where no topic has the id."""
+        topic = self._logs.topic_by_id(topic_id) if topic_id else None
+        return "" if topic is None else topic.name
 
     def _check(self, call: ProduceCall) -> None:
         if call.transactional_id:
@@ -199,16 +255,26 @@ class ProduceService:
         self,
         context: RequestContext,
         produce: ProduceContext,
-        topic: ProduceTopic,
+        name: str,
+        topic_id: str,
         part: ProducePartition,
+        *,
+        may_create: bool,
     ) -> _Sequenced:
-        name, topic_id = topic.topic, topic.topic_id
         try:
+            if topic_id and not name:
+                raise UnknownTopicId(
+                    f"there is no topic with the id {topic_id!r}; look it up again",
+                    topic=name,
+                    partition=part.partition,
+                    topic_id=topic_id,
+                )
             self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
             partition = TopicPartition(name, part.partition)
             log = self._logs.open_log(partition)
             if log is None:
-                opening = self._open(context, partition, topic_id)
+                # A client that names an id means a topic that was there before.
+                opening = self._open(context, partition, may_create and not topic_id)
                 log = await opened_until(produce.deadline, self._clock, opening, partition)
             check_topic_id(self._logs, name, part.partition, topic_id)
             topic_id = topic_id or id_of(self._logs, name)
@@ -223,14 +289,13 @@ class ProduceService:
             return _Sequenced(part.partition, 0, refusal)
 
     async def _open(
-        self, context: RequestContext, partition: TopicPartition, topic_id: str
+        self, context: RequestContext, partition: TopicPartition, may_create: bool
     ) -> AbstractLog:
-        """Creates the topic where needed and allowed; not for a client that names an id, since it
-        means a topic that was there before."""
+        """Creates the topic where needed and allowed."""
         try:
             return await self._logs.log(partition)
         except UnknownTopicOrPartition:
-            if topic_id or not self._auto_create or self._logs.topic(partition.topic) is not None:
+            if not may_create or self._logs.topic(partition.topic) is not None:
                 raise
         self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
         with suppress(TopicAlreadyExists):  # Another request may have created it meanwhile.

@@ -31,7 +31,7 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """`topic_id` empty: any topic of that name."""
+    """`topic_id` empty: any topic of that name. `topic` empty: the topic with that id."""
 
     topic: str
     partitions: Sequence[ProducePartition]
@@ -39,12 +39,16 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceCall(NamedTuple):
-    """`wait_durable` False answers with offset -1 as soon as the batches are sequenced."""
+    """`wait_durable` False answers with offset -1 as soon as the batches are sequenced.
+
+    `may_create` False: a topic that does not exist is not created, whatever the settings say.
+    """
 
     topics: Sequence[ProduceTopic]
     wait_durable: bool = True
     timeout_ms: int = 0
     transactional_id: str = ""
+    may_create: bool = True
 
 
 class ProducePartitionResult(NamedTuple):
