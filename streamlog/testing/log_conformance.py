@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -265,6 +266,39 @@ class LogConformance(ABC):
             assert not far.done()
             await log.close()
             await far
+
+        self.run(test)
+
+    def test_a_subscriber_hears_once_of_the_next_change(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            log, calls = t.log, Counter[str]()
+
+            def subscribe(name: str) -> Callable[[], None]:
+                def changed() -> None:
+                    calls[name] += 1
+
+                log.subscribe(changed)
+                return changed
+
+            once = subscribe("once")
+            log.subscribe(once)
+            log.unsubscribe(subscribe("left"))
+            await append(log, encoded([b"a", b"b"]))
+            await append(log, encoded([b"c"]))
+            assert calls == {"once": 1}
+            log.subscribe(once)
+            await log.delete_records(1)
+            assert calls == {"once": 2}
+            log.subscribe(once)
+            log.unsubscribe(once)
+            log.unsubscribe(once)
+            await append(log, encoded([b"d"]))
+            assert calls == {"once": 2}
+            subscribe("closed")
+            await log.close()
+            assert calls == {"once": 2, "closed": 1}
+            subscribe("late")
+            assert calls == {"once": 2, "closed": 1, "late": 1}
 
         self.run(test)
 

@@ -19,6 +19,7 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     TimestampAndOffset,
 )
+from streamlog.log.partition.waiters import OffsetWaiters
 
 PRODUCE = ProduceContext()
 
@@ -56,6 +57,7 @@ class ListLog(AbstractLog):
         self._segments = [ListSegment(0)]
         self._start = 0
         self._moved = asyncio.Event()
+        self._waiters = OffsetWaiters()
         self.is_open = True
 
     topic_partition = property(lambda self: self._partition)
@@ -80,6 +82,7 @@ class ListLog(AbstractLog):
             self._segments[-1].add(end, batch.header.max_timestamp_ms, header + bytes(records))  # type: ignore[arg-type, operator]
         self._moved.set()
         self._moved = asyncio.Event()
+        self._waiters.notify()
         done = asyncio.get_running_loop().create_future()
         done.set_result(LogAppendInfo(base, self.log_end_offset - 1, -1, self._start))
         return done
@@ -110,6 +113,15 @@ class ListLog(AbstractLog):
         while self.is_open and self.log_end_offset <= offset:
             await self._moved.wait()
 
+    def subscribe(self, changed):
+        if self.is_open:
+            self._waiters.subscribe(changed)
+        else:
+            changed()
+
+    def unsubscribe(self, changed):
+        self._waiters.unsubscribe(changed)
+
     async def offset_for_timestamp(self, timestamp_ms, isolation):
         for segment in self._segments:
             for _, _, data in segment.batches:
@@ -124,6 +136,7 @@ class ListLog(AbstractLog):
     async def delete_records(self, before_offset):
         target = self.log_end_offset if before_offset == LATEST else before_offset
         self._start = max(self._start, target)
+        self._waiters.notify()
         return self._start
 
     async def delete_oldest_segments(self, predicate_end_offset, reason):
@@ -134,6 +147,7 @@ class ListLog(AbstractLog):
         )
         del self._segments[:count]
         self._start = max(self._start, self._segments[0].base_offset)
+        self._waiters.notify()
         return count
 
     async def roll(self):
@@ -144,6 +158,7 @@ class ListLog(AbstractLog):
     async def close(self):
         self.is_open = False
         self._moved.set()
+        self._waiters.release()
 
     async def delete(self):
         await self.close()

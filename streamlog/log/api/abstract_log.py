@@ -6,7 +6,7 @@ A log is one partition. log_start_offset ≤ last_stable_offset ≤ high_waterma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -210,6 +210,22 @@ class AbstractLog(ABC):
     @abstractmethod
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
         """Returns when the visible end is past `offset`, or the log is closed."""
+
+    @abstractmethod
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` once, at the next change that a reader could see, and forgets it.
+
+        Such changes: the high watermark, the last stable offset or the log start offset moves, or
+        the log ends. A log that has ended calls it at once. A callback that is subscribed already
+        stays so. It returns at once, raises nothing, and may be called within any other call.
+
+        A reader that compares the offsets with those it has seen, and subscribes without an await
+        between, misses nothing, costs no task, and costs the log one call for each look it takes.
+        """
+
+    @abstractmethod
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        """Forgets the callback; does nothing if the log does not have it."""
 
     @abstractmethod
     async def offset_for_timestamp(

@@ -1,8 +1,12 @@
-"""Long polls that wait until the visible end of a log passes an offset; cheap by the thousand."""
+"""Who waits for a log: for its visible end to pass an offset, or for any change that readers see.
+
+Both are cheap by the thousand: an append without waiters costs two comparisons.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class OffsetWaiters:
@@ -10,9 +14,24 @@ class OffsetWaiters:
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._lowest: int | None = None
         """A lower bound on the offsets waited for; None without waiters."""
+        self._subscribers: dict[Callable[[], None], None] = {}
+        """Called at the next change, in the order in which they came."""
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """As AbstractLog.subscribe, for a log that has not ended."""
+        self._subscribers[changed] = None
+
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        self._subscribers.pop(changed, None)
+
+    def notify(self) -> None:
+        """Calls the subscribers and forgets them: each comes again when it has looked."""
+        subscribers, self._subscribers = self._subscribers, {}
+        for changed in subscribers:
+            changed()
 
     async def wait(self, offset: int) -> None:
         """Returns when `advance` passes the offset, or at `release`. Cancelling leaves nothing."""
@@ -28,7 +47,9 @@ class OffsetWaiters:
                 self._lowest = None
 
     def advance(self, end_offset: int) -> None:
-        """Wakes the waiters whose offset lies below the end."""
+        """Calls the subscribers, and wakes the waiters whose offset lies below the end."""
+        if self._subscribers:
+            self.notify()
         if self._lowest is None or self._lowest >= end_offset:
             return
         woken = [future for future, offset in self._waiting.items() if offset < end_offset]
@@ -39,9 +60,10 @@ class OffsetWaiters:
         self._lowest = min(self._waiting.values(), default=None)
 
     def release(self) -> None:
-        """Wakes all waiters."""
+        """Calls all subscribers and wakes all waiters, of a log that has ended."""
         waiting, self._waiting = self._waiting, {}
         self._lowest = None
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+        self.notify()

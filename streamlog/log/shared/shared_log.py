@@ -299,6 +299,15 @@ class SharedLog(AbstractLog):
         if self._lifecycle.is_open and self._visible_end(isolation) <= offset:
             await self._visibility.waiters.wait(offset)
 
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        if self._lifecycle.is_open:
+            self._visibility.waiters.subscribe(changed)
+        else:
+            changed()
+
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        self._visibility.waiters.unsubscribe(changed)
+
     async def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation
     ) -> TimestampAndOffset:
@@ -380,6 +389,7 @@ class SharedLog(AbstractLog):
             self._lifecycle.fail(error)
             raise
         self._visibility.log_start_offset = offset
+        self._visibility.waiters.notify()
         del self._tail.segments[: len(removed)]
         self._tail.epochs.raise_start(offset)
         await self._trim_streams()
