@@ -35,7 +35,8 @@ from streamlog.server.services.log import LogService
 from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.ports import Logs
-from streamlog.server.services.records.fetch import FetchService, LongPolls
+from streamlog.server.services.records.fetch import FetchService
+from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.produce import ProduceService
 from streamlog.server.services.staging import StagingService

@@ -25,7 +25,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs, open_deadline, opened_until
-from streamlog.server.services.records.fetch import check_leader_epoch
+from streamlog.server.services.records.partition_read import check_leader_epoch
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import LimitsConfig
@@ -54,6 +54,10 @@ class LogService:
         self._clock = clock
         self._authorize = authorize
         self._limits = limits
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """The node that leads the partition; never waits. None while it has no leader."""
+        return self._logs.leader_of(partition)
 
     async def list_offsets(
         self,

@@ -46,7 +46,7 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.services.records.fetch import LongPolls
+from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.settings.limits import TAGS_BYTES_MAX, LimitsConfig
 
 READ_CHUNK_BYTES = 1024 * 1024

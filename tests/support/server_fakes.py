@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class ListLog(AbstractLog):
         self._visible = 0
         self._held: list[tuple[asyncio.Future[LogAppendInfo], LogAppendInfo]] | None = None
         self._changed = asyncio.Event()
-        self.waiters = 0
+        self._subscribers: dict[Callable[[], None], None] = {}
         self.appended_bytes = 0
 
     topic_partition = property(lambda self: self._partition)
@@ -69,6 +69,9 @@ class ListLog(AbstractLog):
         self._visible = self._end
         self._changed.set()
         self._changed = asyncio.Event()
+        subscribers, self._subscribers = self._subscribers, {}
+        for changed in subscribers:
+            changed()
 
     async def append(
         self, batches: Buffer, context: ProduceContext = _CONTEXT
@@ -121,12 +124,18 @@ class ListLog(AbstractLog):
         return LogFetch(tuple(parts), size, batches, next_offset, self._visible, self._visible, 0)
 
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
-        self.waiters += 1
-        try:
-            while self._visible <= offset:
-                await self._changed.wait()
-        finally:
-            self.waiters -= 1
+        while self._visible <= offset:
+            await self._changed.wait()
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscribers)
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self._subscribers[changed] = None
+
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        self._subscribers.pop(changed, None)
 
     async def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation

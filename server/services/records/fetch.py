@@ -1,37 +1,46 @@
 """Fetch: a long poll that reads each byte once and leaves nothing behind when it ends.
 
-1. Read what is there, in request order; the first partition with data ignores the limits.
+1. Read what has changed, in order; the first partition with data ignores the limits.
 2. Enough (min_bytes), an error, no time left, or a node that drains: answer.
-3. Else wait until some partition's visible end passes the offset read to, and read on from there.
+3. Else subscribe to the logs just read, wait until one of them changes, and read on there.
+
+Between two looks at a log's offsets, the second together with the subscription, nothing is awaited:
+so no change falls between the read and the wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from streamlog.errors import (
     CorruptMessage,
-    EpochFenced,
     InvalidRecord,
     StreamlogError,
-    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
-from streamlog.runtime.progress import Due
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
+from streamlog.server.services.records.long_polls import LongPolls
+from streamlog.server.services.records.partition_read import (
+    PartitionRead,
+    check_leader_epoch,
+    divergence,
+)
 from streamlog.server.services.records.parts import RecordParts
+from streamlog.server.services.records.positions import (
+    ConsumerPositions,
+    LogOffsets,
+    ReadPosition,
+    offsets_of,
+)
 from streamlog.server.services.records.requests import (
+    FetchBounds,
     FetchCall,
-    FetchPartition,
-    FetchPartitionResult,
-    FetchTopic,
     FetchTopicResult,
 )
 from streamlog.server.services.support.in_order import in_order
@@ -39,128 +48,61 @@ from streamlog.server.services.support.plain_records import decode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
-log = logging.getLogger(__name__)
-
 OPEN_WAIT_BESIDE_OTHERS_S = 1.0
 """How long open partitions of a request wait at most for those that are being opened.
 
 Records that can be read must not wait for a store that one other partition needs."""
 
-
-def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
-    """KIP-320. Errors: EpochFenced, UnknownLeaderEpoch."""
-    if current is None or current == leader.leader_epoch:
-        return
-    epochs = f"{leader.topic_partition}: the caller knows leader epoch {current}, this node is at "
-    if current < leader.leader_epoch:
-        raise EpochFenced(
-            f"{epochs}{leader.leader_epoch}; refresh the metadata", leader_epoch=leader.leader_epoch
-        )
-    raise UnknownLeaderEpoch(
-        f"{epochs}{leader.leader_epoch}; retry until it has caught up",
-        leader_epoch=leader.leader_epoch,
-    )
+AT_ONCE_MAX = 256
+"""Partitions that are looked at before other work of the node has its turn: about 1 ms."""
 
 
-class LongPolls:
-    """The requests that wait for new records. A draining node ends their waits at once."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._late: dict[asyncio.Future[None], None] = {}
-        """Waits whose time is over and that have not ended; each stays here for a moment only."""
-        self.is_draining = False
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    def progress(self) -> Due | None:
-        """A long poll that should have been answered."""
-        oldest = next(iter(self._late), None)
-        if oldest is None:
-            return None
-        return Due(oldest, f"{len(self._late)} long polls to end, whose time is over")
-
-    def drain(self) -> None:
-        """Ends all waits, and those to come at once."""
-        self.is_draining = True
-        for waiter in self._waiting:
-            _wake(waiter)
-
-    async def wait(self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float) -> None:
-        """Returns when one of the watches ends, after `seconds`, or on drain; ends the watches.
-
-        A watch that fails ends the wait too: the read that follows raises the same error.
-        """
-        if self.is_draining:
-            for watch in watches:
-                watch.close()
-            return
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(waiter)
-        timer = loop.call_later(seconds, self._time_is_over, waiter)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_watch(watch, waiter)) for watch in watches]
-                await waiter
-                for task in tasks:
-                    task.cancel()
-        finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-            self._late.pop(waiter, None)
-
-    def _time_is_over(self, waiter: asyncio.Future[None]) -> None:
-        self._late[waiter] = None
-        _wake(waiter)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-async def _watch(watch: Coroutine[Any, Any, object], waiter: asyncio.Future[None]) -> None:
-    try:
-        await watch
-    except StreamlogError as error:
-        log.debug("a watch ended early", extra={"error": str(error)})
-    finally:
-        _wake(waiter)
-
-
-class _Progress:
-    """One partition of a fetch, and its records so far."""
+class _Poll:
+    """One fetch under way: its bounds, and what it has read."""
 
     __slots__ = (
-        "current_leader_epoch",
-        "is_full",
-        "log",
+        "context",
+        "give_up",
+        "is_complete",
+        "is_without_room",
+        "isolation",
         "max_bytes",
-        "parts",
-        "result",
-        "topic",
-        "topic_id",
+        "min_bytes",
+        "partitions",
+        "reads",
+        "size_bytes",
     )
 
-    def __init__(self, topic: FetchTopic, wanted: FetchPartition, max_bytes: int) -> None:
-        self.topic = topic.topic
-        self.topic_id = topic.topic_id
-        self.current_leader_epoch = wanted.current_leader_epoch
-        self.max_bytes = min(wanted.max_bytes or max_bytes, max_bytes)
-        self.log: AbstractLog | None = None
-        self.parts: list[Buffer] = []
-        self.is_full = False
-        self.result = FetchPartitionResult(wanted.partition, wanted.offset)
+    def __init__(
+        self, context: RequestContext, bounds: FetchBounds, max_bytes: int, give_up: float
+    ) -> None:
+        self.context = context
+        self.isolation = bounds.isolation
+        self.is_complete = bounds.is_complete
+        self.is_without_room = False
+        """A partition found no room in the answer, so the others would hardly find some."""
+        self.partitions = bounds.partitions
+        self.max_bytes = max_bytes
+        self.min_bytes = min(max(bounds.min_bytes, 1), max_bytes)
+        self.give_up = give_up
+        self.reads: dict[ReadPosition, PartitionRead] = {}
+        self.size_bytes = 0
 
-    def fail(self, error: StreamlogError) -> None:
-        """Ends the partition's reading. Records already read are answered without the error, which
-        the next fetch raises."""
-        self.is_full = True
-        if not self.parts:
-            self.result.error = error
+    def read_of(self, position: ReadPosition) -> PartitionRead:
+        read = self.reads.get(position)
+        if read is None:
+            read = self.reads[position] = PartitionRead(position, self.max_bytes)
+        return read
+
+    def is_answered_by(self, fresh: Sequence[PartitionRead], *, is_first: bool) -> bool:
+        """Whether what was just read ends the wait."""
+        if self.size_bytes >= self.min_bytes:
+            return True
+        full = [read for read in fresh if read.is_full]
+        if not full:
+            return False
+        is_beside_others = is_first and len(full) < self.partitions
+        return not (is_beside_others and all(read.is_absent for read in full))
 
 
 class FetchService:
@@ -179,162 +121,254 @@ class FetchService:
 
     async def fetch(self, context: RequestContext, call: FetchCall) -> list[FetchTopicResult]:
         """In request order. Cancellation leaves nothing behind. Errors: Invalid."""
-        max_bytes = min(
-            call.max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max
-        )
-        if call.as_records:
-            max_bytes = min(max_bytes, RECORDS_FORM_BYTES_MAX)
-        topics = self._begin(call, max_bytes)
-        partitions = [part for _, parts in topics for part in parts]
-        min_bytes = min(max(call.min_bytes, 1), max_bytes)
-        wait_ms = min(call.max_wait_ms, self._limits.fetch_wait_ms_max)
-        give_up = self._clock.monotonic() + wait_ms / 1000
-        if context.deadline is not None:
-            give_up = min(give_up, context.deadline)
-        await self._open(context, partitions, give_up)
-        while True:
-            size = await self._read(partitions, max_bytes, call.isolation)
-            seconds = give_up - self._clock.monotonic()
-            if size >= min_bytes or seconds <= 0 or self._polls.is_draining:
-                break
-            if any(part.result.error is not None or part.is_full for part in partitions):
-                break
-            watches = [
-                part.log.wait_for(part.result.next_offset, call.isolation)
-                for part in partitions
-                if part.log is not None
-            ]
-            await self._polls.wait(watches, seconds)
-        self._clients.took(context.client_id, size)
-        return await self._finish(topics, call)
-
-    def _begin(self, call: FetchCall, max_bytes: int) -> list[tuple[str, list[_Progress]]]:
         check_partitions(call.topics, self._limits.partitions_per_request_max)
-        return [
-            (topic.topic, [_Progress(topic, part, max_bytes) for part in topic.partitions])
+        consumer = ConsumerPositions()
+        topics = [
+            [
+                ReadPosition(
+                    consumer,
+                    TopicPartition(topic.topic, part.partition),
+                    topic.topic_id,
+                    part.offset,
+                    part.max_bytes,
+                    part.current_leader_epoch,
+                )
+                for part in topic.partitions
+            ]
             for topic in call.topics
         ]
+        max_bytes = call.max_bytes or self._limits.fetch_bytes_max
+        if call.as_records:
+            max_bytes = min(max_bytes, RECORDS_FORM_BYTES_MAX)
+        bounds = FetchBounds(call.max_wait_ms, call.min_bytes, max_bytes, call.isolation)
+        try:
+            reads = await self.poll(context, consumer, consumer.begin(), bounds)
+        finally:
+            consumer.close(position for positions in topics for position in positions)
+        if call.as_records:
+            await self._decode_all(reads.values())
+        self.count(context, reads.values())
+        return [
+            FetchTopicResult(topic.topic, [reads[position].result for position in positions])
+            for topic, positions in zip(call.topics, topics, strict=True)
+        ]
 
-    async def _open(
-        self, context: RequestContext, partitions: list[_Progress], give_up: float
-    ) -> None:
-        """Opens the partitions; waits until `give_up` at least.
+    async def poll(
+        self,
+        context: RequestContext,
+        consumer: ConsumerPositions,
+        turn: int,
+        bounds: FetchBounds,
+    ) -> dict[ReadPosition, PartitionRead]:
+        """Reads the consumer's changed partitions, in the order in which it returns them.
+
+        It waits for more as `bounds` say, and looks at no partition that does not change. The
+        caller says what becomes of the partitions that were read (`ConsumerPositions.watch`, then
+        `finish`); or else the consumer's next fetch reads them again, as it does when this one is
+        cancelled. It also counts them (`count`). Errors: Superseded.
+        """
+        most = self._limits.fetch_bytes_max
+        max_bytes = min(bounds.max_bytes or most, most)
+        give_up = self._clock.monotonic() + (
+            min(bounds.max_wait_ms, self._limits.fetch_wait_ms_max) / 1000
+        )
+        if context.deadline is not None:
+            give_up = min(give_up, context.deadline)
+        poll = _Poll(context, bounds, max_bytes, give_up)
+        is_first = True
+        while True:
+            fresh = await self._look(poll, consumer, turn)
+            seconds = give_up - self._clock.monotonic()
+            if seconds <= 0 or self._polls.is_draining or consumer.is_closed:
+                break
+            if poll.is_answered_by(fresh, is_first=is_first):
+                break
+            is_first = False
+            for read in fresh:
+                if read.log is not None:
+                    consumer.watch(turn, read.position, read.log, read.offsets)
+            if not consumer.has_changed:
+                await self._polls.until(consumer.waiter(turn), seconds)
+        return poll.reads
+
+    async def _look(
+        self, poll: _Poll, consumer: ConsumerPositions, turn: int
+    ) -> list[PartitionRead]:
+        """Reads the partitions that have changed since the last look, a few at a time, so that a
+        consumer of thousands holds nobody up."""
+        fresh: list[PartitionRead] = []
+        while positions := consumer.take(turn, AT_ONCE_MAX):
+            some = [poll.read_of(position) for position in positions]
+            await self._open(poll, some)
+            await self._read(poll, some)
+            fresh += some
+            if not consumer.has_changed or (poll.is_without_room and not poll.is_complete):
+                break
+            await asyncio.sleep(0)
+        return fresh
+
+    def count(self, context: RequestContext, reads: Iterable[PartitionRead]) -> None:
+        """Counts what the client is handed of a `poll`."""
+        size_bytes = 0
+        for read in reads:
+            result = read.result
+            if result.size_bytes:
+                size_bytes += result.size_bytes
+                records = result.next_offset - read.start_offset
+                self._metrics.fetched(read.position.key.topic, records, result.size_bytes)
+        self._clients.took(context.client_id, size_bytes)
+
+    async def _open(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> None:
+        """Finds the logs of partitions that this fetch has not looked at yet, and opens those that
+        are closed; waits until the poll's end at least.
 
         A request without any open partition waits for limits.open_wait_ms: an answer at once would
         hold nothing but errors.
         """
-        closed: list[_Progress] = []
-        for part in partitions:
-            if self._logs.open_log(TopicPartition(part.topic, part.result.partition)) is None:
-                closed.append(part)
-            else:
-                await self._open_one(context, part, give_up)
+        closed: list[PartitionRead] = []
+        for read in fresh:
+            if read.is_begun:
+                continue
+            read.is_begun = True
+            try:
+                log = self._logs.open_log(self._allowed_key(poll, read))
+                if log is not None:
+                    self._begin(read, log)
+                else:
+                    if poll.partitions:
+                        self._check_known(read.position.key)
+                    closed.append(read)
+            except StreamlogError as error:
+                read.fail(error)
         if not closed:
             return
         wait_s = self._limits.open_wait_ms / 1000
-        if len(closed) < len(partitions):
+        if len(closed) < max(len(fresh), poll.partitions):
             wait_s = min(wait_s, OPEN_WAIT_BESIDE_OTHERS_S)
-        deadline = max(give_up, self._clock.monotonic() + wait_s)
-        if context.deadline is not None:
-            deadline = min(deadline, context.deadline)
-        await in_order([self._open_one(context, part, deadline) for part in closed])
+        deadline = max(poll.give_up, self._clock.monotonic() + wait_s)
+        if poll.context.deadline is not None:
+            deadline = min(deadline, poll.context.deadline)
+        await in_order([self._open_one(read, deadline) for read in closed])
 
-    async def _open_one(self, context: RequestContext, part: _Progress, deadline: float) -> None:
+    def _allowed_key(self, poll: _Poll, read: PartitionRead) -> TopicPartition:
+        """The partition's name, found by the topic's id where that is all there is.
+
+        Errors: UnknownTopicId, Unauthorized.
+        """
+        position = read.position
+        if position.topic_id and not position.key.topic:
+            topic = self._logs.topic_by_id(position.topic_id)
+            if topic is None:
+                raise UnknownTopicId(
+                    f"no topic has the id {position.topic_id}; look it up again",
+                    topic_id=position.topic_id,
+                )
+            position.key = TopicPartition(topic.name, position.key.partition)
+        resource = Resource(ResourceType.TOPIC, position.key.topic)
+        self._authorize(poll.context, Operation.READ, resource)
+        return position.key
+
+    def _check_known(self, key: TopicPartition) -> None:
+        """A consumer that asks for a deleted topic again and again costs no look into the store.
+
+        Errors: UnknownTopicOrPartition.
+        """
+        topic = self._logs.topic(key.topic)
+        if topic is None or not 0 <= key.partition < topic.partitions:
+            raise UnknownTopicOrPartition(
+                f"this node knows no partition {key}; look the topic up again",
+                topic=key.topic,
+                partition=key.partition,
+            )
+
+    async def _open_one(self, read: PartitionRead, deadline: float) -> None:
+        key = read.position.key
         try:
-            self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
-            key = TopicPartition(part.topic, part.result.partition)
-            part.log = self._logs.open_log(key)
-            if part.log is None:
-                part.log = await opened_until(deadline, self._clock, self._logs.log(key), key)
-            check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
-            part.topic_id = part.topic_id or id_of(self._logs, part.topic)
-            check_leader_epoch(part.log, part.current_leader_epoch)
+            self._begin(read, await opened_until(deadline, self._clock, self._logs.log(key), key))
         except StreamlogError as error:
-            part.fail(error)
+            read.fail(error)
 
-    async def _read(self, partitions: list[_Progress], max_bytes: int, isolation: Isolation) -> int:
-        """Reads on in every partition; bytes in the answer so far."""
-        size = sum(part.result.size_bytes for part in partitions)
-        for part in partitions:
-            source = part.log
-            if source is None or part.is_full:
+    def _begin(self, read: PartitionRead, log: AbstractLog) -> None:
+        """Errors: UnknownTopicId, InconsistentTopicId, EpochFenced, UnknownLeaderEpoch,
+        OffsetOutOfRange."""
+        position, read.log = read.position, log
+        topic, partition = position.key
+        check_topic_id(self._logs, topic, partition, position.topic_id)
+        read.topic_id = position.topic_id or id_of(self._logs, topic)
+        check_leader_epoch(log, position.current_leader_epoch)
+        read.result.diverging = divergence(log, position.last_fetched_epoch, position.offset)
+        if read.result.diverging is not None:
+            read.saw(offsets_of(log))
+            read.is_full = True
+
+    async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> None:
+        """Reads on in every partition."""
+        for read in fresh:
+            log, result = read.log, read.result
+            if log is None or read.is_full:
                 continue
-            room = min(max_bytes - size, part.max_bytes - part.result.size_bytes)
-            if size and room <= 0:
-                part.is_full = True
+            left = poll.max_bytes - poll.size_bytes
+            room = min(left, read.max_bytes - result.size_bytes)
+            if poll.size_bytes and room <= 0:
+                read.is_full = True
+                poll.is_without_room = poll.is_without_room or left <= 0
+                if read.offsets.high_watermark < 0:
+                    read.saw(offsets_of(log))
                 continue
             try:
-                read = await source.fetch(
-                    part.result.next_offset,
+                fetched = await log.fetch(
+                    result.next_offset,
                     max(room, 0),
-                    min_one_batch=size == 0,
-                    isolation=isolation,
+                    min_one_batch=poll.size_bytes == 0,
+                    isolation=poll.isolation,
                     deadline=None,
                 )
             except StreamlogError as error:
-                self._set_offsets(part, source)
-                result = part.result
-                part.fail(
-                    client_error(error, self._logs, part.topic, result.partition, part.topic_id)
-                )
+                # A client that is out of range learns the range (KIP-392 case 3).
+                read.saw(offsets_of(log))
+                key = read.position.key
+                read.fail(client_error(error, self._logs, *key, read.topic_id))
                 continue
-            result = part.result
-            result.high_watermark = read.high_watermark
-            result.last_stable_offset = read.last_stable_offset
-            result.log_start_offset = read.log_start_offset
-            if read.size_bytes:
-                part.parts.extend(read.parts)
-                result.aborted += tuple(a for a in read.aborted if a not in result.aborted)
-                result.size_bytes += read.size_bytes
-                result.next_offset = read.next_offset
-                size += read.size_bytes
-            is_left_out = not read.size_bytes and read.next_offset < self._visible(read, isolation)
-            # The next batch does not fit into the room left, or other readers go first.
-            if read.is_paced or (size and is_left_out):
-                part.is_full = True
-        return size
+            self._take(poll, read, fetched)
 
     @staticmethod
-    def _visible(read: LogFetch, isolation: Isolation) -> int:
-        if isolation is Isolation.READ_COMMITTED:
-            return read.last_stable_offset
-        return read.high_watermark
+    def _take(poll: _Poll, read: PartitionRead, fetched: LogFetch) -> None:
+        read.saw(
+            LogOffsets(fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
+        )
+        result = read.result
+        if fetched.size_bytes:
+            read.parts.extend(fetched.parts)
+            result.parts = read.parts
+            result.aborted += tuple(a for a in fetched.aborted if a not in result.aborted)
+            result.size_bytes += fetched.size_bytes
+            result.next_offset = fetched.next_offset
+            poll.size_bytes += fetched.size_bytes
+        is_committed = poll.isolation is Isolation.READ_COMMITTED
+        visible = fetched.last_stable_offset if is_committed else fetched.high_watermark
+        # More is there that had no room, or other readers go first.
+        is_cut = bool(poll.size_bytes) and fetched.next_offset < visible
+        if fetched.is_paced or is_cut:
+            read.is_full = True
+        if is_cut and not fetched.size_bytes and not fetched.is_paced:
+            poll.is_without_room = True
 
-    @staticmethod
-    def _set_offsets(part: _Progress, source: AbstractLog) -> None:
-        """A client that is out of range learns the range (KIP-392 case 3)."""
-        part.result.high_watermark = source.high_watermark
-        part.result.last_stable_offset = source.last_stable_offset
-        part.result.log_start_offset = source.log_start_offset
-
-    async def _finish(
-        self, topics: list[tuple[str, list[_Progress]]], call: FetchCall
-    ) -> list[FetchTopicResult]:
+    async def _decode_all(self, reads: Iterable[PartitionRead]) -> None:
         room = RECORDS_FORM_BYTES_MAX
-        starts = [part.offset for topic in call.topics for part in topic.partitions]
-        position = 0
-        for topic, parts in topics:
-            for part in parts:
-                result = part.result
-                result.parts = part.parts
-                if call.as_records and part.parts:
-                    room -= await self._decode(part, starts[position], max(0, room))
-                if result.size_bytes:
-                    records = result.next_offset - starts[position]
-                    self._metrics.fetched(topic, records, result.size_bytes)
-                position += 1
-        return [FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics]
+        for read in reads:
+            if read.parts:
+                room -= await self._decode(read, max(0, room))
 
-    async def _decode(self, part: _Progress, start_offset: int, room_bytes: int) -> int:
+    async def _decode(self, read: PartitionRead, room_bytes: int) -> int:
         """Batches become records, or the partition's own error; bytes used."""
-        result = part.result
+        result = read.result
         result.parts = ()
         try:
             result.records, result.next_offset, used = await self._offload.run(
                 Lane.CPU,
                 decode_plain_records,
-                part.parts,
-                start_offset,
+                read.parts,
+                read.start_offset,
                 room_bytes,
                 result.next_offset,
                 self._record_bytes_max,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.errors import StreamlogError
-from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
+from streamlog.log.api.abstract_log import AbortedTransaction, EpochEndOffset, Isolation
 from streamlog.runtime.buffers import Buffer
 
 
@@ -89,9 +89,30 @@ class FetchCall(NamedTuple):
     as_records: bool = False
 
 
+class FetchBounds(NamedTuple):
+    """When a fetch is answered, and with how much at most.
+
+    `max_bytes` 0: as much as the node allows. `partitions`: how many the consumer reads, where it
+    asks again and again by Kafka's rules: beside others, a partition that is unknown or forbidden
+    from the beginning does not end the wait, and whether it is known is answered from memory. 0:
+    every error ends the wait. `is_complete`: every partition that has changed is in the answer,
+    also those that find no room in it.
+    """
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation
+    partitions: int = 0
+    is_complete: bool = True
+
+
 @dataclass(slots=True)
 class FetchPartitionResult:
-    """`parts` joined are whole record batches; `records` only where they were asked for."""
+    """`parts` joined are whole record batches; `records` only where they were asked for.
+
+    `diverging`: the reader's last record is not in this log; where the logs part (KIP-595).
+    """
 
     partition: int
     next_offset: int
@@ -103,6 +124,7 @@ class FetchPartitionResult:
     parts: Sequence[Buffer] = ()
     size_bytes: int = 0
     records: Sequence[PlainRecord] = ()
+    diverging: EpochEndOffset | None = None
 
 
 class FetchTopicResult(NamedTuple):

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.runtime.progress import ProgressConfig, ProgressWatch
 from streamlog.server.listeners.http import HttpListener
-from streamlog.server.services.records.fetch import LongPolls
+from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.v1 import log_pb2
 from tests.engine.remote import LoopClock, virtually
 from tests.support.server_harness import running, with_limits

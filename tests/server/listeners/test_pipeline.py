@@ -12,7 +12,7 @@ from streamlog.server.grpc.log import Refusal
 from streamlog.server.limits.in_flight import Budgets, ConnectionBudget
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.metrics import ServerMetrics
-from streamlog.server.services.records.fetch import LongPolls
+from streamlog.server.services.records.long_polls import LongPolls
 
 
 def test_tiny_requests_are_charged_an_overhead() -> None:

@@ -282,15 +282,15 @@ def test_a_long_poll_wakes_when_records_come_and_honours_min_bytes() -> None:
             data = batch(b"x" * 100)
             wanted = fetch_request(0, max_wait_ms=60_000, min_bytes=len(data) + 1)
             poll = asyncio.ensure_future(_fetch(node, wanted))
-            await eventually(lambda: log.waiters == 1)
+            await eventually(lambda: log.subscribers == 1)
             await node.log_stub.Produce(produce_request(data))
-            await eventually(lambda: log.waiters == 1)
+            await eventually(lambda: log.subscribers == 1)
             assert not poll.done()
             await node.log_stub.Produce(produce_request(data))
             partition = only(await poll)
             assert partition.next_offset == 2
             assert len(partition.record_batches) == 2 * len(data)
-            await eventually(lambda: log.waiters == 0)
+            await eventually(lambda: log.subscribers == 0)
 
     asyncio.run(main())
 
@@ -336,9 +336,9 @@ def test_vanished_clients_leave_nothing_behind() -> None:
             channel = new_channel(node.service)
             node_stub = Running(node.service, node.logs, channel, node.registry).log_stub
             polls = [node_stub.Fetch(fetch_request(0, max_wait_ms=200_000)) for _ in range(500)]
-            await eventually(lambda: log.waiters == 500)
+            await eventually(lambda: log.subscribers == 500)
             await channel.close()  # type: ignore[call-arg]
-            await eventually(lambda: log.waiters == 0)
+            await eventually(lambda: log.subscribers == 0)
             await eventually(lambda: node.metric("streamlog_requests_active") == 0)
             await asyncio.gather(*(_ended(poll) for poll in polls))
 
@@ -358,7 +358,7 @@ def test_long_polls_are_answered_when_the_node_drains() -> None:
                 asyncio.ensure_future(_fetch(node, fetch_request(0, max_wait_ms=200_000)))
                 for _ in range(1000)
             ]
-            await eventually(lambda: log.waiters == 1000)
+            await eventually(lambda: log.subscribers == 1000)
             held = node.log_stub.ProduceStream()
             log.hold()
             await held.write(

@@ -11,7 +11,7 @@ import pytest
 from streamlog import errors
 from streamlog.model.batch import FetchResult, StreamDescription, StreamState
 from streamlog.server.context import RequestContext, allow_all
-from streamlog.server.services.records.fetch import LongPolls
+from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.server.services.stream import StreamService
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import stream_pb2 as pb
