@@ -121,7 +121,7 @@ class Encoder:
 
     def _tags(self, tagged: list[Field], value: str, put: str, depth: int) -> None:
         """Most messages have none, which is one test."""
-        is_default = [f"{value}.{field.name} {self._equals_default(field)}" for field in tagged]
+        is_default = [self._is_default(field, f"{value}.{field.name}") for field in tagged]
         self._put(depth, f"if {' and '.join(is_default)}:")
         self._put(depth + 1, f'{put}(b"\\0")')
         self._put(depth, "else:")
@@ -150,8 +150,12 @@ class Encoder:
         else:
             self._variable(field, place, put, depth)
 
-    def _equals_default(self, field: Field) -> str:
+    def _is_default(self, field: Field, place: str) -> str:
         if field.is_array and default_of(field) == "()":
-            return "in ((), [])"
+            if field.nullable.first <= field.nullable.last:
+                raise ValueError(f"{field.name}: a tagged array that may be null")
+            return f"not {place}"
+        if field.structure is not None and not field.is_array:
+            return f"({place} is None or {place} == {field.structure.name}())"
         default = default_of(field)
-        return f"is {default}" if default in ("None", "True", "False") else f"== {default}"
+        return f"{place} {'is' if default in ('None', 'True', 'False') else '=='} {default}"

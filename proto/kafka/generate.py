@@ -1,12 +1,13 @@
-"""Generates streamlog/kafka/messages from the message definitions of Kafka's `kafka-clients` jar.
+"""Generates Kafka's messages and their shapes from the definitions in the `kafka-clients` jar.
 
     python proto/kafka/generate.py [--jar JAR]
     python proto/kafka/generate.py --check [--jar JAR]
 
-The jar is fetched with Maven unless `--jar` names one; nothing of it is committed. `--check` says
-whether the generated files are current (exit 1: no). Without a jar it compares digests: of the
-generator with the versions that it serves, and of each generated file, with what `manifest.json`
-has from the last run. With a jar it generates anew and compares.
+Writes streamlog/kafka/messages, tests/kafka/shapes.json and manifest.json. The jar is fetched with
+Maven unless `--jar` names one; nothing of it is committed. `--check` says whether the generated
+files are current (exit 1: no). Without a jar it compares digests: of the generator with the
+versions that it serves, and of each generated file, with what `manifest.json` has from the last
+run. With a jar it generates anew and compares.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -26,25 +28,33 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 from definitions import Message, Versions, load, restricted, snake  # noqa: E402
 from module import module  # noqa: E402
+from shapes import shape, shapes_text  # noqa: E402
 
 from streamlog.kafka.protocol.apis import APIS, Api  # noqa: E402
 
 KAFKA = "4.1.1"
-PACKAGE = ROOT / "streamlog/kafka/messages"
+PACKAGE = Path("streamlog/kafka/messages")
+SHAPES = Path("tests/kafka/shapes.json")
+"""What tests need to make random messages: types, versions, nulls and tags of all fields."""
 MANIFEST = HERE / "manifest.json"
-SOURCES = ("definitions.py", "decoder.py", "encoder.py", "source.py", "module.py")
+SOURCES = (
+    "definitions.py", "decoder.py", "encoder.py", "source.py", "module.py", "shapes.py",
+)  # fmt: skip
 
 
-def generate(jar: Path) -> dict[str, str]:
-    """Source of every module, by file name."""
+def generate(jar: Path) -> dict[Path, str]:
+    """Text of every generated file, by its path from the root."""
     messages = load(jar)
-    files = {}
+    files, shapes = {}, []
     for api in APIS.values():
         for kind in ("Request", "Response"):
             message = messages[f"{api.name}{kind}"]
             _check_api(api, message)
             served = Versions(api.first, api.last)
-            files[f"{snake(message.name)}.py"] = module(restricted(message, served), served, KAFKA)
+            message = restricted(message, served)
+            files[PACKAGE / f"{snake(message.name)}.py"] = module(message, served, KAFKA)
+            shapes.append(shape(message, served))
+    files[SHAPES] = shapes_text(shapes)
     return files
 
 
@@ -71,46 +81,44 @@ def _generator_digest() -> str:
     return _digest(json.dumps([KAFKA, served, sources]).encode())
 
 
-def _manifest(files: dict[str, str]) -> str:
-    digests = {name: _digest(text.encode()) for name, text in sorted(files.items())}
+def _manifest(files: Mapping[Path, str]) -> str:
+    digests = {str(path): _digest(text.encode()) for path, text in sorted(files.items())}
     content = {"kafka": KAFKA, "generator": _generator_digest(), "files": digests}
     return json.dumps(content, indent=1) + "\n"
 
 
-def _committed() -> dict[str, str]:
-    paths = (path for path in PACKAGE.glob("*.py") if path.name != "__init__.py")
-    return {path.name: path.read_text() for path in paths}
+def _committed() -> dict[Path, str]:
+    paths = [path for path in (ROOT / PACKAGE).glob("*.py") if path.name != "__init__.py"]
+    paths += [ROOT / SHAPES] if (ROOT / SHAPES).exists() else []
+    return {path.relative_to(ROOT): path.read_text() for path in paths}
 
 
 def check(jar: Path | None) -> int:
     committed = _committed()
+    stale: list[object] = []
     if jar is not None:
         made = generate(jar)
-        stale = [name for name in made.keys() | committed if made.get(name) != committed.get(name)]
+        stale += [path for path in made.keys() | committed if made.get(path) != committed.get(path)]
     else:
-        known = json.loads(MANIFEST.read_text())
-        now = json.loads(_manifest(committed))
-        stale = [
-            name
-            for name in known["files"].keys() | now["files"].keys()
-            if known["files"].get(name) != now["files"].get(name)
-        ]
+        known, now = json.loads(MANIFEST.read_text()), json.loads(_manifest(committed))
+        before, after = known["files"], now["files"]
+        stale += [path for path in before.keys() | after if before.get(path) != after.get(path)]
         if known["generator"] != now["generator"]:
-            stale.append("the generator or its table of APIs")
-    for name in sorted(stale):
-        print(f"{name}: changed since streamlog/kafka/messages was made; run: make kafka-messages")
+            stale.append("the generator, or the versions in its table of APIs")
+    for one in sorted(map(str, stale)):
+        print(f"{one}: not what was generated last; run: make kafka-messages")
     return 1 if stale else 0
 
 
 def write(jar: Path) -> None:
     made, committed = generate(jar), _committed()
-    for name in committed.keys() - made.keys():
-        (PACKAGE / name).unlink()
-    for name, text in made.items():
-        (PACKAGE / name).write_text(text)
+    for path in committed.keys() - made.keys():
+        (ROOT / path).unlink()
+    for path, text in made.items():
+        (ROOT / path).write_text(text)
     MANIFEST.write_text(_manifest(made))
-    changed = sum(committed.get(name) != text for name, text in made.items())
-    print(f"{len(made)} files in {PACKAGE.relative_to(ROOT)}, {changed} of them changed")
+    changed = sum(committed.get(path) != text for path, text in made.items())
+    print(f"{len(made)} files of Kafka's messages, {changed} of them changed")
 
 
 def fetched_jar(folder: Path) -> Path:

@@ -295,11 +295,11 @@ def _encode_3(
     for item_3 in api_keys_1:
         put(_pack_hhhx(item_3.api_key, item_3.min_version, item_3.max_version))
     put(_pack_i(message.throttle_time_ms))
-    if message.supported_features in ((), []) and message.finalized_features_epoch == -1 and message.finalized_features in ((), []) and message.zk_migration_ready is False:
+    if not message.supported_features and message.finalized_features_epoch == -1 and not message.finalized_features and message.zk_migration_ready is False:
         put(b"\0")
     else:
         tags_4: list[bytes] = []
-        if not (message.supported_features in ((), [])):
+        if not (not message.supported_features):
             body_5: list[bytes] = []
             supported_features_6 = message.supported_features
             count_7 = len(supported_features_6)
@@ -312,7 +312,7 @@ def _encode_3(
             body_9: list[bytes] = []
             body_9.append(_pack_q(message.finalized_features_epoch))
             tags_4.append(tagged(1, body_9))
-        if not (message.finalized_features in ((), [])):
+        if not (not message.finalized_features):
             body_10: list[bytes] = []
             finalized_features_11 = message.finalized_features
             count_12 = len(finalized_features_11)

@@ -1116,7 +1116,7 @@ def _encode_15(
         put(packed(partitions_10, "i"))
         put(b"\0")
     put(compact_text(message.rack_id))
-    if message.cluster_id is None and message.replica_state is None:
+    if message.cluster_id is None and (message.replica_state is None or message.replica_state == ReplicaState()):
         put(b"\0")
     else:
         tags_12: list[bytes] = []
@@ -1124,7 +1124,7 @@ def _encode_15(
             body_13: list[bytes] = []
             body_13.append(compact_text_or_null(message.cluster_id))
             tags_12.append(tagged(0, body_13))
-        if not (message.replica_state is None):
+        if not ((message.replica_state is None or message.replica_state == ReplicaState())):
             body_14: list[bytes] = []
             replica_state_15 = message.replica_state
             assert replica_state_15 is not None
@@ -1170,7 +1170,7 @@ def _encode_17(
         put(packed(partitions_12, "i"))
         put(b"\0")
     put(compact_text(message.rack_id))
-    if message.cluster_id is None and message.replica_state is None:
+    if message.cluster_id is None and (message.replica_state is None or message.replica_state == ReplicaState()):
         put(b"\0")
     else:
         tags_14: list[bytes] = []
@@ -1178,7 +1178,7 @@ def _encode_17(
             body_15: list[bytes] = []
             body_15.append(compact_text_or_null(message.cluster_id))
             tags_14.append(tagged(0, body_15))
-        if not (message.replica_state is None):
+        if not ((message.replica_state is None or message.replica_state == ReplicaState())):
             body_16: list[bytes] = []
             replica_state_17 = message.replica_state
             assert replica_state_17 is not None
@@ -1228,7 +1228,7 @@ def _encode_18(
         put(packed(partitions_13, "i"))
         put(b"\0")
     put(compact_text(message.rack_id))
-    if message.cluster_id is None and message.replica_state is None:
+    if message.cluster_id is None and (message.replica_state is None or message.replica_state == ReplicaState()):
         put(b"\0")
     else:
         tags_15: list[bytes] = []
@@ -1236,7 +1236,7 @@ def _encode_18(
             body_16: list[bytes] = []
             body_16.append(compact_text_or_null(message.cluster_id))
             tags_15.append(tagged(0, body_16))
-        if not (message.replica_state is None):
+        if not ((message.replica_state is None or message.replica_state == ReplicaState())):
             body_17: list[bytes] = []
             replica_state_18 = message.replica_state
             assert replica_state_18 is not None

@@ -889,23 +889,23 @@ def _encode_12(
                 put(b"\0")
             else:
                 add_blob(done, pieces, records_10, True)
-            if item_6.diverging_epoch is None and item_6.current_leader is None and item_6.snapshot_id is None:
+            if (item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset()) and (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()) and (item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId()):
                 put(b"\0")
             else:
                 tags_11: list[bytes] = []
-                if not (item_6.diverging_epoch is None):
+                if not ((item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset())):
                     body_12: list[bytes] = []
                     diverging_epoch_13 = item_6.diverging_epoch
                     assert diverging_epoch_13 is not None
                     body_12.append(_pack_iqx(diverging_epoch_13.epoch, diverging_epoch_13.end_offset))
                     tags_11.append(tagged(0, body_12))
-                if not (item_6.current_leader is None):
+                if not ((item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch())):
                     body_14: list[bytes] = []
                     current_leader_15 = item_6.current_leader
                     assert current_leader_15 is not None
                     body_14.append(_pack_iix(current_leader_15.leader_id, current_leader_15.leader_epoch))
                     tags_11.append(tagged(1, body_14))
-                if not (item_6.snapshot_id is None):
+                if not ((item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId())):
                     body_16: list[bytes] = []
                     snapshot_id_17 = item_6.snapshot_id
                     assert snapshot_id_17 is not None
@@ -945,23 +945,23 @@ def _encode_13(
                 put(b"\0")
             else:
                 add_blob(done, pieces, records_10, True)
-            if item_6.diverging_epoch is None and item_6.current_leader is None and item_6.snapshot_id is None:
+            if (item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset()) and (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()) and (item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId()):
                 put(b"\0")
             else:
                 tags_11: list[bytes] = []
-                if not (item_6.diverging_epoch is None):
+                if not ((item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset())):
                     body_12: list[bytes] = []
                     diverging_epoch_13 = item_6.diverging_epoch
                     assert diverging_epoch_13 is not None
                     body_12.append(_pack_iqx(diverging_epoch_13.epoch, diverging_epoch_13.end_offset))
                     tags_11.append(tagged(0, body_12))
-                if not (item_6.current_leader is None):
+                if not ((item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch())):
                     body_14: list[bytes] = []
                     current_leader_15 = item_6.current_leader
                     assert current_leader_15 is not None
                     body_14.append(_pack_iix(current_leader_15.leader_id, current_leader_15.leader_epoch))
                     tags_11.append(tagged(1, body_14))
-                if not (item_6.snapshot_id is None):
+                if not ((item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId())):
                     body_16: list[bytes] = []
                     snapshot_id_17 = item_6.snapshot_id
                     assert snapshot_id_17 is not None
@@ -1001,23 +1001,23 @@ def _encode_16(
                 put(b"\0")
             else:
                 add_blob(done, pieces, records_10, True)
-            if item_6.diverging_epoch is None and item_6.current_leader is None and item_6.snapshot_id is None:
+            if (item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset()) and (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()) and (item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId()):
                 put(b"\0")
             else:
                 tags_11: list[bytes] = []
-                if not (item_6.diverging_epoch is None):
+                if not ((item_6.diverging_epoch is None or item_6.diverging_epoch == EpochEndOffset())):
                     body_12: list[bytes] = []
                     diverging_epoch_13 = item_6.diverging_epoch
                     assert diverging_epoch_13 is not None
                     body_12.append(_pack_iqx(diverging_epoch_13.epoch, diverging_epoch_13.end_offset))
                     tags_11.append(tagged(0, body_12))
-                if not (item_6.current_leader is None):
+                if not ((item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch())):
                     body_14: list[bytes] = []
                     current_leader_15 = item_6.current_leader
                     assert current_leader_15 is not None
                     body_14.append(_pack_iix(current_leader_15.leader_id, current_leader_15.leader_epoch))
                     tags_11.append(tagged(1, body_14))
-                if not (item_6.snapshot_id is None):
+                if not ((item_6.snapshot_id is None or item_6.snapshot_id == SnapshotId())):
                     body_16: list[bytes] = []
                     snapshot_id_17 = item_6.snapshot_id
                     assert snapshot_id_17 is not None
@@ -1026,11 +1026,11 @@ def _encode_16(
                 put(uvarint(len(tags_11)))
                 put(b"".join(tags_11))
         put(b"\0")
-    if message.node_endpoints in ((), []):
+    if not message.node_endpoints:
         put(b"\0")
     else:
         tags_18: list[bytes] = []
-        if not (message.node_endpoints in ((), [])):
+        if not (not message.node_endpoints):
             body_19: list[bytes] = []
             node_endpoints_20 = message.node_endpoints
             count_21 = len(node_endpoints_20)

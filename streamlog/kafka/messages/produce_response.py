@@ -697,11 +697,11 @@ def _encode_10(
                 put(compact_text_or_null(item_9.batch_index_error_message))
                 put(b"\0")
             put(compact_text_or_null(item_6.error_message))
-            if item_6.current_leader is None:
+            if (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()):
                 put(b"\0")
             else:
                 tags_10: list[bytes] = []
-                if not (item_6.current_leader is None):
+                if not ((item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch())):
                     body_11: list[bytes] = []
                     current_leader_12 = item_6.current_leader
                     assert current_leader_12 is not None
@@ -711,11 +711,11 @@ def _encode_10(
                 put(b"".join(tags_10))
         put(b"\0")
     put(_pack_i(message.throttle_time_ms))
-    if message.node_endpoints in ((), []):
+    if not message.node_endpoints:
         put(b"\0")
     else:
         tags_13: list[bytes] = []
-        if not (message.node_endpoints in ((), [])):
+        if not (not message.node_endpoints):
             body_14: list[bytes] = []
             node_endpoints_15 = message.node_endpoints
             count_16 = len(node_endpoints_15)
@@ -752,11 +752,11 @@ def _encode_13(
                 put(compact_text_or_null(item_9.batch_index_error_message))
                 put(b"\0")
             put(compact_text_or_null(item_6.error_message))
-            if item_6.current_leader is None:
+            if (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()):
                 put(b"\0")
             else:
                 tags_10: list[bytes] = []
-                if not (item_6.current_leader is None):
+                if not ((item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch())):
                     body_11: list[bytes] = []
                     current_leader_12 = item_6.current_leader
                     assert current_leader_12 is not None
@@ -766,11 +766,11 @@ def _encode_13(
                 put(b"".join(tags_10))
         put(b"\0")
     put(_pack_i(message.throttle_time_ms))
-    if message.node_endpoints in ((), []):
+    if not message.node_endpoints:
         put(b"\0")
     else:
         tags_13: list[bytes] = []
-        if not (message.node_endpoints in ((), [])):
+        if not (not message.node_endpoints):
             body_14: list[bytes] = []
             node_endpoints_15 = message.node_endpoints
             count_16 = len(node_endpoints_15)

@@ -38,7 +38,7 @@ SIZE_BYTES = 4
 
 
 class UnknownApi(Malformed):
-    """The API or its version is not served. Fields: `api_key`, `api_version`."""
+    """The API or its version is not served. Fields: Malformed's, `api_key`, `api_version`."""
 
 
 class RequestHeader(NamedTuple):
@@ -83,6 +83,7 @@ def _beyond_us(key: int, version: int) -> Api:
     name = f"key {key}" if api is None else f"{api.name} version {version}"
     raise UnknownApi(
         f"this node does not serve Kafka's API {name}; ApiVersions lists what it serves",
+        message_name=_NAME,
         api_key=key,
         api_version=version,
     )

@@ -146,9 +146,9 @@ def check_count(count: int, least: int, left: int, room: int) -> int:
     if count < 0:
         raise Wrong("an array is null that must not be")
     if count * least > left:
-        raise Wrong(f"an array claims {count} elements, but only {left} bytes follow")
+        raise Wrong(f"a count claims {count} elements, but only {left} bytes follow")
     if count > room:
-        raise Wrong("the arrays have too many elements altogether")
+        raise Wrong("its arrays and tags have too many elements altogether")
     return room - count
 
 
@@ -258,7 +258,7 @@ def add_blob(
     parts = (value,) if isinstance(value, (bytes, bytearray, memoryview)) else value
     size = sum(map(len, parts))
     pieces.append(uvarint(size + 1) if is_compact else _int(size))
-    done.append(b"".join(pieces))
-    pieces.clear()
     if size:
+        done.append(b"".join(pieces))
+        pieces.clear()
         done.extend(part for part in parts if len(part))
