@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.fuzz import codec_parsers, format_parsers, log_parsers, metadata_parsers, server_parsers
+from tests.fuzz import (
+    codec_parsers,
+    format_parsers,
+    kafka_parsers,
+    log_parsers,
+    metadata_parsers,
+    server_parsers,
+)
 from tests.fuzz.parser import Parser
 
 ALL: tuple[Parser, ...] = (
@@ -11,6 +18,7 @@ ALL: tuple[Parser, ...] = (
     *metadata_parsers.PARSERS,
     *log_parsers.PARSERS,
     *server_parsers.PARSERS,
+    *kafka_parsers.PARSERS,
 )
 BY_NAME = {parser.name: parser for parser in ALL}
 assert len(BY_NAME) == len(ALL)

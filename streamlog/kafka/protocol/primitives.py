@@ -196,8 +196,12 @@ def required(value: _Value | None, field: str, version: int) -> _Value:
 
 
 def uvarint(value: int) -> bytes:
-    if value < 128:
+    if value < 1 << 7:
         return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     encoded = bytearray()
     while value >= 128:
         encoded.append(value & 127 | 128)
@@ -255,10 +259,17 @@ def add_blob(
     done: list[Buffer], pieces: list[bytes], value: Buffer | Sequence[Buffer], is_compact: bool
 ) -> None:
     """Adds length and bytes: what was gathered in `pieces` becomes one piece before them."""
-    parts = (value,) if isinstance(value, (bytes, bytearray, memoryview)) else value
-    size = sum(map(len, parts))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        size = len(value)
+        pieces.append(uvarint(size + 1) if is_compact else _int(size))
+        if size:
+            done.append(b"".join(pieces))
+            pieces.clear()
+            done.append(value)
+        return
+    size = sum(map(len, value))
     pieces.append(uvarint(size + 1) if is_compact else _int(size))
     if size:
         done.append(b"".join(pieces))
         pieces.clear()
-        done.extend(part for part in parts if len(part))
+        done.extend(part for part in value if len(part))
