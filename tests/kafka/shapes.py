@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -71,49 +71,70 @@ def shape_of(name: str) -> Shape:
     return next(one for one in every_shape() if one.name == name)
 
 
-def random_message(shape: Shape, version: int, rng: random.Random) -> Structure:
-    return _structure(shape, shape.name, version, rng)
+Choose = Callable[[dict[str, Any], random.Random], Any]
+"""A value for a field of a fixed width or a string, or None: any."""
 
 
-def _structure(shape: Shape, name: str, version: int, rng: random.Random) -> Structure:
-    values = {}
-    for field in shape.fields(name, version):
-        is_tagged = is_in(field, "tagged", version)
-        if is_tagged and rng.random() < 0.5:
-            continue
-        can_be_null = is_in(field, "nullable", version)
-        value = None if can_be_null and rng.random() < 0.3 else _value(shape, field, version, rng)
-        if is_tagged and isinstance(value, Structure) and value == type(value)():
-            # Kafka's defaults are not sent, and what is not sent is None.
-            value = None
-        values[field["name"]] = value
-    return shape.structure_type(name)(**values)
+def any_value(field: dict[str, Any], rng: random.Random) -> Any:
+    return None
 
 
-def _value(shape: Shape, field: dict[str, Any], version: int, rng: random.Random) -> Any:
-    kind = field["type"]
-    if not field.get("is_array"):
-        return _one(shape, kind, version, rng)
-    many = kind in BITS and rng.random() < 0.1
-    return [
-        _one(shape, kind, version, rng) for _ in range(130 if many else rng.choice(WHOLE_ARRAYS))
-    ]
+@dataclass(frozen=True)
+class RandomMessages:
+    """Makes messages of one shape and version."""
+
+    shape: Shape
+    version: int
+    rng: random.Random
+    choose: Choose = any_value
+
+    def message(self) -> Structure:
+        return self._structure(self.shape.name)
+
+    def _structure(self, name: str) -> Structure:
+        values = {}
+        for field in self.shape.fields(name, self.version):
+            is_tagged = is_in(field, "tagged", self.version)
+            if is_tagged and self.rng.random() < 0.5:
+                continue
+            can_be_null = is_in(field, "nullable", self.version)
+            value = None if can_be_null and self.rng.random() < 0.3 else self._value(field)
+            if is_tagged and isinstance(value, Structure) and value == type(value)():
+                # Kafka's defaults are not sent, and what is not sent is None.
+                value = None
+            values[field["name"]] = value
+        return self.shape.structure_type(name)(**values)
+
+    def _value(self, field: dict[str, Any]) -> Any:
+        if not field.get("is_array"):
+            return self._one(field)
+        many = field["type"] in BITS and self.rng.random() < 0.1
+        return [self._one(field) for _ in range(130 if many else self.rng.choice(WHOLE_ARRAYS))]
+
+    def _one(self, field: dict[str, Any]) -> Any:
+        kind, rng = field["type"], self.rng
+        chosen = self.choose(field, rng)
+        if chosen is not None:
+            return chosen
+        if kind in BITS:
+            bound = 1 << (BITS[kind] - 1)
+            return rng.choice((-bound, -1, 0, bound - 1, rng.randrange(-bound, bound)))
+        if kind == "bool":
+            return rng.random() < 0.5
+        if kind == "string":
+            # Long ones are rare, or messages would be little else.
+            return rng.choice(TEXTS if rng.random() < 0.02 else TEXTS[:-1])
+        if kind == "uuid":
+            return rng.randbytes(16)
+        if kind in ("bytes", "records"):
+            return rng.randbytes(rng.choice(SIZES))
+        return self._structure(kind)
 
 
-def _one(shape: Shape, kind: str, version: int, rng: random.Random) -> Any:
-    if kind in BITS:
-        bound = 1 << (BITS[kind] - 1)
-        return rng.choice((-bound, -1, 0, bound - 1, rng.randrange(-bound, bound)))
-    if kind == "bool":
-        return rng.random() < 0.5
-    if kind == "string":
-        # Long ones are rare, or messages would be little else.
-        return rng.choice(TEXTS if rng.random() < 0.02 else TEXTS[:-1])
-    if kind == "uuid":
-        return rng.randbytes(16)
-    if kind in ("bytes", "records"):
-        return rng.randbytes(rng.choice(SIZES))
-    return _structure(shape, kind, version, rng)
+def random_message(
+    shape: Shape, version: int, rng: random.Random, choose: Choose = any_value
+) -> Structure:
+    return RandomMessages(shape, version, rng, choose).message()
 
 
 def joined(shape: Shape, message: Structure, version: int) -> bytes:
