@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlog.log.api import topic_config
-from streamlog.settings.broker import BrokerConfig
+from streamlog.log.api.broker_synonyms import SYNONYMS
+from streamlog.log.api.topic_config import ConfigType
 
 HEAD = """\
 # Topic settings
@@ -18,12 +19,31 @@ follows from the node's `[topic-defaults]`, then from `[broker]` ([config.md](co
 `streamlog topic describe` shows what is set; DescribeConfigs shows every setting, its value, and
 where the value comes from.
 
-Every setting in this table has an effect. A value outside its range is refused with
-`InvalidConfig`, which names the range, at creation and at a change; a value that was accepted once,
-by an earlier release, stays in force.
+All topic settings of Kafka 4.1 are known and shown. They are of three kinds:
+- **built**: it has an effect;
+- **kept**: any value that Kafka takes is accepted, stored and shown, and has nothing to act on;
+- **default only**: another value would promise what the node does not do, and is refused with the
+  reason. The default is accepted, so that tools that spell it out work.
 
+A value outside its range is refused with `InvalidConfig`, which names the range, at creation and at
+a change, and nothing is changed; a value that was accepted once, by an earlier release, stays in
+force.
+
+## Built
 | setting | default | allowed | broker's setting | what it does |
 |---|---|---|---|---|
+"""
+
+KEPT = """
+## Kept
+| setting | default | allowed | broker's setting | why it has no effect on a shared store |
+|---|---|---|---|---|
+"""
+
+REFUSED = """
+## Default only
+| setting | the value accepted | broker's setting | why no other |
+|---|---|---|---|
 """
 
 CAPS = """
@@ -38,10 +58,6 @@ value in force, and what was given as `configured_value`; `streamlog topic descr
 A batch above `max.message.bytes` is refused with `MessageTooLarge`, one above `segment.bytes` with
 `RecordListTooLarge`, which is a `MessageTooLarge` too. `max_bytes` of both is the lesser of the two
 settings: a client that splits the batch by it is not refused again.
-
-## What is refused
-| setting of Kafka | why a topic cannot have it here |
-|---|---|
 """
 
 TAIL = """
@@ -51,32 +67,51 @@ as in Kafka: it takes the place of `segment.bytes`, without its least value, and
 
 
 def document() -> str:
-    return "".join((HEAD, *_rows(), CAPS, *_refused(), TAIL))
+    return "".join(
+        (HEAD, *_built(), KEPT, *_kept(), REFUSED, *_refused(), CAPS, TAIL),
+    )
 
 
-def _rows() -> Iterator[str]:
-    # A broker setting and the topic's own: the same name with or without `log.`, but for these two.
-    aliases = {"max.message.bytes": "message.max.bytes", "segment.ms": "log.roll.ms"}
-    brokers = {name.replace("_", ".") for name in BrokerConfig.__slots__}
+def _built() -> Iterator[str]:
     for name in topic_config.public_names():
-        broker = aliases.get(name, f"log.{name}")
-        text = " ".join(topic_config.documentation(name).split()).replace("|", "\\|")
-        default = topic_config.value_of(topic_config.DEFAULTS, name)
-        shown = f"`{broker}`" if broker in brokers else ""
-        yield f"| `{name}` | `{default}` | {_allowed(name)} | {shown} | {text} |\n"
+        if name not in topic_config.KEPT and name not in topic_config.REFUSED:
+            yield f"{_first_columns(name)} | {_text(topic_config.documentation(name))} |\n"
 
 
-def _allowed(name: str) -> str:
-    rule = topic_config.rule_of(name)
-    if rule["choices"]:
-        return ", ".join(f"`{choice}`" for choice in rule["choices"])
-    if rule["maximum"] is None:
-        return f"≥ {rule['minimum']:,}"
-    if rule["minimum"] == rule["maximum"]:
-        return f"{rule['minimum']:,}"
-    return f"{rule['minimum']:,} to {rule['maximum']:,}"
+def _kept() -> Iterator[str]:
+    for name, reason in sorted(topic_config.KEPT.items()):
+        yield f"{_first_columns(name)} | {_text(reason)} |\n"
 
 
 def _refused() -> Iterator[str]:
     for name, reason in sorted(topic_config.REFUSED.items()):
-        yield f"| `{name}` | {reason} |\n"
+        default = topic_config.value_of(topic_config.DEFAULTS, name)
+        yield f"| `{name}` | `{default}` | {_broker(name)} | {_text(reason)} |\n"
+
+
+def _first_columns(name: str) -> str:
+    default = topic_config.value_of(topic_config.DEFAULTS, name)
+    shown = f"`{default}`" if default else ""
+    return f"| `{name}` | {shown} | {_allowed(name)} | {_broker(name)}"
+
+
+def _broker(name: str) -> str:
+    brokers = SYNONYMS.get(name, ())
+    return f"`{brokers[0]}`" if brokers else ""
+
+
+def _text(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _allowed(name: str) -> str:
+    rule, kind = topic_config.rule_of(name), topic_config.type_of(name)
+    if rule["choices"]:
+        return ", ".join(f"`{choice}`" for choice in rule["choices"])
+    if kind is ConfigType.BOOLEAN:
+        return "`true`, `false`"
+    if kind is ConfigType.LIST:
+        return "list"
+    if rule["maximum"] is None:
+        return f"≥ {rule['minimum']:,}"
+    return f"{rule['minimum']:,} to {rule['maximum']:,}"

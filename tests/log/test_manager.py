@@ -232,7 +232,7 @@ def test_limits_and_bad_settings():
             ({"remote.storage.enable": "true"}, "tiered storage"),
             ({"retention.ms": "a week"}, "whole number"),
             ({"retention.ms": "-2"}, "must be -1"),
-            ({"min.insync.replicas": "2"}, "must be 1"),
+            ({"min.insync.replicas": "0"}, "must be 1"),
             ({"message.timestamp.type": "Broker"}, "CreateTime"),
         ]
         for configs, hint in bad:

@@ -1,121 +1,83 @@
-"""Topic settings under Kafka's exact names: one frozen class, parsed from and checked as text.
-
-A field's Kafka name is its own with dots for underscores.
-"""
+"""Topic settings as text: parsed, checked, changed, under Kafka's exact names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
+from enum import Enum
 from functools import cache
 from typing import Any
 
 from streamlog.errors import InvalidConfig
-from streamlog.runtime.config import setting
+from streamlog.log.api.topic_fields import (
+    CREATE_TIME,
+    DAY_MS,
+    INT32_MAX,
+    INT64_MAX,
+    KEPT,
+    LOG_APPEND_TIME,
+    REFUSED,
+    UNKNOWN_SINCE_4,
+    TopicConfig,
+)
 
-INT64_MAX = (1 << 63) - 1
-INT32_MAX = (1 << 31) - 1
-DAY_MS = 24 * 60 * 60 * 1000
-CREATE_TIME = "CreateTime"
-LOG_APPEND_TIME = "LogAppendTime"
+__all__ = [
+    "CREATE_TIME",
+    "DAY_MS",
+    "DEFAULTS",
+    "INT32_MAX",
+    "INT64_MAX",
+    "KEPT",
+    "LOG_APPEND_TIME",
+    "REFUSED",
+    "ConfigType",
+    "TopicConfig",
+    "alter",
+    "capped",
+    "check_message_bytes",
+    "documentation",
+    "names",
+    "overrides",
+    "parse",
+    "public_names",
+    "rule_of",
+    "type_of",
+    "value_of",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """Defaults and least values are Kafka 4.1's."""
+class ConfigType(Enum):
+    """Kafka's types of settings, with the numbers that DescribeConfigs has for them."""
 
-    cleanup_policy: str = setting(
-        "delete", "What happens to old segments. Compaction comes later.", choices=("delete",)
-    )
-    compression_type: str = setting(
-        "producer", "Batches are stored as the producer compressed them.", choices=("producer",)
-    )
-    index_interval_bytes: int = setting(
-        4096,
-        "Bytes of data per time index entry of 12 bytes. More: smaller index, longer timestamp "
-        "look-ups.",
-        minimum=0,
-        maximum=INT32_MAX,
-    )
-    internal_segment_bytes: int = setting(
-        0,
-        "For tests: takes the place of segment.bytes, without its least value; 0: not set.",
-        minimum=0,
-        maximum=INT32_MAX,
-    )
-    max_message_bytes: int = setting(
-        1_048_588,
-        "Largest record batch, bytes, as it is sent (compressed). At most what one message carries "
-        "(limits.message_bytes_max less 1 KiB) and one append takes "
-        "(engine.append.batch_bytes_max). Larger batches cost fewer requests and less overhead per "
-        "record; each holds up those behind it, and needs as much memory at once in producer, node "
-        "and consumer.",
-        minimum=0,
-        maximum=INT32_MAX,
-    )
-    message_timestamp_after_max_ms: int = setting(
-        3_600_000, "How far a record's timestamp may be ahead of the server's clock.", minimum=0
-    )
-    message_timestamp_before_max_ms: int = setting(
-        INT64_MAX, "How far a record's timestamp may be behind the server's clock.", minimum=0
-    )
-    message_timestamp_type: str = setting(
-        CREATE_TIME,
-        "Whose clock stamps records. LogAppendTime makes the server compute each batch's CRC anew.",
-        choices=(CREATE_TIME, LOG_APPEND_TIME),
-    )
-    min_insync_replicas: int = setting(
-        1, "Durability is the store's, not that of replicas: 1.", minimum=1, maximum=1
-    )
-    retention_bytes: int = setting(
-        -1, "Oldest segments go while the partition is larger; -1: no limit.", minimum=-1
-    )
-    retention_ms: int = setting(
-        7 * DAY_MS,
-        "Segments go when their newest record is older; -1: never. Longer costs storage.",
-        minimum=-1,
-    )
-    segment_bytes: int = setting(
-        1 << 30,
-        "A new segment starts before this one grows larger; a record batch must fit into one. "
-        "Smaller: retention is more exact, for whole segments go, at the price of more meta "
-        "records.",
-        minimum=1 << 20,
-        maximum=INT32_MAX,
-    )
-    segment_jitter_ms: int = setting(
-        0,
-        "Random part of segment.ms that is left out, so that partitions do not roll at once.",
-        minimum=0,
-    )
-    segment_ms: int = setting(
-        7 * DAY_MS, "A new segment starts when records span more time than this.", minimum=1
-    )
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
 
 
 DEFAULTS = TopicConfig()
-LISTS = frozenset({"cleanup.policy"})
+LISTS = frozenset(
+    {
+        "cleanup.policy",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+    }
+)
 """Settings that hold several values, which append and subtract work on."""
 INTERNAL = frozenset({"internal.segment.bytes"})
 """Settings for tests, which are not listed; Kafka has the same one."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
 VALUE_LENGTH_MAX = 1000
 """Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
-_LATER = "it would have no effect yet: it comes with "
-REFUSED = {
-    "delete.retention.ms": _LATER + "compaction",
-    "max.compaction.lag.ms": _LATER + "compaction",
-    "min.cleanable.dirty.ratio": _LATER + "compaction",
-    "min.compaction.lag.ms": _LATER + "compaction",
-    "local.retention.bytes": _LATER + "tiered storage",
-    "local.retention.ms": _LATER + "tiered storage",
-    "remote.storage.enable": _LATER + "tiered storage",
-    "file.delete.delay.ms": "it would have no effect: a partition has no files of its own, and "
-    "objects hold data of many topics; the node's setting engine.collector.deletion_delay_ms says "
-    "when removed data leaves the store",
-}
-"""Kafka's settings that a topic cannot have here → why."""
+_REPLICA = re.compile(r"[0-9]+:[0-9]+\Z")
+_WHOLE = re.compile(r"[+-]?[0-9]+\Z")
+_NEVER_PASSED_OVER = frozenset({"cleanup.policy", "remote.storage.enable"})
+"""Stored values of these that this version refuses make the topic unusable: what it did with the
+topic's data would be wrong."""
 
 
 @cache
@@ -126,7 +88,7 @@ def names() -> Mapping[str, str]:
 
 @cache
 def public_names() -> Sequence[str]:
-    """Kafka's names, sorted; without those for tests."""
+    """Kafka's names of all topic settings, sorted; without those for tests."""
     return sorted(names().keys() - INTERNAL)
 
 
@@ -136,7 +98,13 @@ def _metadata(field_name: str) -> Mapping[str, Any]:
 
 
 def documentation(name: str) -> str:
-    return str(rule_of(name)["doc"])
+    """What the setting does, and, where it has no effect or only one value, why."""
+    doc = str(rule_of(name)["doc"])
+    if name in KEPT:
+        return f"{doc} Kept and shown, without effect: {KEPT[name]}."
+    if name in REFUSED:
+        return f"{doc} Only the default is accepted: {REFUSED[name]}."
+    return doc
 
 
 def rule_of(name: str) -> Mapping[str, Any]:
@@ -144,9 +112,25 @@ def rule_of(name: str) -> Mapping[str, Any]:
     return _metadata(_known(name))
 
 
+def type_of(name: str) -> ConfigType:
+    """Errors: InvalidConfig for an unknown name."""
+    value = getattr(DEFAULTS, _known(name))
+    if name in LISTS:
+        return ConfigType.LIST
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    if isinstance(value, float):
+        return ConfigType.DOUBLE
+    if isinstance(value, int):
+        is_small = (rule_of(name)["maximum"] or INT64_MAX) <= INT32_MAX
+        return ConfigType.INT if is_small else ConfigType.LONG
+    return ConfigType.STRING
+
+
 def value_of(config: TopicConfig, name: str) -> str:
     """The setting as text. Errors: InvalidConfig for an unknown name."""
-    return str(getattr(config, _known(name)))
+    value = getattr(config, _known(name))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def overrides(config: TopicConfig, defaults: TopicConfig = DEFAULTS) -> dict[str, str]:
@@ -173,6 +157,13 @@ def parse(
         values[_known(name)] = _parse_one(name, text, is_stored=is_stored)
     if values["internal_segment_bytes"]:
         values["segment_bytes"] = values["internal_segment_bytes"]
+    lags = configs.keys() & {"min.compaction.lag.ms", "max.compaction.lag.ms"}
+    is_lag_wrong = values["min_compaction_lag_ms"] > values["max_compaction_lag_ms"]
+    if lags and is_lag_wrong and not is_stored:
+        raise InvalidConfig(
+            "min.compaction.lag.ms is above max.compaction.lag.ms: lower it, or raise the other",
+            name="min.compaction.lag.ms",
+        )
     return TopicConfig(**values)
 
 
@@ -210,11 +201,12 @@ def alter(
 ) -> dict[str, str]:
     """`configs` with the changes made, in the order delete, set, append, subtract; checked.
 
-    Errors: InvalidConfig.
+    A setting that another version stored can be deleted. Errors: InvalidConfig.
     """
     changed = dict(configs)
     for name in delete:
-        _known(name)
+        if name not in changed:
+            _known(name)
         changed.pop(name, None)
     for name, text in set.items():
         _parse_one(name, text)
@@ -226,9 +218,10 @@ def alter(
         left = [value for value in _list_of(name, changed, defaults) if value not in gone]
         changed[name] = ",".join(left)
     for name in (*append, *subtract):
-        unique = dict.fromkeys(_split(changed[name], name))
-        changed[name] = ",".join(unique)
+        changed[name] = ",".join(dict.fromkeys(_split(changed[name], name)))
         _parse_one(name, changed[name])
+    altered = {name: changed[name] for name in (*set, *append, *subtract)}
+    parse(altered, parse(changed, defaults, is_stored=True))
     return changed
 
 
@@ -239,7 +232,13 @@ def _list_of(name: str, configs: Mapping[str, str], defaults: TopicConfig) -> li
 def _split(text: str, name: str) -> list[str]:
     _known(name)
     if name not in LISTS:
-        raise InvalidConfig(f"{name} holds one value; set it instead of appending or subtracting")
+        raise InvalidConfig(
+            f"{name} holds one value; set it instead of appending or subtracting", name=name
+        )
+    return _values(_checked_text(name, text))
+
+
+def _values(text: str) -> list[str]:
     return [value.strip() for value in text.split(",") if value.strip()]
 
 
@@ -250,43 +249,97 @@ def _known(name: str) -> str:
     field_name = names().get(name)
     if field_name is not None:
         return field_name
-    if name in REFUSED:
-        raise InvalidConfig(f"{name} is not supported: {REFUSED[name]}", name=name)
+    if name in UNKNOWN_SINCE_4:
+        raise InvalidConfig(f"{name} is not supported: {UNKNOWN_SINCE_4[name]}", name=name)
     near = get_close_matches(name[:80].replace("_", ".").lower(), names(), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(public_names())}"
     raise InvalidConfig(f"unknown topic setting {name[:80]!r}{hint}", name=name[:80])
 
 
-def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
-    field_name = _known(name)
-    rule = _metadata(field_name)
+def _checked_text(name: str, text: str) -> str:
     if not isinstance(text, str):
         raise InvalidConfig(f"{name} is {text!r}, but must be given as text", name=name)
+    return text
+
+
+def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
+    """The value, which is Kafka's own for the setting, and one that is accepted here."""
+    field_name = _known(name)
+    _checked_text(name, text)
     if len(text) > VALUE_LENGTH_MAX and not is_stored:
         raise InvalidConfig(
             f"{name} has {len(text)} characters, but must have {VALUE_LENGTH_MAX} at most",
             name=name,
         )
-    if isinstance(getattr(DEFAULTS, field_name), int):
+    default = getattr(DEFAULTS, field_name)
+    value = _typed(name, text, _metadata(field_name), default, is_stored=is_stored)
+    is_checked = not is_stored or name in _NEVER_PASSED_OVER
+    if name in REFUSED and value != default and is_checked:
+        raise InvalidConfig(f"{name}={text[:80]} is not supported: {REFUSED[name]}", name=name)
+    return value
+
+
+def _typed(
+    name: str, text: str, rule: Mapping[str, Any], default: object, *, is_stored: bool
+) -> Any:
+    if isinstance(default, bool):
+        return _parse_flag(name, text)
+    if isinstance(default, float):
+        return _parse_fraction(name, text, rule)
+    if isinstance(default, int):
         return _parse_number(name, text, {} if is_stored else rule)
+    if name in LISTS:
+        return _parse_list(name, text, rule["choices"])
     if text in rule["choices"]:
         return text
-    if name == "cleanup.policy" and "compact" in text:
-        raise InvalidConfig(
-            f"cleanup.policy={text} is not supported yet: compaction comes later; use delete",
-            name=name,
-        )
     raise InvalidConfig(
         f"{name} is {text!r}, but must be {' or '.join(rule['choices'])}", name=name
     )
 
 
+def _parse_flag(name: str, text: str) -> bool:
+    flag = text.strip().lower()
+    if flag not in ("true", "false"):
+        raise InvalidConfig(f"{name} is {text!r}, but must be true or false", name=name)
+    return flag == "true"
+
+
+def _parse_fraction(name: str, text: str, rule: Mapping[str, Any]) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise InvalidConfig(f"{name} is {text!r}, but must be a number", name=name) from None
+    least, most = rule["minimum"], rule["maximum"]
+    if not least <= number <= most:
+        raise InvalidConfig(f"{name} is {text}, but must be {least} to {most}", name=name)
+    return number
+
+
 def _parse_number(name: str, text: str, rule: Mapping[str, Any]) -> int:
     least, most = rule.get("minimum", -INT64_MAX), rule.get("maximum") or INT64_MAX
     try:
+        if not _WHOLE.match(text.strip()):
+            raise ValueError
         number = int(text)
     except ValueError:
         raise InvalidConfig(f"{name} is {text!r}, but must be a whole number", name=name) from None
     if not least <= number <= most:
         raise InvalidConfig(f"{name} is {number}, but must be {least} to {most}", name=name)
+    if name == "compression.gzip.level" and number == 0:
+        raise InvalidConfig(f"{name} is 0, but must be -1 or 1 to 9", name=name)
     return number
+
+
+def _parse_list(name: str, text: str, choices: tuple[str, ...]) -> str:
+    """The values without repetition and spaces, joined by commas."""
+    values = list(dict.fromkeys(_values(text)))
+    if choices:
+        if not values or not set(values) <= set(choices):
+            raise InvalidConfig(
+                f"{name} is {text!r}, but must be of {', '.join(choices)}", name=name
+            )
+    elif values != ["*"] and not all(_REPLICA.match(value) for value in values):
+        raise InvalidConfig(
+            f"{name} is {text[:80]!r}, but must be *, or partition:broker, as in 0:1,1:1", name=name
+        )
+    return ",".join(values)

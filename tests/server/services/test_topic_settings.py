@@ -55,11 +55,11 @@ async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError
     ("name", "value", "says"),
     [
         ("segment.bytes", "1048575", "must be 1048576 to"),
-        ("delete.retention.ms", "1", "comes with compaction"),
-        ("file.delete.delay.ms", "1", "deletion_delay_ms"),
+        ("cleanup.policy", "compact", "compaction comes later"),
+        ("remote.storage.enable", "true", "comes with tiered storage"),
     ],
 )
-def test_settings_that_kafka_refuses_or_that_have_no_effect_are_refused(
+def test_settings_that_kafka_refuses_or_that_promise_what_is_not_done_are_refused(
     name: str, value: str, says: str
 ) -> None:
     async def main() -> None:
@@ -71,6 +71,21 @@ def test_settings_that_kafka_refuses_or_that_have_no_effect_are_refused(
             error = await alter(node, name, value)
             assert isinstance(error, errors.InvalidConfig)
             assert says in error.message
+
+    asyncio.run(main())
+
+
+def test_a_setting_without_meaning_on_a_shared_store_is_kept_and_shown() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            given = {"min.insync.replicas": "2", "flush.ms": "1", "cleanup.policy": "delete"}
+            assert await create(node, given) is None
+            assert await alter(node, "preallocate", "true") is None
+            shown = await entries(node)
+            for name, value in {**given, "preallocate": "true"}.items():
+                assert (shown[name].value, shown[name].source) == (value, "topic")
+            assert "without effect" in shown["flush.ms"].documentation
+            assert await produced(node, 100) is None
 
     asyncio.run(main())
 

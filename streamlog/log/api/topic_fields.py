@@ -1,0 +1,190 @@
+"""All topic settings of Kafka 4.1 as one frozen class: defaults, ranges, what each does here.
+
+A field's Kafka name is its own with dots for underscores. Three kinds of setting: *built* ones have
+an effect; those in `KEPT` are accepted with any value that Kafka takes, are shown, and have nothing
+to act on here; of those in `REFUSED` only the default is accepted, because another value would
+promise something that the node does not do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+DAY_MS = 24 * 60 * 60 * 1000
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Defaults and least values are Kafka 4.1's."""
+
+    cleanup_policy: str = setting(
+        "delete",
+        "What happens to old segments. Compaction comes later.",
+        choices=("delete", "compact"),
+    )
+    compression_gzip_level: int = setting(-1, "Level of gzip, -1 or 1 to 9.", minimum=-1, maximum=9)
+    compression_lz4_level: int = setting(9, "Level of lz4.", minimum=1, maximum=17)
+    compression_type: str = setting(
+        "producer",
+        "Batches are stored as the producer compressed them.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    compression_zstd_level: int = setting(3, "Level of zstd.", minimum=-131_072, maximum=22)
+    delete_retention_ms: int = setting(DAY_MS, "How long tombstones are kept.", minimum=0)
+    file_delete_delay_ms: int = setting(60_000, "Wait before a file is deleted.", minimum=0)
+    flush_messages: int = setting(
+        INT64_MAX, "Records after which the log is forced to disk.", minimum=1
+    )
+    flush_ms: int = setting(INT64_MAX, "Time after which the log is forced to disk.", minimum=0)
+    follower_replication_throttled_replicas: str = setting(
+        "", "Followers whose replication is throttled: partition:broker, …, or *."
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        "Bytes of data per time index entry of 12 bytes. More: smaller index, longer timestamp "
+        "look-ups.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    internal_segment_bytes: int = setting(
+        0,
+        "For tests: takes the place of segment.bytes, without its least value; 0: not set.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    leader_replication_throttled_replicas: str = setting(
+        "", "Leaders whose replication is throttled: partition:broker, …, or *."
+    )
+    local_retention_bytes: int = setting(
+        -2, "Bytes kept outside tiered storage; -2: retention.bytes.", minimum=-2
+    )
+    local_retention_ms: int = setting(
+        -2, "How long records are kept outside tiered storage; -2: retention.ms.", minimum=-2
+    )
+    max_compaction_lag_ms: int = setting(
+        INT64_MAX, "How long a record may stay uncompacted.", minimum=1
+    )
+    max_message_bytes: int = setting(
+        1_048_588,
+        "Largest record batch, bytes, as it is sent (compressed). At most what one message carries "
+        "(limits.message_bytes_max less 1 KiB) and one append takes "
+        "(engine.append.batch_bytes_max). Larger batches cost fewer requests and less overhead per "
+        "record; each holds up those behind it, and needs as much memory at once in producer, node "
+        "and consumer.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000, "How far a record's timestamp may be ahead of the server's clock.", minimum=0
+    )
+    message_timestamp_before_max_ms: int = setting(
+        INT64_MAX, "How far a record's timestamp may be behind the server's clock.", minimum=0
+    )
+    message_timestamp_type: str = setting(
+        CREATE_TIME,
+        "Whose clock stamps records. LogAppendTime makes the server compute each batch's CRC anew.",
+        choices=(CREATE_TIME, LOG_APPEND_TIME),
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, "Share of a log that may be uncompacted.", minimum=0, maximum=1
+    )
+    min_compaction_lag_ms: int = setting(
+        0, "How long a record stays uncompacted at least.", minimum=0
+    )
+    min_insync_replicas: int = setting(
+        1,
+        "Replicas that must have a record before it is acknowledged.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    preallocate: bool = setting(False, "Whether a segment's file gets its size at once.")
+    remote_log_copy_disable: bool = setting(False, "Whether no more data goes to tiered storage.")
+    remote_log_delete_on_disable: bool = setting(
+        False, "Whether tiered data is deleted when tiering is turned off."
+    )
+    remote_storage_enable: bool = setting(False, "Whether segments go to tiered storage.")
+    retention_bytes: int = setting(
+        -1, "Oldest segments go while the partition is larger; -1: no limit.", minimum=-1
+    )
+    retention_ms: int = setting(
+        7 * DAY_MS,
+        "Segments go when their newest record is older; -1: never. Longer costs storage.",
+        minimum=-1,
+    )
+    segment_bytes: int = setting(
+        1 << 30,
+        "A new segment starts before this one grows larger; a record batch must fit into one. "
+        "Smaller: retention is more exact, for whole segments go, at the price of more meta "
+        "records.",
+        minimum=1 << 20,
+        maximum=INT32_MAX,
+    )
+    segment_index_bytes: int = setting(
+        10 << 20, "Size of a segment's offset index.", minimum=4, maximum=INT32_MAX
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        "Random part of segment.ms that is left out, so that partitions do not roll at once.",
+        minimum=0,
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS, "A new segment starts when records span more time than this.", minimum=1
+    )
+    unclean_leader_election_enable: bool = setting(
+        False, "Whether a replica that lacks records may lead."
+    )
+
+
+_NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
+_DURABLE = "a record is acknowledged when it is durable: synced to the disk or in the store"
+_COMPACTION = "only compaction uses it, in Kafka too, and cleanup.policy=compact comes later"
+_RECOMPRESSES = "the node compresses nothing anew: batches stay as the producer sent them"
+_REPLICAS = "the store replicates: a partition has no followers"
+KEPT = {
+    "compression.gzip.level": _RECOMPRESSES,
+    "compression.lz4.level": _RECOMPRESSES,
+    "compression.zstd.level": _RECOMPRESSES,
+    "delete.retention.ms": _COMPACTION,
+    "file.delete.delay.ms": f"{_NO_FILES}; the node's engine.collector.deletion_delay_ms says when "
+    "removed data leaves the store",
+    "flush.messages": _DURABLE,
+    "flush.ms": _DURABLE,
+    "follower.replication.throttled.replicas": _REPLICAS,
+    "leader.replication.throttled.replicas": _REPLICAS,
+    "max.compaction.lag.ms": _COMPACTION,
+    "min.cleanable.dirty.ratio": _COMPACTION,
+    "min.compaction.lag.ms": _COMPACTION,
+    "min.insync.replicas": "the store keeps the copies: every acknowledged record has all of them, "
+    "whatever the number says",
+    "preallocate": _NO_FILES,
+    "segment.index.bytes": f"{_NO_FILES}, and an index grows with its data",
+    "unclean.leader.election.enable": "every leader reads all records from the store: none can "
+    "lack some",
+}
+"""Settings without meaning on a shared store → why."""
+
+_TIERED = "it comes with tiered storage"
+REFUSED = {
+    "cleanup.policy": "compaction comes later, and records of a topic that is compacted elsewhere "
+    "would be deleted by age; use delete",
+    "compression.type": f"{_RECOMPRESSES}; use producer",
+    "local.retention.bytes": _TIERED,
+    "local.retention.ms": _TIERED,
+    "remote.log.copy.disable": _TIERED,
+    "remote.log.delete.on.disable": _TIERED,
+    "remote.storage.enable": f"{_TIERED}; all data is in the object store already",
+}
+"""Settings of which only the default is accepted → why."""
+
+UNKNOWN_SINCE_4 = {
+    "message.downconversion.enable": "Kafka 4 converts no records for old clients, nor does this "
+    "node; leave it out",
+    "message.format.version": "Kafka 4 has one record format; leave it out",
+}
+"""Settings that older tools give, and that Kafka 4 has no longer → what to do."""
