@@ -28,7 +28,9 @@ from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
 from streamlog.server.process_metrics import resident_bytes
+from streamlog.server.runtime_settings import RuntimeSettings
 from streamlog.server.services.admin import AdminService
+from streamlog.server.services.configs import ConfigService
 from streamlog.server.services.kv import KVService
 from streamlog.server.services.locating import LocatableMetadata, LocateService, ObjectPins
 from streamlog.server.services.log import LogService
@@ -88,6 +90,7 @@ class Services:
     staging: StagingService
     kv: KVService
     admin: AdminService
+    configs: ConfigService
     objects: ObjectService
     locating: LocateService
     merging: MergeService
@@ -121,7 +124,10 @@ def compose(
         metrics=resources.metrics,
         offload=backend.offload,
     )
-    may_auto_create = bool(settings.broker.auto_create_topics_enable)
+    runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
+    runtime.bound_requests(resources.requests, resources.metrics)
+    logs.on_broker_configs(runtime.follow)
+    runtime.follow()
     admin = AdminService(
         logs,
         settings,
@@ -130,7 +136,7 @@ def compose(
         authorize=authorize,
         metrics=resources.metrics,
         topic_metrics=topics,
-        auto_create=may_auto_create,
+        auto_create=runtime.auto_create,
     )
 
     async def status() -> dict[str, Any]:
@@ -145,7 +151,7 @@ def compose(
         }
 
     return Services(
-        produce=ProduceService(parts, auto_create=may_auto_create),
+        produce=ProduceService(parts, auto_create=runtime.auto_create),
         fetch=FetchService(parts, polls, record_bytes_max=settings.log.decoded_bytes_max),
         log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
         streams=StreamService(
@@ -154,6 +160,7 @@ def compose(
         staging=StagingService(logs, authorize=authorize, limits=limits),
         kv=KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),
         admin=admin,
+        configs=ConfigService(logs, settings, node_id=settings.node.node_id, authorize=authorize),
         objects=ObjectService(backend.store, backend.is_live_object, authorize=authorize),
         locating=LocateService(
             logs, backend.metadata, backend.pins, authorize=authorize, limits=limits

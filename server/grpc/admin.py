@@ -12,11 +12,12 @@ from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, Unary, deserializer
-from streamlog.server.services.admin import (
-    AdminService,
+from streamlog.server.services.admin import AdminService, DescribedPartition
+from streamlog.server.services.config_entries import ConfigEntry, ConfigSource
+from streamlog.server.services.configs import (
     ConfigChange,
     ConfigOperation,
-    DescribedPartition,
+    ConfigService,
     ResourceKind,
 )
 from streamlog.server.services.kv import checked_limit
@@ -31,6 +32,13 @@ TOPICS_PER_REQUEST_MAX = 1000
 UNREAD_S = 60
 """A client that does not read a part of the answer for this long ends the call."""
 
+_SOURCES = {
+    ConfigSource.TOPIC: admin_pb2.CONFIG_SOURCE_TOPIC,
+    ConfigSource.BROKER: admin_pb2.CONFIG_SOURCE_BROKER,
+    ConfigSource.ALL_BROKERS: admin_pb2.CONFIG_SOURCE_ALL_BROKERS,
+    ConfigSource.STATIC_BROKER: admin_pb2.CONFIG_SOURCE_STATIC_BROKER,
+    ConfigSource.DEFAULT: admin_pb2.CONFIG_SOURCE_DEFAULT,
+}
 _METHODS = (
     "CreateTopics",
     "DeleteTopics",
@@ -51,6 +59,7 @@ class GrpcAdmin:
     def __init__(
         self,
         admin: AdminService,
+        configs: ConfigService,
         objects: ObjectService,
         locating: LocateService,
         status: StatusService,
@@ -58,6 +67,7 @@ class GrpcAdmin:
         calls: Calls,
     ) -> None:
         self._admin = admin
+        self._configs = configs
         self._objects = objects
         self._locating = locating
         self._status = status
@@ -159,7 +169,7 @@ class GrpcAdmin:
                 continue
             out.topic_id = topic.topic_id
             out.configs.update(topic.configs)
-            out.capped_configs.update(self._admin.capped(topic.configs))
+            out.capped_configs.update(self._configs.capped(topic.configs))
             for described in await self._admin.partitions(name, topic.partitions, deadline):
                 self._set_partition(out.partitions.add(), described)
         return response
@@ -196,22 +206,11 @@ class GrpcAdmin:
     async def _describe_configs(
         self, context: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Rpc
     ) -> admin_pb2.DescribeConfigsResponse:
-        entries = await self._admin.describe_configs(
+        entries = await self._configs.describe(
             context, _kind(request.resource), request.resource.name
         )
         return admin_pb2.DescribeConfigsResponse(
-            entries=[
-                admin_pb2.ConfigEntry(
-                    name=entry.name,
-                    value=entry.value,
-                    source=entry.source,
-                    read_only=entry.is_read_only,
-                    documentation=entry.documentation,
-                    default_value=entry.default,
-                    configured_value=entry.configured,
-                )
-                for entry in entries
-            ]
+            entries=[_config_entry(entry) for entry in entries]
         )
 
     async def _alter_configs(
@@ -225,12 +224,12 @@ class GrpcAdmin:
                 )
             operation = ConfigOperation(int(change.operation))
             changes.append(ConfigChange(change.name, operation, change.value))
-        await self._admin.alter_configs(
+        await self._configs.alter(
             context,
             _kind(request.resource),
             request.resource.name,
             changes,
-            request.validate_only,
+            validate_only=request.validate_only,
         )
         return admin_pb2.IncrementalAlterConfigsResponse()
 
@@ -356,6 +355,29 @@ def _kind(resource: admin_pb2.ConfigResource) -> ResourceKind:
     if resource.type not in (1, 2, 3, 4):
         raise Invalid("give the resource's type: topic, broker, broker default or client")
     return ResourceKind(int(resource.type))
+
+
+def _config_entry(entry: ConfigEntry) -> admin_pb2.ConfigEntry:
+    return admin_pb2.ConfigEntry(
+        name=entry.name,
+        value="" if entry.is_sensitive else entry.value,
+        source=entry.source,
+        read_only=entry.is_read_only,
+        documentation=entry.documentation,
+        default_value=entry.default,
+        configured_value=entry.configured,
+        source_kind=_SOURCES[entry.kafka_source],
+        synonyms=[
+            admin_pb2.ConfigSynonym(
+                name=synonym.name,
+                value="" if entry.is_sensitive else synonym.value,
+                source=_SOURCES[synonym.source],
+            )
+            for synonym in entry.synonyms
+        ],
+        type=entry.type.name.lower(),
+        sensitive=entry.is_sensitive,
+    )
 
 
 def _summary(summary: ObjectSummary) -> admin_pb2.ObjectSummary:

@@ -39,7 +39,12 @@ def handlers(services: Services) -> list[Handlers]:
         staging.GrpcStaging(services.staging, calls=calls, budgets=budgets).handlers(),
         kv.GrpcKV(services.kv, calls=calls, drain=drain).handlers(),
         admin.GrpcAdmin(
-            services.admin, services.objects, services.locating, services.status, calls=calls
+            services.admin,
+            services.configs,
+            services.objects,
+            services.locating,
+            services.status,
+            calls=calls,
         ).handlers(),
         compaction.GrpcCompaction(services.merging, calls=calls, drain=drain).handlers(),
     ]

@@ -18,7 +18,8 @@ class ActiveRequests:
     """Every listener begins and ends its requests here, so that one bound holds for all of them."""
 
     def __init__(self, bound: int, metrics: ServerMetrics, clients: ClientMetrics) -> None:
-        self._bound = bound
+        self.bound = bound
+        """May be changed at any time."""
         self._metrics = metrics
         self._clients = clients
         self._count = 0
@@ -35,9 +36,9 @@ class ActiveRequests:
 
     def check_bound(self) -> None:
         """Called after `begin`. Errors: Overloaded."""
-        if self._count > self._bound:
+        if self._count > self.bound:
             raise Overloaded(
-                f"{self._bound} requests are under way; retry with back-off", bound=self._bound
+                f"{self.bound} requests are under way; retry with back-off", bound=self.bound
             )
 
     def name(self, context: RequestContext) -> Named:

@@ -1,20 +1,16 @@
-"""Topics and their settings, and the settings of the node."""
+"""Topics: created, listed, described, changed and deleted. Their settings: `configs.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from streamlog.errors import (
-    Invalid,
-    InvalidConfig,
     InvalidName,
     StreamlogError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import PartitionDescription
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
@@ -38,39 +34,6 @@ from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 
 
-class ResourceKind(Enum):
-    TOPIC = 1
-    BROKER = 2
-    BROKER_DEFAULT = 3
-    CLIENT = 4
-
-
-class ConfigOperation(Enum):
-    SET = 1
-    DELETE = 2
-    APPEND = 3
-    SUBTRACT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    name: str
-    operation: ConfigOperation
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    name: str
-    value: str
-    source: str
-    is_read_only: bool
-    documentation: str
-    default: str
-    configured: str = ""
-    """The value that was given, where it is capped and another is in force; else empty."""
-
-
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
     """`description` None: `error` says why. `leader_node` None: the partition has no leader now."""
@@ -92,7 +55,7 @@ class AdminService:
         authorize: Authorize,
         metrics: ServerMetrics,
         topic_metrics: TopicMetrics,
-        auto_create: bool,
+        auto_create: Callable[[], bool],
     ) -> None:
         self._logs = logs
         self._settings = settings
@@ -144,7 +107,7 @@ class AdminService:
         UnknownTopicOrPartition."""
         self._authorize(context, Operation.DESCRIBE, _topic(name))
         topic = self._logs.topic(name)
-        if topic is None and auto_create and self._auto_create:
+        if topic is None and auto_create and self._auto_create():
             try:
                 return await self.create_topic(context, name, 0, {}, validate_only=False)
             except TopicAlreadyExists:
@@ -176,84 +139,6 @@ class AdminService:
     async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
         self._authorize(context, Operation.ALTER, _topic(name))
         await self._logs.create_partitions(name, count)
-
-    async def describe_configs(
-        self, context: RequestContext, kind: ResourceKind, name: str
-    ) -> list[ConfigEntry]:
-        if kind is ResourceKind.TOPIC:
-            self._authorize(context, Operation.DESCRIBE_CONFIGS, _topic(name))
-            topic = await self.topic(context, name, auto_create=False)
-            return self._topic_entries(topic.configs)
-        self._authorize(context, Operation.DESCRIBE_CONFIGS, CLUSTER)
-        if kind is ResourceKind.CLIENT:
-            raise Invalid("settings of clients come with quotas, in a later version")
-        if kind is ResourceKind.BROKER and name not in ("", str(self.node_id)):
-            raise Invalid(f"this is node {self.node_id}; ask node {name[:20]} itself")
-        return [
-            ConfigEntry(shown.path, shown.value, shown.source, True, shown.doc, shown.default)
-            for shown in self._settings.show()
-        ]
-
-    def _topic_entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
-        defaults = self._settings.topic_config()
-        capped = self.capped(own)
-        entries: list[ConfigEntry] = []
-        for name in topic_config.public_names():
-            given = own.get(name, topic_config.value_of(defaults, name))
-            entries.append(
-                ConfigEntry(
-                    name,
-                    capped.get(name, given),
-                    "topic" if name in own else "broker",
-                    False,
-                    topic_config.documentation(name),
-                    topic_config.value_of(defaults, name),
-                    given if name in capped else "",
-                )
-            )
-        return entries
-
-    def capped(self, own: Mapping[str, str]) -> dict[str, str]:
-        """A topic's settings that are above what this node can carry → the value in force."""
-        name = topic_config.MAX_MESSAGE_BYTES
-        given = own.get(name, topic_config.value_of(self._settings.topic_config(), name))
-        bound = self._logs.message_bytes_max
-        return {name: str(bound)} if int(given) > bound else {}
-
-    async def alter_configs(
-        self,
-        context: RequestContext,
-        kind: ResourceKind,
-        name: str,
-        changes: Sequence[ConfigChange],
-        validate_only: bool,
-    ) -> None:
-        """All changes or none."""
-        if kind is not ResourceKind.TOPIC:
-            self._authorize(context, Operation.ALTER_CONFIGS, CLUSTER)
-            raise Invalid(
-                "broker and client settings are read-only in this version; change the node's file, "
-                "environment or flags and restart it"
-            )
-        self._authorize(context, Operation.ALTER_CONFIGS, _topic(name))
-        await self.topic(context, name, auto_create=False)
-        by_operation: dict[ConfigOperation, dict[str, str]] = {
-            operation: {} for operation in ConfigOperation
-        }
-        for change in changes:
-            if any(change.name in named for named in by_operation.values()):
-                raise InvalidConfig(
-                    f"{change.name[:80]} is changed twice in one request", name=change.name[:80]
-                )
-            by_operation[change.operation][change.name] = change.value
-        await self._logs.alter_topic_configs(
-            name,
-            set=by_operation[ConfigOperation.SET],
-            delete=list(by_operation[ConfigOperation.DELETE]),
-            append=by_operation[ConfigOperation.APPEND],
-            subtract=by_operation[ConfigOperation.SUBTRACT],
-            validate_only=validate_only,
-        )
 
 
 def _topic(name: str) -> Resource:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from streamlog.errors import DeadlinePassed, Invalid
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
@@ -105,6 +107,24 @@ class Logs(Protocol):
         """Bytes of the largest record batch that any topic takes."""
         ...
 
+    @property
+    def defaults(self) -> LogDefaults:
+        """What topics have that do not set their own."""
+        ...
+
+    @property
+    def broker_configs(self) -> BrokerConfigs:
+        """What was set at run time for nodes."""
+        ...
+
+    async def alter_broker_configs(self, node_id: int | None, change: Change) -> None:
+        """For one node or, None, for all. Errors: those of `change`; then nothing is changed."""
+        ...
+
+    def on_broker_configs(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called after each change of what was set at run time."""
+        ...
+
     def topic(self, name: str) -> TopicDescription | None: ...
 
     def topic_by_id(self, topic_id: str) -> TopicDescription | None:
@@ -137,6 +157,7 @@ class Logs(Protocol):
         delete: Sequence[str],
         append: Mapping[str, str],
         subtract: Mapping[str, str],
+        is_replacing: bool = False,
         validate_only: bool = False,
     ) -> object:
         """Errors: InvalidConfig; then nothing is changed."""

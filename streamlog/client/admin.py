@@ -77,16 +77,24 @@ class Admin(CallingClient):
     def alter_configs(
         self,
         *,
-        configs: Mapping[str, str | None],
+        configs: Mapping[str, str | None] | None = None,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
         topic: str | None = None,
         broker: int | str | None = None,
         broker_default: bool = False,
         client: str | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Sets settings; None as a value resets one. Errors: InvalidConfig, and none is set."""
+        """Sets settings; None as a value resets one. All changes or none.
+
+        `append`, `subtract`: values of lists, joined by commas. `broker_default`: of all nodes.
+        Errors: InvalidConfig; Invalid for a setting that is read when a node starts.
+        """
         resource = admin_calls.resource(topic, broker, broker_default, client)
-        call = admin_calls.alter_configs(resource, configs, validate_only=validate_only)
+        call = admin_calls.alter_configs(
+            resource, configs or {}, append, subtract, validate_only=validate_only
+        )
         self._caller.run(call)
 
     def status(self) -> admin_pb2.GetStatusResponse:

@@ -26,6 +26,8 @@ from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.partition.retention import UNLIMITED, expired
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topics.log_cache import LogCache, unknown_topic
@@ -64,11 +66,22 @@ class LogManager:
         self._leadership = leadership
         self._background = Background("log manager", self._background_failed)
         self._topics = Topics(kv, self._topic_changed)
+        self.defaults = LogDefaults(config)
+        """What topics have that do not set their own."""
+        self.broker_configs = BrokerConfigs(kv, leadership.node_id, self._broker_configs_changed)
+        self._config_listeners: list[Callable[[], None]] = []
         self._logs = LogCache(
-            factories, kv, self._topics, leadership, self._background, metrics, config
+            factories,
+            kv,
+            self._topics,
+            leadership,
+            self._background,
+            metrics,
+            config,
+            self.defaults,
         )
         self._admin = TopicAdmin(
-            factories, kv, self._topics, self._logs, environment.random, config
+            factories, kv, self._topics, self._logs, environment.random, config, self.defaults
         )
         self._producer_ids = ProducerIds(kv, config.producer_id_block)
         self.staged: StagedLogs | None = None
@@ -88,12 +101,14 @@ class LogManager:
     ) -> LogManager:
         """Background work runs until `close`. Errors: those of reading the topics from `kv`."""
         manager = cls(factories, kv, environment, leadership)
+        await manager.broker_configs.load()
         await manager._topics.load()
         background = manager._background
+        background.spawn(manager.broker_configs.follow(), name="broker configs")
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         background.every(
-            lambda: environment.config.retention_check_interval_ms / 1000,
+            lambda: manager.defaults.retention_check_interval_ms / 1000,
             manager.retention_tick,
             name="retention",
         )
@@ -171,10 +186,12 @@ class LogManager:
         delete: Sequence[str] = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
+        is_replacing: bool = False,
         validate_only: bool = False,
     ) -> TopicDescription:
         """Makes all changes or none; open partitions follow at once.
 
+        `is_replacing`: the topic's settings are what `set` has, and no others.
         Errors: UnknownTopicOrPartition, InvalidConfig.
         """
         self._check_open()
@@ -184,6 +201,7 @@ class LogManager:
             delete=delete,
             append=append or {},
             subtract=subtract or {},
+            is_replacing=is_replacing,
             validate_only=validate_only,
         )
 
@@ -268,6 +286,24 @@ class LogManager:
         """(id, epoch): a new id with epoch 0, or the given id with its next epoch."""
         self._check_open()
         return await self._producer_ids.init(producer_id, producer_epoch)
+
+    async def alter_broker_configs(self, node_id: int | None, change: Change) -> None:
+        """As BrokerConfigs.alter: for one node or, None, for all; open partitions follow at once.
+
+        A caller that is cancelled does not know whether it was done.
+        """
+        self._check_open()
+        await self.broker_configs.alter(node_id, change)
+
+    def on_broker_configs(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called after each change of broker settings that concerns this node."""
+        self._config_listeners.append(listener)
+
+    def _broker_configs_changed(self) -> None:
+        if self.defaults.apply(self.broker_configs.in_force()):
+            self._logs.follow_defaults()
+        for listener in self._config_listeners:
+            listener()
 
     def _topic_changed(self, name: str, record: TopicRecord | None) -> None:
         if record is None:

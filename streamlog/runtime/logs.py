@@ -80,7 +80,13 @@ def set_up(stream: TextIO, *, style: str = "text", level: str = "info") -> loggi
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
+    set_level(level)
+    return handler
+
+
+def set_level(level: str) -> None:
+    """The least level that is logged from now on."""
+    root = logging.getLogger()
     root.setLevel(level.upper())
     for name in CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    return handler

@@ -1,5 +1,8 @@
 """`[broker]`: Kafka's broker settings, under Kafka's exact names.
 
+Those marked `dynamic` may be set at run time, for one node or for all (`streamlog config alter`).
+So may every broker setting that a topic setting follows from (`log/configs/broker_synonyms.py`).
+
 A field's name is Kafka's with `_` for `.`; the field `log_retention_ms` is `log.retention.ms`.
 """
 
@@ -18,9 +21,14 @@ class BrokerConfig:
         None,
         "Makes a topic that is produced to, or asked for by a client that allows it, and does not "
         "exist. Default: true in `streamlog dev`, false in `streamlog serve`.",
+        dynamic=True,
     )
     num_partitions: int = setting(
-        1, "Partitions of a topic that is created without a count.", minimum=1, maximum=10_000
+        1,
+        "Partitions of a topic that is created without a count.",
+        minimum=1,
+        maximum=10_000,
+        dynamic=True,
     )
     message_max_bytes: int = setting(
         1_048_588,
@@ -28,21 +36,23 @@ class BrokerConfig:
         "message carries (limits.message_bytes_max less 1 KiB).",
         minimum=0,
         maximum=2**31 - 1,
+        dynamic=True,
     )
     log_retention_ms: int | None = setting(
         None,
         "How long records are kept, -1 for ever; before log.retention.minutes and .hours.",
         minimum=-1,
+        dynamic=True,
     )
     log_retention_minutes: int | None = setting(
         None, "How long records are kept, -1 for ever; before log.retention.hours.", minimum=-1
     )
     log_retention_hours: int = setting(168, "How long records are kept, -1 for ever.", minimum=-1)
     log_retention_bytes: int = setting(
-        -1, "How many bytes a partition keeps, -1 without bound.", minimum=-1
+        -1, "How many bytes a partition keeps, -1 without bound.", minimum=-1, dynamic=True
     )
     log_retention_check_interval_ms: int = setting(
-        300_000, "Time between two looks for what has to go.", minimum=1
+        300_000, "Time between two looks for what has to go.", minimum=1, dynamic=True
     )
     producer_id_expiration_ms: int = setting(
         86_400_000,
@@ -54,22 +64,29 @@ class BrokerConfig:
         "Size of a segment; retention deletes whole segments.",
         minimum=1 << 20,
         maximum=2**31 - 1,
+        dynamic=True,
     )
     log_roll_ms: int | None = setting(
-        None, "Time span of a segment; before log.roll.hours.", minimum=1
+        None, "Time span of a segment; before log.roll.hours.", minimum=1, dynamic=True
     )
     log_roll_hours: int = setting(168, "Time span of a segment.", minimum=1)
-    log_cleanup_policy: str = setting("delete", "What happens to old records.", choices=("delete",))
+    log_cleanup_policy: str = setting(
+        "delete", "What happens to old records.", choices=("delete",), dynamic=True
+    )
     log_message_timestamp_type: str = setting(
         "CreateTime",
         "Whose time a record carries: the producer's, or the server's at append.",
         choices=("CreateTime", "LogAppendTime"),
+        dynamic=True,
     )
     log_message_timestamp_before_max_ms: int = setting(
-        2**63 - 1, "How far a producer's time may lie behind the server's.", minimum=0
+        2**63 - 1, "How far a producer's time may lie behind the server's.", minimum=0, dynamic=True
     )
     log_message_timestamp_after_max_ms: int = setting(
-        3_600_000, "How far a producer's time may lie ahead of the server's.", minimum=0
+        3_600_000,
+        "How far a producer's time may lie ahead of the server's.",
+        minimum=0,
+        dynamic=True,
     )
 
     def topic_defaults(self) -> dict[str, str]:

@@ -27,6 +27,15 @@ Made from the settings classes by `python -m streamlog.settings.document`; do no
 A setting comes from, first match wins: a flag, an environment variable, the TOML file (`--config`),
 its default. `streamlog config show` prints every value and where it comes from.
 
+A setting marked **At run time, too** may also be set while nodes run, for one node (`streamlog
+config alter --broker 1 --config NAME=VALUE`) or for all (`--all-brokers`); over Kafka's protocol it
+is a broker's setting (`kafka-configs`), and those of `[broker]` go by their name alone. It is kept
+in the metadata store, followed by every node at once, and outlives a restart. What counts, first
+match wins: the topic's own setting, that of this node at run time, that of all nodes at run time,
+the static one as above. The same is true of every broker setting that a topic setting follows from
+([topic-settings.md](topic-settings.md) lists them), even where `[broker]` lacks it. All other
+settings are read at the start, and a change of them at run time is refused.
+
 In the file a setting stands in its table under its name; Kafka's names are dotted and may be
 written plain or quoted. The environment variable is `STREAMLOG_`, the table, `__`, the name, in
 upper case, with `_` for each `.` (`STREAMLOG_ENGINE__APPEND__APPEND_BYTES_MAX`,
@@ -72,6 +81,8 @@ def _row(knob: Knob) -> str:
     text = " ".join(knob.doc.split()).replace("|", "\\|")
     if knob.renamed_from:
         text += f" (Before: `{knob.renamed_from}`, still taken, with a warning.)"
+    if knob.is_dynamic:
+        text += " **At run time, too.**"
     return f"| `{knob.name}` | {default} | {_allowed(knob)} | {text} |\n"
 
 

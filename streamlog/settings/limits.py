@@ -26,6 +26,7 @@ class LimitsConfig:
         "refused with RESOURCE_EXHAUSTED.",
         minimum=10,
         maximum=1_000_000,
+        dynamic=True,
     )
     requests_per_connection_max: int = setting(
         4096,

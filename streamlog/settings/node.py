@@ -70,4 +70,6 @@ class NodeConfig:
         maximum=600_000,
     )
     log_format: str = setting("text", "Log lines for people or for machines.", choices=FORMATS)
-    log_level: str = setting("info", "The least level that is logged.", choices=LEVELS)
+    log_level: str = setting(
+        "info", "The least level that is logged.", choices=LEVELS, dynamic=True
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlog.log.api import topic_config
-from streamlog.log.api.broker_synonyms import SYNONYMS
 from streamlog.log.api.topic_config import ConfigType
+from streamlog.log.configs.broker_synonyms import SYNONYMS
 
 HEAD = """\
 # Topic settings

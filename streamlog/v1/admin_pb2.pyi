@@ -16,6 +16,15 @@ class ConfigResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: _ClassVar[ConfigResourceType]
     CONFIG_RESOURCE_TYPE_CLIENT: _ClassVar[ConfigResourceType]
 
+class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONFIG_SOURCE_UNSPECIFIED: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_TOPIC: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_BROKER: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_ALL_BROKERS: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_STATIC_BROKER: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_DEFAULT: _ClassVar[ConfigSource]
+
 class ConfigOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CONFIG_OPERATION_UNSPECIFIED: _ClassVar[ConfigOperation]
@@ -28,6 +37,12 @@ CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType
 CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType
 CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: ConfigResourceType
 CONFIG_RESOURCE_TYPE_CLIENT: ConfigResourceType
+CONFIG_SOURCE_UNSPECIFIED: ConfigSource
+CONFIG_SOURCE_TOPIC: ConfigSource
+CONFIG_SOURCE_BROKER: ConfigSource
+CONFIG_SOURCE_ALL_BROKERS: ConfigSource
+CONFIG_SOURCE_STATIC_BROKER: ConfigSource
+CONFIG_SOURCE_DEFAULT: ConfigSource
 CONFIG_OPERATION_UNSPECIFIED: ConfigOperation
 CONFIG_OPERATION_SET: ConfigOperation
 CONFIG_OPERATION_DELETE: ConfigOperation
@@ -222,7 +237,7 @@ class DescribeConfigsResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
-    __slots__ = ("name", "value", "source", "read_only", "documentation", "default_value", "configured_value")
+    __slots__ = ("name", "value", "source", "read_only", "documentation", "default_value", "configured_value", "source_kind", "synonyms", "type", "sensitive")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +245,10 @@ class ConfigEntry(_message.Message):
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    SYNONYMS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SENSITIVE_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     source: str
@@ -237,7 +256,21 @@ class ConfigEntry(_message.Message):
     documentation: str
     default_value: str
     configured_value: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., default_value: _Optional[str] = ..., configured_value: _Optional[str] = ...) -> None: ...
+    source_kind: ConfigSource
+    synonyms: _containers.RepeatedCompositeFieldContainer[ConfigSynonym]
+    type: str
+    sensitive: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., default_value: _Optional[str] = ..., configured_value: _Optional[str] = ..., source_kind: _Optional[_Union[ConfigSource, str]] = ..., synonyms: _Optional[_Iterable[_Union[ConfigSynonym, _Mapping]]] = ..., type: _Optional[str] = ..., sensitive: _Optional[bool] = ...) -> None: ...
+
+class ConfigSynonym(_message.Message):
+    __slots__ = ("name", "value", "source")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: ConfigSource
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ...) -> None: ...
 
 class IncrementalAlterConfigsRequest(_message.Message):
     __slots__ = ("resource", "changes", "validate_only")

@@ -162,7 +162,7 @@ def admin_service(logs: LogManager, clock: Clock) -> AdminService:
         authorize=allow_all,
         metrics=ServerMetrics(registry),
         topic_metrics=TopicMetrics(registry, lambda _: True),
-        auto_create=False,
+        auto_create=lambda: False,
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from streamlog.errors import InvalidConfig
 from streamlog.log.api import topic_config
-from streamlog.log.api.broker_synonyms import SYNONYMS
 from streamlog.log.api.topic_config import DEFAULTS, KEPT, REFUSED, ConfigType, parse
+from streamlog.log.configs.broker_synonyms import SYNONYMS
 
 KAFKAS = [
     "cleanup.policy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from streamlog.codec.batch import placed, scan
 from streamlog.errors import (
@@ -24,6 +24,10 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     TimestampAndOffset,
 )
+from streamlog.log.api.config import LogConfig
+from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
 
@@ -176,6 +180,12 @@ class FakeLogs:
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.open: dict[TopicPartition, ListLog] = {}
+        self.defaults = LogDefaults(LogConfig())
+        self.broker_configs = BrokerConfigs(cast(KVClient, None), 1, lambda: None)
+
+    def on_broker_configs(self, listener: Callable[[], None]) -> None: ...
+
+    async def alter_broker_configs(self, node_id: int | None, change: Change) -> None: ...
 
     def open_log(self, partition: TopicPartition) -> ListLog | None:
         return self.open.get(partition)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -156,9 +156,9 @@ def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
 
 
 class ProduceService:
-    """`auto_create`: a topic that does not exist is created when records come for it."""
+    """`auto_create()`: a topic that does not exist is created when records come for it."""
 
-    def __init__(self, parts: RecordParts, *, auto_create: bool) -> None:
+    def __init__(self, parts: RecordParts, *, auto_create: Callable[[], bool]) -> None:
         self._logs = parts.logs
         self._clients = parts.clients
         self._offload = parts.offload
@@ -216,7 +216,7 @@ class ProduceService:
         if context.deadline is not None and context.deadline < deadline:
             deadline = context.deadline
         produce = ProduceContext(deadline, context.principal, context.client_id, context.trace_id)
-        may_create = self._auto_create and call.may_create
+        may_create = self._auto_create() and call.may_create
         sequenced = SequencedProduce(
             wait_durable=call.wait_durable,
             deadline=deadline,

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, table
+from streamlog.cli.output import emit, note, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import Function, State, pass_state, remote_options
+from streamlog.cli.support.config_changes import ConfigChanges, changes_options
 from streamlog.errors import InvalidConfig
 
 COST_NAME = "cost.put_dollars_per_month_max"
@@ -28,13 +29,22 @@ class _Shown:
     read_only: bool
 
 
+_all_brokers = click.option(
+    "--all-brokers",
+    "--broker-default",
+    "all_brokers",
+    is_flag=True,
+    help="What all nodes of the cluster share.",
+)
+
+
 def _resource_options(function: Function) -> Function:
     options = (
         click.option("--topic", metavar="TOPIC", help="A topic's settings, asked of the node."),
         click.option(
             "--broker", type=click.IntRange(min=0), metavar="N", help="Node N's settings."
         ),
-        click.option("--broker-default", is_flag=True, help="What all nodes of the cluster share."),
+        _all_brokers,
         click.option(
             "--config",
             "file",
@@ -54,10 +64,10 @@ def _resource_options(function: Function) -> Function:
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """Show and explain settings.
+    """Show, explain and change settings.
 
-    With --topic, --broker or --broker-default a node is asked; without, it is what dev or serve
-    would take here from file and environment.
+    With --topic, --broker or --all-brokers a node is asked; without, show and describe tell what
+    dev or serve would take here from file and environment.
     """
 
 
@@ -155,6 +165,49 @@ def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
         click.echo(click.wrap_text(entry.documentation, 100, "    ", "    ") + "\n")
 
 
+@config.command()
+@click.option("--topic", metavar="TOPIC", help="A topic's settings.")
+@click.option("--broker", type=click.IntRange(min=0), metavar="N", help="Node N's settings.")
+@_all_brokers
+@changes_options
+@click.option("--validate-only", is_flag=True, help="Check the changes, and make none.")
+@remote_options
+@pass_state
+def alter(
+    state: State,
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    validate_only: bool,
+    **given: Any,
+) -> None:
+    """Change settings while nodes run: of a topic, a node, or all nodes.
+
+    All changes take effect at once, or none does. They outlive restarts. `config describe` tells
+    which settings are fixed while a node runs.
+    """
+    changes = ConfigChanges.of(**given)
+    resource = _resource(topic, broker, all_brokers)
+    if not resource:
+        raise click.UsageError("whose settings? give --topic, --broker or --all-brokers")
+    if not changes:
+        raise click.UsageError("nothing to change: give --config, --unset, --append or --subtract")
+    with admin(state) as client:
+        changes.make(client, validate_only=validate_only, **resource)
+    if state.json:
+        emit({"altered": not validate_only, "valid": True})
+    else:
+        note("the changes are valid" if validate_only else "altered")
+
+
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> dict[str, Any]:
+    """Arguments of Admin that name the resource; empty where none was given."""
+    if sum((topic is not None, broker is not None, all_brokers)) > 1:
+        raise click.UsageError("--topic, --broker and --all-brokers exclude each other")
+    named = {"topic": topic, "broker": broker, "broker_default": all_brokers or None}
+    return {name: value for name, value in named.items() if value is not None}
+
+
 def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
     """Names the nearest setting, by its whole path or by the last part of it."""
     paths = {
@@ -167,11 +220,10 @@ def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
 
 
 def _entries(
-    state: State, topic: str | None, broker: int | None, broker_default: bool, file: str | None
+    state: State, topic: str | None, broker: int | None, all_brokers: bool, file: str | None
 ) -> list[_Shown]:
-    if sum((topic is not None, broker is not None, broker_default)) > 1:
-        raise click.UsageError("--topic, --broker and --broker-default exclude each other")
-    if topic is None and broker is None and not broker_default:
+    resource = _resource(topic, broker, all_brokers)
+    if not resource:
         from streamlog import settings
 
         return [
@@ -186,7 +238,7 @@ def _entries(
             for entry in settings.load(file).show()
         ]
     with admin(state) as client:
-        entries = client.describe_configs(topic=topic, broker=broker, broker_default=broker_default)
+        entries = client.describe_configs(**resource)
     return [
         _Shown(
             entry.name,

@@ -11,6 +11,7 @@ from streamlog.cli.output import emit, field_list, note, size, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.cli.support.config_changes import ConfigChanges, changes_options
 
 _configs = click.option(
     "--config",
@@ -141,28 +142,17 @@ def delete(state: State, name: str) -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), help="The new count; only upwards.")
-@_configs
-@click.option(
-    "--unset", multiple=True, metavar="NAME", help="Back to the default; may be repeated."
-)
+@changes_options
 @remote_options
 @pass_state
-def alter(
-    state: State,
-    name: str,
-    partitions: int | None,
-    configs: dict[str, str],
-    unset: tuple[str, ...],
-) -> None:
+def alter(state: State, name: str, partitions: int | None, **given: Any) -> None:
     """Change the settings or the partition count of the topic NAME."""
-    if partitions is None and not configs and not unset:
+    changes = ConfigChanges.of(**given)
+    if partitions is None and not changes:
         raise click.UsageError("nothing to change: give --partitions, --config or --unset")
-    both = sorted(configs.keys() & set(unset))
-    if both:
-        raise click.UsageError(f"{', '.join(both)}: give --config or --unset, not both")
     with admin(state) as client:
-        if configs or unset:
-            client.alter_configs(topic=name, configs={**configs, **dict.fromkeys(unset)})
+        if changes:
+            changes.make(client, topic=name)
         if partitions is not None:
             client.create_partitions(name, partitions)
     if state.json:

@@ -100,7 +100,14 @@ def describe_configs(resource: Any) -> Call:
     )
 
 
-def alter_configs(resource: Any, configs: Mapping[str, str | None], *, validate_only: bool) -> Call:
+def alter_configs(
+    resource: Any,
+    configs: Mapping[str, str | None],
+    append: Mapping[str, str] | None,
+    subtract: Mapping[str, str] | None,
+    *,
+    validate_only: bool,
+) -> Call:
     """None as a value goes back to the default."""
     changes = [
         admin_pb2.ConfigChange(name=name, operation=admin_pb2.CONFIG_OPERATION_DELETE)
@@ -110,6 +117,14 @@ def alter_configs(resource: Any, configs: Mapping[str, str | None], *, validate_
         )
         for name, value in configs.items()
     ]
+    for operation, given in (
+        (admin_pb2.CONFIG_OPERATION_APPEND, append or {}),
+        (admin_pb2.CONFIG_OPERATION_SUBTRACT, subtract or {}),
+    ):
+        changes += [
+            admin_pb2.ConfigChange(name=name, operation=operation, value=value)
+            for name, value in given.items()
+        ]
     request = admin_pb2.IncrementalAlterConfigsRequest(
         resource=resource, changes=changes, validate_only=validate_only
     )

@@ -1,4 +1,4 @@
 """What a log is to its callers: AbstractLog, its configuration, environment, records and metrics.
 
-Imports nothing of `log`. Used by every other part of it and by the server.
+Imports `configs` alone of `log`. Used by every other part of it and by the server.
 """

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from streamlog.errors import InvalidConfig
-from streamlog.log.api.topic_fields import (
+from streamlog.log.configs.topic_fields import (
     CREATE_TIME,
     DAY_MS,
     INT32_MAX,

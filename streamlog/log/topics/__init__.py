@@ -1,4 +1,4 @@
 """Topics: their records in the KV store, their administration, and the cache of open logs.
 
-Imports the API. Used by the manager.
+Imports the API and `broker`. Used by the manager.
 """

@@ -19,6 +19,7 @@ from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.topics.topic_record import (
     TopicRecord,
     TopicState,
@@ -51,6 +52,7 @@ class LogCache:
         background: Background,
         metrics: LogMetrics,
         config: LogConfig,
+        defaults: LogDefaults,
     ) -> None:
         self._factories = factories
         self._leadership = leadership
@@ -59,6 +61,7 @@ class LogCache:
         self._background = background
         self._metrics = metrics
         self._config = config
+        self._defaults = defaults
         self._logs: dict[TopicPartition, AbstractLog] = {}
         self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
@@ -119,7 +122,7 @@ class LogCache:
         if value is None:
             raise unknown_topic(partition.topic)
         handle = decode_partition(key.name, value.data)
-        settings = self.settings(topic.record)
+        settings, defaults = self.settings(topic.record), self._defaults.topic
         factory = self._factories.of(topic.record.log_kind)
         opened = await factory.open(partition, handle, settings, self._failed)
         current = self._topics.get(partition.topic)
@@ -129,7 +132,8 @@ class LogCache:
         if not self._leadership.is_led_here(partition):
             await self._close_one(opened)
             self._leadership.check_led_here(partition)
-        if current.record.configs != topic.record.configs:
+        is_altered = current.record.configs != topic.record.configs
+        if is_altered or self._defaults.topic != defaults:
             await opened.configure(self.settings(current.record))
         return opened
 
@@ -159,9 +163,8 @@ class LogCache:
 
     def settings(self, record: TopicRecord) -> TopicConfig:
         """The settings in force for the topic on this node."""
-        config = self._config
-        stored = topic_config.parse(record.configs, config.topic_defaults, is_stored=True)
-        return topic_config.capped(stored, config.message_bytes_max)
+        stored = topic_config.parse(record.configs, self._defaults.topic, is_stored=True)
+        return topic_config.capped(stored, self._config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:
         """Passes the topic's new settings to its open logs; closes them if `record` is None."""
@@ -174,6 +177,21 @@ class LogCache:
             else:
                 continue
             self._background.spawn(work, name=f"follow {partition}")
+
+    def follow_defaults(self) -> None:
+        """Passes the newest defaults to all open logs; call it when they have changed."""
+        self._altered.update(dict.fromkeys(self._logs))
+        self._background.spawn(self._configure_altered(), name="follow defaults")
+
+    async def _configure_altered(self) -> None:
+        """One log after the other, with room for other work in between: there may be many."""
+        for partition in list(self._altered):
+            opened = self._logs.get(partition)
+            if opened is None:
+                self._altered.pop(partition, None)
+            elif partition in self._altered:
+                await self._configure(opened)
+                await asyncio.sleep(0)
 
     async def take_out(self, partition: TopicPartition) -> AbstractLog | None:
         """Removes the log from the open ones and returns it; waits for an open under way."""

@@ -26,6 +26,7 @@ from streamlog.errors import (
 from streamlog.log.api import topic_config
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogFactories, LogKind, TopicIdentity
+from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -58,6 +59,7 @@ class TopicAdmin:
         logs: LogCache,
         random: Random,
         config: LogConfig,
+        defaults: LogDefaults,
     ) -> None:
         self._factories = factories
         self._kv = kv
@@ -65,6 +67,7 @@ class TopicAdmin:
         self._logs = logs
         self._random = random
         self._config = config
+        self._defaults = defaults
         self._attempts: set[str] = set()
         """Attempts to create partitions that are under way on this node."""
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
@@ -79,8 +82,8 @@ class TopicAdmin:
         validate_only: bool,
     ) -> TopicDescription:
         """As LogManager.create_topic."""
-        count = self._config.num_partitions if partitions is None else partitions
-        settings = topic_config.parse(given, self._config.topic_defaults)
+        count = self._defaults.num_partitions if partitions is None else partitions
+        settings = topic_config.parse(given, self._defaults.topic)
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
@@ -149,18 +152,19 @@ class TopicAdmin:
         delete: Sequence[str],
         append: Mapping[str, str],
         subtract: Mapping[str, str],
+        is_replacing: bool,
         validate_only: bool,
     ) -> TopicDescription:
         """As LogManager.alter_topic_configs."""
         while True:
             topic = await usable_topic(self._topics, name)
             changed = topic_config.alter(
-                topic.record.configs,
+                {} if is_replacing else topic.record.configs,
                 set=set,
                 delete=delete,
                 append=append,
                 subtract=subtract,
-                defaults=self._config.topic_defaults,
+                defaults=self._defaults.topic,
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             if validate_only:

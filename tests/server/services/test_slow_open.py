@@ -182,7 +182,7 @@ def test_a_description_of_many_partitions_waits_once_for_all_of_them() -> None:
         authorize=allow_all,
         metrics=ServerMetrics(registry),
         topic_metrics=TopicMetrics(registry, lambda _: True),
-        auto_create=False,
+        auto_create=lambda: False,
     )
 
     async def scenario() -> None:

@@ -1,0 +1,50 @@
+"""Broker settings in the KV store: bytes ↔ text by name, big-endian.
+
+Namespace `_config`, key `brokers` for all nodes, `broker/<node id>` for one. No key: nothing was
+set. The newest value counts whole; a change is a compare-and-set of the key.
+
+    at  field    type   meaning
+    0   version  u8     1; a reader of another version changes nothing and goes on with what it had
+    1   configs  texts  settings under Kafka's broker names, others under their paths
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamlog.errors import UnsupportedVersion
+from streamlog.log.api.wire import FieldReader, FieldWriter
+from streamlog.model.kv import Key
+
+VERSION = 1
+CONFIG_NAMESPACE = "_config"
+_ALL = b"brokers"
+
+
+def config_key(node_id: int | None) -> Key:
+    """None: all nodes."""
+    return Key(_ALL if node_id is None else b"broker/%d" % node_id, CONFIG_NAMESPACE)
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    w = FieldWriter()
+    w.u8(VERSION)
+    w.texts(dict(configs))
+    return bytes(w.data)
+
+
+def decode_configs(key: bytes, data: bytes) -> dict[str, str]:
+    """Errors: Corrupt, UnsupportedVersion."""
+    subject = f"the record of settings {key.decode(errors='replace')}"
+    r = FieldReader(data, subject)
+    version = r.u8()
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"{subject} has version {version}, this program knows {VERSION}; "
+            "use the program that wrote it, or a newer one",
+            found=version,
+            supported=VERSION,
+        )
+    configs = r.texts()
+    r.end()
+    return configs

@@ -1,0 +1,87 @@
+"""What topics get that set nothing themselves, and other settings that change at run time.
+
+The static part comes from LogConfig; broker settings that were set at run time lie over it. One
+that cannot be read is passed over with a warning: another version may have stored it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from streamlog.errors import InvalidConfig
+from streamlog.log.api import topic_config
+from streamlog.log.api.config import KAFKA_NAMES, LogConfig
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.configs.broker_synonyms import TOPIC_SETTINGS
+
+log = logging.getLogger(__name__)
+
+NUMBERS = {
+    name: KAFKA_NAMES[name] for name in ("num.partitions", "log.retention.check.interval.ms")
+}
+"""Broker settings of the log layer that change at run time → fields of LogConfig."""
+
+
+class LogDefaults:
+    """The values in force; read them anew for each use."""
+
+    def __init__(self, static: LogConfig) -> None:
+        self._static = static
+        self._configs: Mapping[str, str] = {}
+        self._in_force = static
+
+    @property
+    def topic(self) -> TopicConfig:
+        return self._in_force.topic_defaults
+
+    @property
+    def num_partitions(self) -> int:
+        return self._in_force.num_partitions
+
+    @property
+    def retention_check_interval_ms(self) -> int:
+        return self._in_force.retention_check_interval_ms
+
+    def apply(self, configs: Mapping[str, str]) -> bool:
+        """Puts broker settings into force; whether topics get others than before."""
+        if configs == self._configs:
+            return False
+        self._configs = dict(configs)
+        before = self._in_force.topic_defaults
+        self._in_force = replace(
+            self._static, topic_defaults=self._topic_defaults(configs), **_numbers(configs)
+        )
+        return before != self._in_force.topic_defaults
+
+    def _topic_defaults(self, configs: Mapping[str, str]) -> TopicConfig:
+        defaults = self._static.topic_defaults
+        for broker, topic in TOPIC_SETTINGS.items():
+            if broker in configs:
+                try:
+                    defaults = topic_config.parse(
+                        {topic: configs[broker]}, defaults, is_stored=True
+                    )
+                except InvalidConfig as error:
+                    _passed_over(broker, error)
+        return defaults
+
+
+def _numbers(configs: Mapping[str, str]) -> dict[str, int]:
+    numbers = {}
+    for name, field_name in NUMBERS.items():
+        if name in configs:
+            try:
+                number = int(configs[name])
+                if number < 1:
+                    raise ValueError(f"{number} is less than 1")
+            except ValueError as error:
+                _passed_over(name, error)
+            else:
+                numbers[field_name] = number
+    return numbers
+
+
+def _passed_over(name: str, error: Exception) -> None:
+    log.warning("broker setting %s is passed over: %s", name, error)
