@@ -75,8 +75,7 @@ class ConfigService:
         """
         if kind is ResourceKind.TOPIC:
             self._authorize(context, Operation.DESCRIBE_CONFIGS, _topic(name))
-            configs = self._topic(name).configs
-            return self._layers().topic_entries(configs, self.capped(configs))
+            return self.topic_entries(self._topic(name).configs)
         self._authorize(context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         if kind is ResourceKind.CLIENT:
             raise Invalid("settings of clients come with quotas, in a later version")
@@ -84,6 +83,10 @@ class ConfigService:
             return self._layers(kind).broker_entries()
         self._check_broker(name)
         return self._layers().broker_entries()
+
+    def topic_entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
+        """All settings of a topic that sets `own` itself, whether or not it exists."""
+        return self._layers().topic_entries(own, self.capped(own))
 
     def _topic(self, name: str) -> TopicDescription:
         topic = self._logs.topic(name)

@@ -328,6 +328,46 @@ def test_config_shows_values_and_their_sources(
     }
 
 
+def test_config_alter_changes_settings_of_all_nodes_a_node_and_a_topic(
+    done: Done, run: Command
+) -> None:
+    done("topic", "create", "altered")
+    node_id = _json(done, "status")["node_id"]
+    everywhere, here = ("--all-brokers",), ("--broker", node_id)
+    name = "leader.replication.throttled.replicas"
+    try:
+        done("config", "alter", *everywhere, "--config", "log.retention.ms=5000")
+        shown = _json(done, "config", "show", "--topic", "altered")["retention.ms"]
+        assert shown == {"value": "5000", "source": "all brokers at run time"}
+        done("config", "alter", *here, "--config", "log.retention.ms=6000")
+        assert _json(done, "config", "show", *here)["broker.log.retention.ms"]["value"] == "6000"
+        shown = _json(done, "config", "show", *everywhere)["broker.log.retention.ms"]
+        assert shown["value"] == "5000"
+        done("config", "alter", "--topic", "altered", "--append", f"{name}=0:1,1:1")
+        done("topic", "alter", "altered", "--subtract", f"{name}=0:1")
+        assert _json(done, "config", "show", "--topic", "altered")[name]["value"] == "1:1"
+        valid = _json(
+            done, "config", "alter", *here, "--unset", "log.retention.ms", "--validate-only"
+        )
+        assert valid == {"altered": False, "valid": True}
+        assert _json(done, "config", "show", *here)["broker.log.retention.ms"]["value"] == "6000"
+    finally:
+        for resource in (everywhere, here):
+            done("config", "alter", *resource, "--unset", "log.retention.ms")
+        done("topic", "delete", "altered")
+    for wrong, says in (
+        ((*everywhere, "--config", "node.listen=x"), b"restart"),
+        ((*everywhere, "--config", "num.partitions=x"), b"InvalidConfig"),
+        (everywhere, b"nothing to change"),
+        (("--config", "num.partitions=1"), b"whose settings"),
+        ((*everywhere, *here, "--config", "num.partitions=1"), b"exclude each other"),
+        ((*here, "--config", "a=1", "--unset", "a"), b"not both"),
+    ):
+        ended = run("config", "alter", *wrong)
+        assert ended.returncode != 0
+        assert says in ended.stderr
+
+
 def test_objects_are_listed_and_shown(done: Done, run: Command) -> None:
     listed = _json_lines(done, "object", "list")
     assert run("object", "list").returncode == 0

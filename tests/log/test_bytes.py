@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
 from streamlog.log.partition.batch_metadata import (
     BatchMetadata,
     decode_batch_metadata,
@@ -135,6 +136,14 @@ def test_golden_attributes():
     assert data == golden("log_attributes_v1.bin", data)
     assert decode_batch_metadata(data) == METADATA
     assert len(data) == 45 <= ATTRIBUTES_BYTES_MAX
+
+
+def test_golden_broker_settings():
+    configs = {"log.retention.ms": "5", "node.log_level": "größe"}
+    data = encode_configs(configs)
+    assert data == golden("log_broker_configs_v1.bin", data)
+    assert decode_configs(b"brokers", data) == configs
+    assert (config_key(None).name, config_key(7).name) == (b"brokers", b"broker/7")
 
 
 def test_golden_time_entries():

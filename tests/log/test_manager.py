@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from streamlog.errors import (
     Closed,
@@ -28,8 +26,6 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.config import LogConfig
-from streamlog.log.manager import LogManager
-from streamlog.log.opening import open_logs
 from streamlog.log.topics import topics as topics_module
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -41,66 +37,11 @@ from streamlog.log.topics.topic_record import (
 from streamlog.log.topics.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import append, encoded, read, refused
-from streamlog.testing.memory_streams import MemoryMedium
+from tests.log.cluster import cluster, run
 from tests.support.log_insides import admin_of, cached_topic, streams_of, topics_of
 
 HOUR_MS = 3_600_000
-
-
-class Cluster:
-    """A medium and the managers on it, each with a client of its own."""
-
-    def __init__(self) -> None:
-        self.medium = MemoryMedium()
-        self.clock = ManualClock()
-        self.random = SeededRandom(7)
-        self.running: list[tuple[LogManager, object]] = []
-
-    async def node(self, config: LogConfig | None = None) -> LogManager:
-        client = self.medium.client(self.clock)
-        self.registry = CollectorRegistry()
-        manager = await open_logs(
-            client,
-            self.medium.kv,
-            clock=self.clock,
-            random=self.random,
-            registry=self.registry,
-            config=config,
-        )
-        self.running.append((manager, client))
-        return manager
-
-    async def crash(self) -> None:
-        for manager, client in self.running:
-            await client.kill()  # type: ignore[attr-defined]
-            await manager.kill()
-        self.running.clear()
-
-    async def stop(self) -> None:
-        for manager, client in self.running:
-            await manager.close()
-            await client.stop()  # type: ignore[attr-defined]
-        self.running.clear()
-
-
-@asynccontextmanager
-async def cluster():
-    made = Cluster()
-    try:
-        yield made
-    finally:
-        await made.crash()
-
-
-def run(test, **config):
-    async def body():
-        async with cluster() as made:
-            await test(made, await made.node(LogConfig(**config)))
-
-    asyncio.run(body())
 
 
 def test_a_topic_that_was_created_is_listed_and_its_partitions_open():
