@@ -41,7 +41,6 @@ def watch_progress(
     if compactor is not None:
         running = compactor
         watch.watch("compaction", lambda: running.progress(stalled_after_s))
-    watch.watch("broker_configs", logs.broker_configs.progress)
     watch.watch("partition_opens", logs.progress)
     return watch
 

@@ -158,9 +158,8 @@ def test_a_record_of_another_version_ends_no_node_and_is_not_written_over(data: 
         await made.medium.kv.put_kv(config_key(None), data)
         await heard()
         assert logs.defaults.topic.retention_ms == 5
-        due = logs.broker_configs.progress()
-        assert due is not None
-        assert "brokers" in str(due)
+        [reason] = logs.broker_configs.alarms()
+        assert "settings brokers" in reason
         await refused(StreamlogError, put(logs, log_retention_ms="6"))
         other = await made.node(node_id=2)
         assert other.defaults.topic == parse({})
@@ -173,7 +172,7 @@ def test_a_record_of_another_version_ends_no_node_and_is_not_written_over(data: 
         await made.medium.kv.put_kv(config_key(None), encode_configs({"log.retention.ms": "8"}))
         await heard()
         assert logs.defaults.topic.retention_ms == 8
-        assert logs.broker_configs.progress() is None
+        assert logs.broker_configs.alarms() == []
 
     run(test)
 
@@ -255,18 +254,17 @@ def test_a_watch_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPa
             made.medium.kv = real
             other = await made.node(node_id=2)
             await heard()
-            assert logs.broker_configs.progress() is None
+            assert logs.broker_configs.alarms() == []
             troubled.is_away.set()
             await put(other, None, log_retention_ms="5")
             await heard()
             assert troubled.failures > 1
-            due = logs.broker_configs.progress()
-            assert due is not None
-            assert "no route" in str(due)
+            [reason] = logs.broker_configs.alarms()
+            assert "no route" in reason
             assert logs.defaults.topic.retention_ms != 5
             troubled.is_away.clear()
             await heard()
-            assert logs.broker_configs.progress() is None
+            assert logs.broker_configs.alarms() == []
             assert logs.defaults.topic.retention_ms == 5
             await put(other, None, log_retention_ms="6")
             await heard()

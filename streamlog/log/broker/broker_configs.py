@@ -23,7 +23,6 @@ from streamlog.log.broker.broker_record import (
     encode_configs,
 )
 from streamlog.model.kv import KVChange, KVClient, Value
-from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class BrokerConfigs:
         """Applies the changes of other nodes, without end.
 
         A watch or a store that fails is tried again every second; a log line tells the first
-        failure and its end, and `progress` tells it meanwhile.
+        failure and its end, and `alarms` tells it meanwhile.
         """
         while True:
             try:
@@ -162,14 +161,12 @@ class BrokerConfigs:
                 # What changes from here on has a revision above the oldest one that is kept.
                 self._watch_from = max(self._watch_from, int(error.fields["oldest"]))
 
-    def progress(self) -> Due | None:
-        """That changes are not followed, or stored settings cannot be read."""
+    def alarms(self) -> list[str]:
+        """That changes are not followed, and which stored settings cannot be read."""
+        reasons = [str(cached.error) for cached in self._records.values() if cached.error]
         if self._failure:
-            return Due("watch", f"changes of broker settings to come: {self._failure}")
-        for name, cached in self._records.items():
-            if cached.error is not None:
-                return Due(name, f"settings that this release can read: {cached.error}")
-        return None
+            reasons.append(f"changes are not followed: {self._failure}")
+        return reasons
 
     def _apply(self, change: KVChange) -> None:
         if change.value is not None:
