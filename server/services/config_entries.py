@@ -214,6 +214,7 @@ class Layers:
             True,
             shown.doc,
             shown.default,
+            kafka_source=behind[0].source if behind else _static_source(shown),
         )
 
     def _unlisted_entry(self, setting: DynamicSetting) -> ConfigEntry:
@@ -240,6 +241,11 @@ def _as_shown(topic: str, text: str) -> str:
     except InvalidConfig:
         return text
     return topic_config.value_of(value, topic)
+
+
+def _static_source(shown: ShownSetting) -> ConfigSource:
+    is_given = shown.source not in (DEFAULT, BROKER)
+    return ConfigSource.STATIC_BROKER if is_given else ConfigSource.DEFAULT
 
 
 def _static(knob: Knob, name: str, shown: ShownSetting) -> Iterator[Synonym]:
