@@ -140,10 +140,10 @@ def test_stored_values_that_cannot_be_read_are_passed_over() -> None:
             log_cleanup_policy="compact",
             num_partitions="0",
             log_retention_check_interval_ms="often",
-            log_segment_bytes="5",
+            log_segment_bytes="5000",
             not_known="1",
         )
-        assert logs.defaults.topic == parse({"segment.bytes": "5"}, is_stored=True)
+        assert logs.defaults.topic == parse({"segment.bytes": "5000"}, is_stored=True)
         assert (logs.defaults.num_partitions, logs.failure) == (1, None)
         await logs.create_topic("t")
         await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
