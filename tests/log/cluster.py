@@ -21,7 +21,7 @@ class Cluster:
     """A medium and the managers on it, each with a client of its own."""
 
     def __init__(self) -> None:
-        self.medium = MemoryMedium()
+        self.medium: Any = MemoryMedium()
         self.clock = ManualClock()
         self.random = SeededRandom(7)
         self.running: list[tuple[LogManager, object]] = []

@@ -175,6 +175,7 @@ def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
 @pass_state
 def alter(
     state: State,
+    /,
     topic: str | None,
     broker: int | None,
     all_brokers: bool,

@@ -145,7 +145,7 @@ def delete(state: State, name: str) -> None:
 @changes_options
 @remote_options
 @pass_state
-def alter(state: State, name: str, partitions: int | None, **given: Any) -> None:
+def alter(state: State, /, name: str, partitions: int | None, **given: Any) -> None:
     """Change the settings or the partition count of the topic NAME."""
     changes = ConfigChanges.of(**given)
     if partitions is None and not changes:

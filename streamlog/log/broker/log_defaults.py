@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from streamlog.errors import InvalidConfig
 from streamlog.log.api import topic_config
@@ -50,9 +51,9 @@ class LogDefaults:
             return False
         self._configs = dict(configs)
         before = self._in_force.topic_defaults
-        self._in_force = replace(
-            self._static, topic_defaults=self._topic_defaults(configs), **_numbers(configs)
-        )
+        numbers: dict[str, Any] = _numbers(configs)
+        defaults = self._topic_defaults(configs)
+        self._in_force = replace(self._static, topic_defaults=defaults, **numbers)
         return before != self._in_force.topic_defaults
 
     def _topic_defaults(self, configs: Mapping[str, str]) -> TopicConfig:

@@ -63,7 +63,7 @@ async def create(node: RunningNode, name: str, **configs: str) -> int:
     new = admin_pb2.NewTopic(name=name, configs=given)
     [made] = (await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))).topics
     assert not made.HasField("error")
-    return made.partitions
+    return int(made.partitions)
 
 
 async def produced(node: RunningNode, topic: str, size: int) -> errors.StreamlogError | None:
@@ -75,7 +75,7 @@ async def produced(node: RunningNode, topic: str, size: int) -> errors.Streamlog
 
 def test_what_counts_is_the_topics_then_this_nodes_then_all_nodes_then_the_files() -> None:
     async def main() -> None:
-        flags = {"broker.log.retention.hours": 5, "topic-defaults.segment.ms": "77"}
+        flags: dict[str, Any] = {"broker.log.retention.hours": 5, "topic-defaults.segment.ms": "77"}
         async with running_node(**flags) as node:
             await create(node, "t")
             steps: list[tuple[admin_pb2.ConfigResource, str, str, str]] = [
@@ -173,7 +173,7 @@ def test_what_cannot_change_at_run_time_and_wrong_values_are_refused(
 
 def test_a_nodes_settings_show_what_can_change_and_where_values_come_from() -> None:
     async def main() -> None:
-        async with running_node(**{"broker.num.partitions": 2}) as node:
+        async with running_node(broker__num__partitions=2) as node:
             assert await alter(node, ALL, "broker.num.partitions", "4") is None
             assert await alter(node, ALL, "min.insync.replicas", "2") is None
             seen = await entry(node, BROKER, "broker.num.partitions")
