@@ -137,12 +137,18 @@ def _put_bound(values: Mapping[str, str]) -> _PutBound | None:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @_resource_options
 def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
-    """Explain all settings, or those whose names contain a NAME: value, default, what it does."""
+    """Explain all settings, or those whose names contain a NAME: value, default, what it does.
+
+    A NAME that is a setting's whole name means that one alone.
+    """
     entries = _entries(state, **resource)
     for name in names:
         if not any(name in entry.name for entry in entries):
             raise _unknown(name, entries)
-    entries = [entry for entry in entries if not names or any(name in entry.name for name in names)]
+    if names:
+        entries = [
+            entry for entry in entries if any(_means(name, entry, entries) for name in names)
+        ]
     if state.json:
         emit(
             [
@@ -207,6 +213,12 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> dict[
         raise click.UsageError("--topic, --broker and --all-brokers exclude each other")
     named = {"topic": topic, "broker": broker, "broker_default": all_brokers or None}
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _means(name: str, entry: _Shown, entries: list[_Shown]) -> bool:
+    if any(name == other.name for other in entries):
+        return name == entry.name
+    return name in entry.name
 
 
 def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
