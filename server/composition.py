@@ -98,6 +98,8 @@ class Services:
     polls: LongPolls
     topic_metrics: TopicMetrics
     resources: ListenerResources
+    cluster_id: str
+    node_id: int
 
 
 def compose(
@@ -172,6 +174,8 @@ def compose(
         polls=polls,
         topic_metrics=topics,
         resources=resources,
+        cluster_id=backend.cluster_id,
+        node_id=settings.node.node_id,
     )
 
 

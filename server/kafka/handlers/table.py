@@ -1,0 +1,47 @@
+"""The table of APIs that a node serves: it joins the routes of all handlers.
+
+What is in the table is what ApiVersions advertises, so nothing is advertised that has no handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.server.composition import Services
+from streamlog.server.kafka.call import Handle, Route
+from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
+
+Routes = Mapping[ApiKey, Route]
+
+
+class Handler(Protocol):
+    """A class with the services that its APIs need."""
+
+    def routes(self) -> Mapping[ApiKey, Handle | Route]:
+        """A plain coroutine is a Route with nothing else."""
+        ...
+
+
+def handlers(services: Services) -> list[Handler]:
+    """One of each; a new handler is one more line."""
+    return []
+
+
+def join(handlers: list[Handler]) -> dict[ApiKey, Route]:
+    """The routes of all `handlers`, and of ApiVersions, which names them."""
+    joined: dict[ApiKey, Route] = {}
+    for handler in handlers:
+        for api, route in handler.routes().items():
+            assert api not in joined, f"two handlers for {api.name}"
+            joined[api] = route if isinstance(route, Route) else Route(route)
+    versions = ApiVersionsHandler((*joined, ApiKey.API_VERSIONS))
+    for api, handle in versions.routes().items():
+        joined[api] = Route(handle)
+    return joined
+
+
+def routes(services: Services) -> dict[ApiKey, Route]:
+    """Every API that the node serves."""
+    return join(handlers(services))
