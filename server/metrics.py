@@ -134,7 +134,7 @@ class ServerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counts(
             "streamlog_requests",
-            "Requests ended, by method and gRPC status.",
+            "Requests ended, by method and status; on Kafka listeners, by API and error.",
             ["method", "status"],
             registry,
         )
@@ -154,10 +154,23 @@ class ServerMetrics:
             "streamlog_requests_bound", "Bound on requests under way.", registry=registry
         )
         self.connections = Gauge(
-            "streamlog_connections", "Open connections to the gRPC port.", registry=registry
+            "streamlog_connections",
+            "Open connections of clients, by listener.",
+            ["listener"],
+            registry=registry,
         )
         self.connections_bound = Gauge(
-            "streamlog_connections_bound", "Bound on open connections.", registry=registry
+            "streamlog_connections_bound",
+            "Bound on open connections of each listener.",
+            registry=registry,
+        )
+        self.connections_ended = Counter(
+            "streamlog_connections_ended",
+            "Connections of Kafka's protocol that the node ended, by listener and reason: bound "
+            "(one too many), idle, not_kafka, refused (an API or version that is not served, bytes "
+            "that are no request, or an error of acks=0), bug.",
+            ["listener", "reason"],
+            registry=registry,
         )
         self.in_flight = Count()
         """Bytes of all connections; every request changes them twice."""
@@ -208,7 +221,7 @@ class ServerMetrics:
         )
         self.is_insecure = Gauge(
             "streamlog_insecure_listener",
-            "1 when the gRPC port listens beyond loopback without TLS.",
+            "1 when a port listens beyond loopback without TLS.",
             registry=registry,
         )
 

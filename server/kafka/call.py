@@ -40,7 +40,16 @@ class KafkaCall(NamedTuple):
         return self.context.deadline
 
 
-class CloseConnection(Exception):  # noqa: N818 - it orders an end and reports no failure
+class Encoded(NamedTuple):
+    """A response that its handler has encoded, without the header.
+
+    The same pieces may go to other connections as well.
+    """
+
+    pieces: Sequence[Buffer]
+
+
+class CloseConnection(Exception):
     """Raised by a handler or a Reply: the connection ends, without an answer to this request.
 
     Kafka's way to report an error of `acks=0`. `reason` goes into the log, for people.
@@ -77,7 +86,7 @@ class Reply(ABC):
 
 
 Handle: TypeAlias = Callable[[KafkaCall, Any], Awaitable[Any]]
-"""Returns a response, or a Reply where the route is pipelined; None: no answer.
+"""Returns a response, perhaps Encoded, or a Reply where the route is pipelined; None: no answer.
 
 Errors: StreamlogError, which becomes the API's answer with that error; CloseConnection.
 """

@@ -38,7 +38,7 @@ class ConnectionBudget:
         """Waits for room. Cancellation takes nothing."""
         if self.try_take(size_bytes):
             return
-        self._metrics.in_flight_waits.inc()
+        self.note_wait()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size_bytes, waiter)
         self._waiters.append(entry)
@@ -52,6 +52,14 @@ class ConnectionBudget:
                     self._waiters.remove(entry)
                 self._admit()
             raise
+
+    def charge(self, size_bytes: int) -> None:
+        """Takes room for what has been received already, even above the bound."""
+        self._add(size_bytes)
+
+    def note_wait(self) -> None:
+        """The connection is not read from until there is room."""
+        self._metrics.in_flight_waits.inc()
 
     def release(self, size_bytes: int) -> None:
         self._add(-size_bytes)

@@ -43,13 +43,21 @@ class ActiveRequests:
 
     def name(self, context: RequestContext) -> Named:
         """Log lines carry the request's trace id and client id, until `end`."""
-        self._clients.requested(context.client_id)
+        self.count_client(context)
         return current_trace_id.set(context.trace_id), current_client_id.set(context.client_id)
+
+    def count_client(self, context: RequestContext) -> None:
+        """Counts a request of the client; `name` does it, too."""
+        self._clients.requested(context.client_id)
+
+    def unname(self, named: Named) -> None:
+        """Ends what `name` began, in the same task, for a request that goes on in another one."""
+        current_trace_id.reset(named[0])
+        current_client_id.reset(named[1])
 
     def end(self, method: str, status: str, named: Named | None) -> None:
         """`named`: what `name` returned; None if the request ended before it."""
         self._count -= 1
         self._metrics.requests.labels(method, status).inc()
         if named is not None:
-            current_trace_id.reset(named[0])
-            current_client_id.reset(named[1])
+            self.unname(named)

@@ -15,8 +15,9 @@ class LimitsConfig:
 
     connections_max: int = setting(
         2000,
-        "TCP connections to the gRPC port, and as many to the HTTP port, where scrapers and probes "
-        "keep theirs; the next one is closed at once. A connection costs about 30 KiB of memory.",
+        "TCP connections to the gRPC port, as many to each Kafka listener, and as many to the HTTP "
+        "port, where scrapers and probes keep theirs; the next one is closed at once. A connection "
+        "costs about 30 KiB of memory.",
         minimum=1,
         maximum=100_000,
     )
@@ -48,6 +49,21 @@ class LimitsConfig:
         "A topic's max.message.bytes is at most this less 1 KiB.",
         minimum=64 * 1024,
         maximum=1024 * MIB,
+    )
+    kafka_request_bytes_max: int = setting(
+        100 * MIB,
+        "Size of one request of Kafka's protocol, Kafka's socket.request.max.bytes; a connection "
+        "that sends a larger one is closed.",
+        minimum=64 * 1024,
+        maximum=1024 * MIB,
+    )
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "How long a connection of Kafka's protocol stays open without a whole request and without "
+        "reading what it was answered, Kafka's connections.max.idle.ms. A client that waits for an "
+        "answer is not idle.",
+        minimum=1000,
+        maximum=86_400_000,
     )
     fetch_bytes_max: int = setting(
         16 * MIB,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from streamlog.kafka.messages.api_versions_request import ApiVersionsRequest
 from streamlog.kafka.messages.api_versions_response import ApiVersion, ApiVersionsResponse
-from streamlog.kafka.protocol.apis import ADVERTISED, ApiKey
-from streamlog.kafka.protocol.errors import INVALID_REQUEST, UNSUPPORTED_VERSION
+from streamlog.kafka.protocol.apis import APIS, ApiKey
+from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.server.kafka.call import Handle, KafkaCall
 
 NAMED_FROM = 3
@@ -29,7 +29,7 @@ class ApiVersionsHandler:
         self, call: KafkaCall, request: ApiVersionsRequest
     ) -> ApiVersionsResponse:
         if call.version >= NAMED_FROM and not _names_software(request):
-            return ApiVersionsResponse(error_code=INVALID_REQUEST)
+            return ApiVersionsResponse(error_code=KafkaError.INVALID_REQUEST)
         # There are no features to finalize. The epoch is known all the same: clients take -1 as a
         # node that cannot say, and ask on.
         return ApiVersionsResponse(api_keys=self._ranges, finalized_features_epoch=0)
@@ -41,13 +41,13 @@ def unsupported_version() -> ApiVersionsResponse:
     The client asks again with the highest version of the only range in it.
     """
     return ApiVersionsResponse(
-        error_code=UNSUPPORTED_VERSION, api_keys=[_range(ApiKey.API_VERSIONS)]
+        error_code=KafkaError.UNSUPPORTED_VERSION, api_keys=[_range(ApiKey.API_VERSIONS)]
     )
 
 
 def _range(api: ApiKey) -> ApiVersion:
-    first, last = ADVERTISED[api]
-    return ApiVersion(api_key=api, min_version=first, max_version=last)
+    served = APIS[api]
+    return ApiVersion(api_key=api, min_version=served.advertised_first, max_version=served.last)
 
 
 def _names_software(request: ApiVersionsRequest) -> bool:

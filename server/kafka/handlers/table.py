@@ -42,6 +42,14 @@ def join(handlers: list[Handler]) -> dict[ApiKey, Route]:
     return joined
 
 
-def routes(services: Services) -> dict[ApiKey, Route]:
-    """Every API that the node serves."""
-    return join(handlers(services))
+class NodeRoutes:
+    """The routes of a node, made once for all its Kafka listeners: handlers may have state."""
+
+    def __init__(self) -> None:
+        self._made: Routes | None = None
+
+    def of(self, services: Services) -> Routes:
+        """Every API that the node serves."""
+        if self._made is None:
+            self._made = join(handlers(services))
+        return self._made

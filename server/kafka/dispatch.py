@@ -1,0 +1,300 @@
+"""From a frame to its answer: header, decoding, the API's handler, encoding; errors on the way.
+
+    frame → read → Request → answer            → pieces of the answer
+                           → begin … finish    the same in two steps, for pipelined APIs
+
+Every request counts among the node's requests under way, and its log lines carry a trace id: the
+connection's, with the correlation id that the client's own log shows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from streamlog.errors import StreamlogError
+from streamlog.kafka.protocol.apis import Api, ApiKey, request_codec, response_codec
+from streamlog.kafka.protocol.errors import code_of
+from streamlog.kafka.protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_response_header,
+)
+from streamlog.kafka.protocol.primitives import Malformed
+from streamlog.runtime.buffers import Buffer
+from streamlog.server.context import ANONYMOUS, RequestContext
+from streamlog.server.kafka.call import CloseConnection, Encoded, KafkaCall, Message, Reply, Route
+from streamlog.server.kafka.error_answers import error_response
+from streamlog.server.kafka.handlers.api_versions import unsupported_version
+from streamlog.server.limits.requests import ActiveRequests
+from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
+
+log = logging.getLogger(__name__)
+
+OK = "OK"
+
+
+class Peer(NamedTuple):
+    """One connection, as its requests' contexts name it."""
+
+    address: str
+    trace_id: str
+    """The beginning of its requests' trace ids."""
+    listener: str
+    advertised: tuple[str, int]
+
+
+class Request(NamedTuple):
+    """A decoded request. `route` None: ApiVersions in a version to come, whose body is unread."""
+
+    header: RequestHeader
+    call: KafkaCall
+    message: Message
+    route: Route | None
+
+    @property
+    def is_pipelined(self) -> bool:
+        return self.route is not None and self.route.is_pipelined
+
+
+class Begun:
+    """A pipelined request that has its place: what its answer will be made of."""
+
+    __slots__ = ("outcome", "request")
+
+    def __init__(self, request: Request, outcome: Reply | Message | StreamlogError) -> None:
+        self.request = request
+        self.outcome = outcome
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.request.call.frame_bytes
+
+    def is_ready(self) -> bool:
+        """`Dispatcher.finish` would not wait."""
+        return not isinstance(self.outcome, Reply) or self.outcome.is_ready()
+
+
+class Bug(Exception):
+    """A handler failed by a bug, which is in the log: its connection has to end."""
+
+
+class Dispatcher:
+    """Serves the APIs of `routes`; one for all connections of a listener."""
+
+    def __init__(self, routes: Mapping[ApiKey, Route], requests: ActiveRequests) -> None:
+        self._routes = routes
+        self._requests = requests
+        self._pipelined = frozenset(int(api) for api, route in routes.items() if route.is_pipelined)
+
+    @property
+    def apis(self) -> frozenset[int]:
+        """Numbers of the APIs that are served."""
+        return frozenset(int(api) for api in self._routes)
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        """Whether the frame's API is; its header has not been read yet."""
+        return (frame[0] << 8 | frame[1]) in self._pipelined
+
+    def read(self, frame: memoryview, peer: Peer) -> Request:
+        """Errors: CloseConnection for what is no request of an API and version that is served."""
+        try:
+            header = decode_request_header(frame)
+            api, version = header.api, header.version
+            route = self._routes.get(api.key)
+            call = KafkaCall(
+                _context(header, peer),
+                api.key,
+                version,
+                header.correlation_id,
+                peer.listener,
+                peer.advertised,
+                len(frame),
+            )
+            if version > api.last:
+                return Request(header, call, None, None)
+            if route is None:
+                raise CloseConnection(f"the API {api.name} is not served here")
+            message, end = request_codec(api.key).decode(frame, header.body_at, version)
+        except Malformed as error:
+            raise CloseConnection(error.message) from error
+        if end != len(frame):
+            raise CloseConnection(f"{len(frame) - end} bytes follow the {api.name} request")
+        return Request(header, call, message, route)
+
+    async def answer(self, request: Request) -> list[Buffer]:
+        """Serves the request; the pieces of its answer, none where it has no answer.
+
+        Errors: CloseConnection, Bug.
+        """
+        if request.route is None:
+            return _encoded(request.header.api, 0, request.call, unsupported_version())
+        requests, status, named = self._requests, "CANCELLED", None
+        requests.begin()
+        try:
+            requests.check_bound()
+            named = requests.name(request.call.context)
+            response = await request.route.handle(request.call, request.message)
+            if isinstance(response, Reply):
+                response = await response.response()
+            pieces = _answer(request, response)
+            status = OK
+            return pieces
+        except StreamlogError as error:
+            status = code_of(error).name
+            return _failed(request, error)
+        except CloseConnection:
+            status = "CLOSED"
+            raise
+        except Exception as error:
+            status = "BUG"
+            raise _bug(request) from error
+        finally:
+            requests.end(_method(request), status, named)
+
+    async def begin(self, requests: Sequence[Request]) -> list[Begun]:
+        """Gives pipelined requests of one API their places, in order; `finish` each, or `abandon`.
+
+        Errors: CloseConnection, Bug; then none of them is under way.
+        """
+        active, admitted, begun = self._requests, [], []
+        for request in requests:
+            active.begin()
+            outcome: Message = None
+            try:
+                active.check_bound()
+                admitted.append(request)
+            except StreamlogError as error:
+                outcome = error
+            begun.append(Begun(request, outcome))
+        try:
+            outcomes = iter(await self._begun(admitted))
+        except BaseException as error:
+            for request in requests:
+                active.end(_method(request), _status_of(error), None)
+            raise
+        for one in begun:
+            if one.outcome is None:
+                one.outcome = next(outcomes)
+        return begun
+
+    async def _begun(self, admitted: Sequence[Request]) -> Sequence[Reply | Message]:
+        """The outcome of each request, in order. Errors: CloseConnection, Bug."""
+        if not admitted:
+            return ()
+        first = admitted[0]
+        route = first.route
+        assert route is not None
+        named = self._requests.name(first.call.context)
+        for request in admitted[1:]:
+            self._requests.count_client(request.call.context)
+        try:
+            if len(admitted) == 1 or route.handle_many is None:
+                return await _one_by_one(route, admitted)
+            outcomes = await route.handle_many([(one.call, one.message) for one in admitted])
+            if len(outcomes) != len(admitted):
+                raise RuntimeError(f"{len(outcomes)} outcomes of {len(admitted)} requests")
+            return outcomes
+        except StreamlogError as error:
+            return [error] * len(admitted)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            raise _bug(first) from error
+        finally:
+            self._requests.unname(named)
+
+    async def finish(self, begun: Begun) -> list[Buffer]:
+        """The pieces of the answer, once it is ready. Errors: CloseConnection, Bug."""
+        request, status = begun.request, "CANCELLED"
+        try:
+            outcome = begun.outcome
+            if isinstance(outcome, Reply):
+                outcome = await outcome.response()
+            if isinstance(outcome, StreamlogError):
+                raise outcome
+            pieces = _answer(request, outcome)
+            status = OK
+            return pieces
+        except StreamlogError as error:
+            status = code_of(error).name
+            return _failed(request, error)
+        except CloseConnection:
+            status = "CLOSED"
+            raise
+        except Exception as error:
+            status = "BUG"
+            raise _bug(request) from error
+        finally:
+            self._requests.end(_method(request), status, None)
+
+    def abandon(self, begun: Begun) -> None:
+        """The client has left before the answer."""
+        if isinstance(begun.outcome, Reply):
+            begun.outcome.abandon()
+        self._requests.end(_method(begun.request), "CANCELLED", None)
+
+
+async def _one_by_one(route: Route, requests: Sequence[Request]) -> list[Reply | Message]:
+    outcomes: list[Reply | Message] = []
+    try:
+        for request in requests:
+            try:
+                outcomes.append(await route.handle(request.call, request.message))
+            except StreamlogError as error:
+                outcomes.append(error)
+    except BaseException:
+        for outcome in outcomes:
+            if isinstance(outcome, Reply):
+                outcome.abandon()
+        raise
+    return outcomes
+
+
+def _context(header: RequestHeader, peer: Peer) -> RequestContext:
+    # Kafka bounds it by 32 KiB. It is a label of metrics and log lines, so its beginning is enough.
+    client_id = (header.client_id or "")[:CLIENT_ID_BYTES_MAX]
+    return RequestContext(
+        ANONYMOUS, client_id, f"{peer.trace_id}-{header.correlation_id}", None, peer.address
+    )
+
+
+def _answer(request: Request, response: Message | None) -> list[Buffer]:
+    if response is None:
+        return []
+    return _encoded(request.header.api, request.header.version, request.call, response)
+
+
+def _encoded(api: Api, version: int, call: KafkaCall, response: Message) -> list[Buffer]:
+    is_encoded = isinstance(response, Encoded)
+    pieces = response.pieces if is_encoded else response_codec(api.key).encode(response, version)
+    size = sum(map(len, pieces))
+    return [encode_response_header(api, version, call.correlation_id, size), *pieces]
+
+
+def _failed(request: Request, error: StreamlogError) -> list[Buffer]:
+    """The API's own answer with the error. Errors: CloseConnection, where it has no answer."""
+    assert request.route is not None
+    log.debug("request refused", extra={"method": _method(request), "error": error.message})
+    respond = request.route.error_response or error_response
+    return _answer(request, respond(request.call, request.message, error))
+
+
+def _bug(request: Request) -> Bug:
+    method = _method(request)
+    log.exception(
+        "request failed by a bug",
+        extra={"method": method, "trace_id": request.call.context.trace_id},
+    )
+    return Bug(f"{method} failed by a bug")
+
+
+def _method(request: Request) -> str:
+    return f"kafka.{request.header.api.name}"
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, CloseConnection):
+        return "CLOSED"
+    return "BUG" if isinstance(error, Bug) else "CANCELLED"

@@ -1,0 +1,100 @@
+"""Before a node serves nothing is answered; when it stops, what is under way is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.kafka.protocol.apis import ApiKey
+from tests.engine.harness import until
+from tests.server.kafka.transport.scenes import Scene, fetch, list_offsets, produce
+from tests.support.kafka_wire import VERSIONS_REQUEST, wire
+
+
+def test_a_connection_waits_until_the_node_serves() -> None:
+    async def main() -> None:
+        async with wire(is_serving=False) as served:
+            client = await served.client()
+            client.send(VERSIONS_REQUEST)
+            await until(lambda: served.connections.count == 1)
+            served.serve()
+            correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 3)
+            assert (correlation_id, response.error_code) == (5, 0)
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_waited_long_for_the_node_is_closed_without_an_answer() -> None:
+    async def main() -> None:
+        async with wire(is_serving=False, held_s=0.1) as served:
+            client = await served.client()
+            client.send(VERSIONS_REQUEST)
+            assert await client.rest() == b""
+            served.serve()
+            other = await served.client()
+            assert await other.is_served()
+
+    asyncio.run(main())
+
+
+def test_a_stop_answers_what_was_begun_and_drops_what_was_not() -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client, idle = await served.client(), await served.client()
+            assert await idle.is_served()
+            client.send(produce(1) + produce(2) + list_offsets(3))
+            await until(lambda: len(scene.begun) == 2)
+            stop = asyncio.create_task(served.connections.stop(30))
+            assert await idle.rest() == b""
+            for reply in scene.begun:
+                reply.let_go()
+            assert (await client.answer(ApiKey.PRODUCE, 9))[0] == 1
+            assert (await client.answer(ApiKey.PRODUCE, 9))[0] == 2
+            assert await client.rest() == b""
+            await stop
+            assert not scene.listed
+
+    asyncio.run(main())
+
+
+def test_a_fetch_that_ends_within_the_grace_is_answered() -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(fetch(1) + fetch(2))
+            await until(lambda: scene.fetches == [1])
+            stop = asyncio.create_task(served.connections.stop(30))
+            await asyncio.sleep(0)
+            scene.fetched.set()
+            assert (await client.answer(ApiKey.FETCH, 12))[0] == 1
+            assert await client.rest() == b""
+            await stop
+            assert scene.fetches == [1]
+
+    asyncio.run(main())
+
+
+def test_what_is_under_way_after_the_grace_is_cut_off() -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client, silent = await served.client(), await served.client()
+            client.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
+            await served.connections.stop(0.05)
+            assert await client.rest() == b""
+            assert await silent.rest() == b""
+            assert scene.cancelled == [1]
+
+    asyncio.run(main())
+
+
+def test_a_node_that_stops_takes_no_more_connections() -> None:
+    async def main() -> None:
+        async with wire() as served:
+            await served.connections.stop(0.05)
+            client = await served.client()
+            assert await client.rest() == b""
+
+    asyncio.run(main())
