@@ -64,9 +64,12 @@ def probe(address: str, option: str = "--listen") -> None:
         raise cannot_listen(address, error.strerror or str(error), option) from error
 
 
+_PURPOSES = {"--http-listen": "HTTP", "--kafka-listen": "Kafka's protocol"}
+
+
 def cannot_listen(address: str, reason: str, option: str) -> Unavailable:
     """The error of an address that cannot be listened on; `option` is the flag that sets it."""
-    purpose = "HTTP" if option == "--http-listen" else "gRPC"
+    purpose = _PURPOSES.get(option, "gRPC")
     return Unavailable(
         f"cannot listen on {address} for {purpose} ({reason}): the port is in use, or the address "
         f"is not this machine's; choose another with {option}",

@@ -59,6 +59,12 @@ class Banner:
     def _durability(self) -> str:
         return durability(self.wal, self.store, self.meta)
 
+    def _kafka(self) -> list[str]:
+        """The listeners of Kafka's protocol, for people."""
+        found = [one for one in self.listeners if one.protocol.startswith("kafka")]
+        is_plain = len(found) == 1 and found[0].name == "kafka"
+        return [one.address if is_plain else f"{one.address} ({one.name})" for one in found]
+
     def as_json(self) -> str:
         return json.dumps({**asdict(self), "lost_disk": self._durability()})
 
@@ -70,13 +76,14 @@ class Banner:
             f"streamlog {self.version} ({self.mode}), node {self.node_id}, "
             f"cluster {self.cluster_id}, process {self.pid}",
             f"  gRPC   {self.grpc}",
+            *(f"  Kafka  {text}" for text in self._kafka()),
             f"  HTTP   http://{self.http}/metrics, /livez, /readyz",
             f"  store  {self.store}",
             f"  meta   {self.meta}",
             f"  wal    {self.wal}{where}: {self._durability()}",
         ]
         lines += [
-            f"  {endpoint.protocol} is advertised as {endpoint.advertised}"
+            f"  {endpoint.name} is advertised as {endpoint.advertised}"
             for endpoint in self.listeners
             if endpoint.advertised != endpoint.address
         ]

@@ -108,7 +108,8 @@ class NodeServer:
 
     def _before_scrape(self) -> None:
         self.metrics.rss_bytes.set(resident_bytes())
-        self.metrics.connections.set(self._listeners.connections())
+        for name, connections in self._listeners.connections_by_name().items():
+            self.metrics.connections.labels(name).set(connections)
         topics, partitions = self.services.admin.count()
         self.metrics.topics.set(topics)
         self.services.topic_metrics.forget_deleted()

@@ -8,29 +8,63 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from streamlog.errors import Invalid, StreamlogError, Unavailable
 from streamlog.server.addresses import is_loopback, probe, split_address
+from streamlog.server.listeners.kafka_addresses import kafka_addresses
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 
-PATHS = {"listen": "node.listen", "http_listen": "node.http_listen"}
 ADVERTISED = ("advertised", "http_advertised")
+
+
+class _Place(NamedTuple):
+    """An address of the settings, and the flag that sets it."""
+
+    path: str
+    option: str
+    protocol: str
+    address: str
+
+    def split(self) -> tuple[str, int]:
+        """Errors: Invalid, which names the setting."""
+        try:
+            return split_address(self.address)
+        except Invalid as error:
+            raise Invalid(f"{self.path}: {error.message}") from error
+
+
+def _places(node: NodeConfig) -> list[_Place]:
+    """Every address that the node is to listen on. Errors: Invalid."""
+    return [
+        _Place("node.listen", "--listen", "gRPC", node.listen),
+        _Place("node.http_listen", "--http-listen", "HTTP", node.http_listen),
+        *(
+            _Place("node.kafka_listen", "--kafka-listen", "Kafka's protocol", address.listen)
+            for address in kafka_addresses(node)
+        ),
+    ]
 
 
 def check_listeners(node: NodeConfig) -> bool:
     """Whether an address reaches beyond this machine, which `insecure` allows.
 
-    Errors: Invalid (an address, both the same, or one that is not allowed).
+    Errors: Invalid (an address, two the same, or one that is not allowed).
     """
     _check_advertised(node)
-    grpc_place, http_place = (_split(node, field) for field in PATHS)
-    if grpc_place == http_place and grpc_place[1] != 0:
-        raise Invalid(
-            f"gRPC and HTTP cannot both listen on {node.listen}; choose another with --http-listen"
-        )
-    places = ((node.listen, grpc_place[0]), (node.http_listen, http_place[0]))
-    open_places = [address for address, host in places if not is_loopback(host)]
+    taken: dict[tuple[str, int], _Place] = {}
+    open_places: list[str] = []
+    for place in _places(node):
+        host, port = place.split()
+        other = taken.setdefault((host, port), place)
+        if other is not place and port != 0:
+            raise Invalid(
+                f"{other.protocol} and {place.protocol} cannot both listen on {place.address}; "
+                f"choose another with {place.option}"
+            )
+        if not is_loopback(host):
+            open_places.append(place.address)
     if open_places and not node.insecure:
         raise Invalid(
             f"listening on {' and '.join(open_places)} reaches beyond this machine, and the "
@@ -49,21 +83,21 @@ def with_usable_listeners(settings: Settings, mode: str) -> tuple[Settings, str]
     node = settings.node
     check_listeners(node)
     in_use: list[str] = []
-    chosen = {field: str(getattr(node, field)) for field in PATHS}
-    for field, path in PATHS.items():
-        address = chosen[field]
+    chosen: dict[str, Any] = {}
+    for place in _places(node):
         try:
-            probe(address, f"--{field.replace('_', '-')}")
+            probe(place.address, place.option)
         except StreamlogError as error:
-            if mode != "dev" or path in settings.sources or not _is_taken(error):
+            if mode != "dev" or place.path in settings.sources or not _is_taken(error):
                 raise
-            in_use.append(address)
-            chosen[field] = f"{address.rpartition(':')[0]}:0"
+            in_use.append(place.address)
+            # Of several Kafka listeners none has a default, so that this one is alone.
+            field = place.path.removeprefix("node.")
+            chosen[field] = f"{place.address.rpartition(':')[0]}:0"
     if not in_use:
         return settings, ""
     note = f"{' and '.join(in_use)} in use, perhaps by another node; free ports were taken"
-    node = replace(node, listen=chosen["listen"], http_listen=chosen["http_listen"])
-    return replace(settings, node=node), note
+    return replace(settings, node=replace(node, **chosen)), note
 
 
 def _check_advertised(node: NodeConfig) -> None:
@@ -81,13 +115,6 @@ def _check_advertised(node: NodeConfig) -> None:
                 f"node.{field}: clients cannot connect to {address}; give the host and the port "
                 "that they reach the node at"
             )
-
-
-def _split(node: NodeConfig, field: str) -> tuple[str, int]:
-    try:
-        return split_address(getattr(node, field))
-    except Invalid as error:
-        raise Invalid(f"{PATHS[field]}: {error.message}") from error
 
 
 def _is_taken(error: StreamlogError) -> bool:

@@ -18,9 +18,13 @@ from enum import IntEnum
 
 from streamlog.server.addresses import Endpoint
 from streamlog.server.composition import Services
+from streamlog.server.kafka.handlers.table import NodeRoutes
 from streamlog.server.listeners.checks import check_listeners
 from streamlog.server.listeners.grpc_listener import GrpcListener
+from streamlog.server.listeners.http import NAME as HTTP
 from streamlog.server.listeners.http import HttpListener
+from streamlog.server.listeners.kafka_addresses import kafka_addresses
+from streamlog.server.listeners.kafka_listener import KafkaListener
 from streamlog.server.listeners.listener import Listener, NodeView
 from streamlog.settings import Settings
 
@@ -57,6 +61,14 @@ class Listeners:
 
     def connections(self) -> int:
         return sum(listener.connections() for listener in self._listeners)
+
+    def connections_by_name(self) -> dict[str, int]:
+        """Open connections of clients, by listener; pages have no clients."""
+        return {
+            listener.endpoint.name: listener.connections()
+            for listener in self._listeners
+            if listener.endpoint.name != HTTP
+        }
 
     async def bind(self) -> None:
         """Takes all addresses. Errors: Invalid, Unavailable (port in use); then none is taken."""
@@ -127,6 +139,9 @@ def node_listeners(settings: Settings, reason: Callable[[], str] = lambda: "star
     Errors: Invalid (an address that is not allowed).
     """
     is_insecure = check_listeners(settings.node)
+    routes = NodeRoutes()
+    kafka = [KafkaListener(settings, address, routes) for address in kafka_addresses(settings.node)]
     return Listeners(
-        [HttpListener(settings, reason), GrpcListener(settings, reason)], is_insecure=is_insecure
+        [HttpListener(settings, reason), GrpcListener(settings, reason), *kafka],
+        is_insecure=is_insecure,
     )

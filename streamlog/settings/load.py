@@ -19,7 +19,7 @@ from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
-from streamlog.settings.node import NodeConfig
+from streamlog.settings.node import KAFKA_ANY, KAFKA_DEV, NodeConfig
 from streamlog.settings.schema import TABLES, Knob, build, earlier_paths, knobs, variables
 from streamlog.settings.values import parse, written
 
@@ -65,10 +65,14 @@ class Settings:
 
     def for_mode(self, mode: str) -> Settings:
         """The same with the mode's own defaults filled in (`dev` or `serve`)."""
-        if self.broker.auto_create_topics_enable is not None:
-            return self
-        broker = replace(self.broker, auto_create_topics_enable=mode == "dev")
-        return replace(self, broker=broker)
+        broker, node, is_dev = self.broker, self.node, mode == "dev"
+        if broker.auto_create_topics_enable is None:
+            broker = replace(broker, auto_create_topics_enable=is_dev)
+        if node.kafka_listen is None and is_dev:
+            # Who takes any port for gRPC, as tests do, takes any for Kafka's protocol, too.
+            is_any = node.listen.endswith(":0")
+            node = replace(node, kafka_listen=KAFKA_ANY if is_any else KAFKA_DEV)
+        return replace(self, broker=broker, node=node)
 
     def show(self) -> list[ShownSetting]:
         """Every setting, its value, and where it comes from."""

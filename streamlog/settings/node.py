@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from streamlog.runtime.config import setting
 from streamlog.runtime.logs import FORMATS, LEVELS
 
+NONE = "none"
+"""An address that is not listened on, although there is a default."""
+KAFKA_DEV = "127.0.0.1:9092"
+"""Where `dev` listens for Kafka's protocol unless it is told otherwise."""
+KAFKA_ANY = "127.0.0.1:0"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
@@ -52,6 +58,18 @@ class NodeConfig:
     )
     http_advertised: str | None = setting(
         None, "HTTP address that clients are told, as `advertised` for gRPC."
+    )
+    kafka_listen: str | None = setting(
+        None,
+        "Addresses for Kafka's own clients, HOST:PORT, or several as NAME=HOST:PORT with commas "
+        "between them; port 0 takes a free one, none listens on none. "
+        f"Default: {KAFKA_DEV} in `dev`, none in `serve`.",
+    )
+    kafka_advertised: str | None = setting(
+        None,
+        "Addresses that Kafka's clients are told to connect to, HOST:PORT or, where listeners have "
+        "names, NAME=HOST:PORT with commas between them. Clients use no other address, so it has "
+        "to be one that they reach. Default: the address that the node listens on.",
     )
     insecure: bool = setting(
         False,

@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -106,6 +106,7 @@ class Wire:
     dispatcher: Dispatcher
     resources: ListenerResources
     registry: CollectorRegistry
+    clients: list[WireClient] = field(default_factory=list)
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
@@ -118,7 +119,9 @@ class Wire:
         self.connections.serve(self.dispatcher, self.resources)
 
     async def client(self) -> WireClient:
-        return await connect(self.port)
+        client = await connect(self.port)
+        self.clients.append(client)
+        return client
 
 
 @asynccontextmanager
@@ -155,6 +158,9 @@ async def wire(
     finally:
         server.close()
         await connections.stop(0.2)
+        for client in made.clients:
+            client.writer.transport.abort()  # What a test has not read is of no use any more.
+            await client.close()
     assert connections.count == 0
     assert connections.memory.unfilled_bytes == 0
     assert requests.count == 0

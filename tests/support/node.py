@@ -52,7 +52,12 @@ class NodeProcess:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Not the default port, for which nodes of other tests may ask at the same time.
+            env={
+                "STREAMLOG_NODE__KAFKA_LISTEN": "127.0.0.1:0",
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+            },
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

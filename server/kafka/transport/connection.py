@@ -26,7 +26,7 @@ from typing import Any, Protocol, cast
 
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.kafka.call import CloseConnection
-from streamlog.server.kafka.dispatch import Begun, Bug, Dispatcher, Peer
+from streamlog.server.kafka.dispatch import Begun, Bug, Dispatcher, Peer, Request
 from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory, looks_like
 from streamlog.server.kafka.transport.send import Sender
 from streamlog.server.kafka.transport.signal import Signal
@@ -314,7 +314,8 @@ class Connection(FrameReceiver):
     async def _begin_some(self, dispatcher: Dispatcher) -> int:
         """Gives the pipelined requests that lie ready their places; their number."""
         assert self._peer is not None
-        frames, requests, size_bytes = self._frames, [], 0
+        frames, size_bytes = self._frames, 0
+        requests: list[Request] = []
         # All are of one API: produce is the only one that is pipelined.
         while frames and len(requests) < TOGETHER_MAX and size_bytes < TOGETHER_BYTES_MAX:
             if requests and not dispatcher.is_pipelined(frames[0]):

@@ -21,6 +21,13 @@ def settings_pairs(
     return pairs(ctx, param, values)
 
 
+def joined_option(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> str | None:
+    """A setting that is a list, from a flag that may be repeated."""
+    return ",".join(values) or None
+
+
 config_option = click.option(
     "--config",
     "file",
@@ -96,6 +103,24 @@ def settings_options(function: Function) -> Function:
             metavar="HOST:PORT",
             callback=listen_option,
             help="Address of /metrics, /livez and /readyz. [default: 127.0.0.1:9645]",
+        ),
+        click.option(
+            "--kafka-listen",
+            metavar="[NAME=]HOST:PORT",
+            multiple=True,
+            callback=joined_option,
+            help="Address for Kafka's own clients; repeat it, with names, for several. Port 0 "
+            "takes a free one, none listens on none. [default: 127.0.0.1:9092 in dev, none in "
+            "serve]",
+        ),
+        click.option(
+            "--kafka-advertise",
+            "kafka_advertised",
+            metavar="[NAME=]HOST:PORT",
+            multiple=True,
+            callback=joined_option,
+            help="Address that Kafka's clients are told to connect to. [default: the address that "
+            "the node listens on]",
         ),
         click.option(
             "--wal",

@@ -37,7 +37,7 @@ def test_metrics_show_bounds_and_their_use() -> None:
             status, text = await get(node.service.http_address, "/metrics")
             assert status == 200
             for line in (
-                "streamlog_connections 1.0",
+                'streamlog_connections{listener="grpc"} 1.0',
                 "streamlog_connections_bound 2000.0",
                 "streamlog_topics 1.0",
                 "streamlog_partitions 2.0",

@@ -19,7 +19,7 @@ from streamlog.kafka.messages.produce_request import (
     ProduceRequest,
     TopicProduceData,
 )
-from streamlog.kafka.messages.produce_response import ProduceResponse
+from streamlog.kafka.messages.produce_response import ProduceResponse, TopicProduceResponse
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route
 from tests.support.kafka_wire import request_bytes
@@ -44,7 +44,8 @@ def list_offsets(correlation_id: int) -> bytes:
 class HeldReply(Reply):
     """A produce request's answer; `error` stands in its place."""
 
-    def __init__(self, call: KafkaCall, request: ProduceRequest) -> None:
+    def __init__(self, call: KafkaCall, request: ProduceRequest, padding_bytes: int) -> None:
+        self._padding_bytes = padding_bytes
         self.correlation_id = call.correlation_id
         self.acks = request.acks
         self.done = asyncio.Event()
@@ -55,7 +56,10 @@ class HeldReply(Reply):
         await self.done.wait()
         if self.error is not None:
             raise self.error
-        return ProduceResponse() if self.acks else None
+        if not self.acks:
+            return None
+        padding = [TopicProduceResponse(name="x" * self._padding_bytes)]
+        return ProduceResponse(responses=padding if self._padding_bytes else [])
 
     def is_ready(self) -> bool:
         return self.done.is_set()
@@ -71,7 +75,11 @@ class HeldReply(Reply):
 class Scene:
     """Routes of produce, fetch and list offsets, and what was begun through them, in order."""
 
-    def __init__(self, *, is_held: bool = True, records: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, *, is_held: bool = True, records: Sequence[bytes] = (), padding_bytes: int = 0
+    ) -> None:
+        """`padding_bytes`: how much larger than needed answers to produce are."""
+        self._padding_bytes = padding_bytes
         self.begun: list[HeldReply] = []
         self.groups: list[list[int]] = []
         """Correlation ids of produce requests, by call."""
@@ -92,7 +100,7 @@ class Scene:
         }
 
     def _begin(self, call: KafkaCall, request: ProduceRequest) -> HeldReply:
-        reply = HeldReply(call, request)
+        reply = HeldReply(call, request, self._padding_bytes)
         self.begun.append(reply)
         if not self._is_held:
             reply.let_go()
