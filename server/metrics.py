@@ -193,6 +193,29 @@ class ServerMetrics:
         self.long_polls = Gauge(
             "streamlog_long_polls", "Fetches that wait for new records.", registry=registry
         )
+        self.fetch_sessions = Gauge(
+            "streamlog_fetch_sessions",
+            "Fetch sessions of Kafka consumers that are kept between their fetches.",
+            registry=registry,
+        )
+        self.fetch_sessions_bound = Gauge(
+            "streamlog_fetch_sessions_bound", "Bound on fetch sessions.", registry=registry
+        )
+        self.fetch_session_partitions = Gauge(
+            "streamlog_fetch_session_partitions",
+            "Partitions in all fetch sessions together.",
+            registry=registry,
+        )
+        self.fetch_session_partitions_bound = Gauge(
+            "streamlog_fetch_session_partitions_bound",
+            "Bound on partitions in all fetch sessions together.",
+            registry=registry,
+        )
+        self.fetch_session_evictions = Counter(
+            "streamlog_fetch_session_evictions",
+            "Fetch sessions that ended because another one needed the place.",
+            registry=registry,
+        )
         self.read_stream_bytes = Gauge(
             "streamlog_read_stream_bytes",
             "Bytes that ReadStream calls have read and not yet handed to their connection.",

@@ -78,6 +78,21 @@ class LimitsConfig:
         minimum=0,
         maximum=86_400_000,
     )
+    fetch_sessions_max: int = setting(
+        1000,
+        "Fetch sessions of Kafka consumers; each consumer has one on each node that it reads from. "
+        "When all places are taken, a new one takes that of a session unused for two minutes, or "
+        "of a smaller one; a consumer without a session names all its partitions in each fetch.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    fetch_session_partitions_max: int = setting(
+        250_000,
+        "Partitions in all fetch sessions together; a session that would pass it is not kept. "
+        "Memory: about 600 bytes each.",
+        minimum=0,
+        maximum=100_000_000,
+    )
     produce_timeout_ms: int = setting(
         30_000,
         "How long produce and append wait for room, and DeleteRecords for its deletions, when the "

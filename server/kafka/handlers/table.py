@@ -12,6 +12,10 @@ from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, Route
 from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
+from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
+from streamlog.server.kafka.handlers.fetch import FetchHandler
+from streamlog.server.kafka.handlers.leader_epochs import LeaderEpochHandler
+from streamlog.server.kafka.handlers.list_offsets import ListOffsetsHandler
 
 Routes = Mapping[ApiKey, Route]
 
@@ -26,7 +30,12 @@ class Handler(Protocol):
 
 def handlers(services: Services) -> list[Handler]:
     """One of each; a new handler is one more line."""
-    return []
+    return [
+        FetchHandler(services),
+        ListOffsetsHandler(services),
+        LeaderEpochHandler(services),
+        DeleteRecordsHandler(services),
+    ]
 
 
 def join(handlers: list[Handler]) -> dict[ApiKey, Route]:
