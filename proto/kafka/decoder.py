@@ -6,33 +6,19 @@ the variable field behind a run, or the count of tags, joins the run as its last
 
 from __future__ import annotations
 
-from definitions import FIXED, Field, Message, Structure
-from source import Source, default_of
+from definitions import FIXED, Field, Structure
+from source import Body, default_of
 
-OBJECT_BYTES_LEAST = 1
+Run = list[tuple[str, str, int]]
+"""Fields of a fixed width side by side: letter of `struct`, where the value goes, bytes."""
 
 
-class Decoder:
-    def __init__(self, source: Source, message: Message, version: int) -> None:
-        self._source = source
-        self._message = message
-        self._version = version
-        self._is_flexible = version in message.flexible
-        self._names = 0
-
+class Decoder(Body):
     def emit(self) -> list[str]:
         """Statements of the function's body; `data`, `at` and `room` are its variables."""
-        self._lines: list[str] = []
         self._structure(self._message.structure, "message", 1)
         self._lines.append("    return message, at")
         return self._lines
-
-    def _put(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-    def _name(self, stem: str) -> str:
-        self._names += 1
-        return f"{stem}_{self._names}"
 
     def _structure(self, structure: Structure, target: str, depth: int) -> None:
         version = self._version
@@ -41,7 +27,7 @@ class Decoder:
         for field in structure.fields:
             if version not in field.versions or field in tagged:
                 self._put(depth, f"{target}.{field.name} = {default_of(field)}")
-        run: list[tuple[str, str, int]] = []
+        run: Run = []
         for field in structure.at(version):
             place = f"{target}.{field.name}"
             if not field.is_array and field.type in FIXED:
@@ -53,7 +39,7 @@ class Decoder:
             self._tags(tagged, target, run, depth)
         self._flush(run, depth)
 
-    def _flush(self, run: list[tuple[str, str, int]], depth: int) -> None:
+    def _flush(self, run: Run, depth: int) -> None:
         if run:
             name = self._source.unpacker("".join(code for code, _, _ in run))
             targets = ", ".join(place for _, place, _ in run) + ("," if len(run) == 1 else "")
@@ -61,7 +47,7 @@ class Decoder:
             self._put(depth, f"at += {sum(size for _, _, size in run)}")
             run.clear()
 
-    def _length(self, run: list[tuple[str, str, int]], code: str, depth: int) -> str:
+    def _length(self, run: Run, code: str, depth: int) -> str:
         """Reads a length behind the run; the name of the variable that has it (-1: null)."""
         name = self._name("size")
         if not self._is_flexible:
@@ -79,9 +65,7 @@ class Decoder:
         self._put(depth, f"{name} -= 1")
         return name
 
-    def _variable(
-        self, field: Field, place: str, run: list[tuple[str, str, int]], depth: int
-    ) -> None:
+    def _variable(self, field: Field, place: str, run: Run, depth: int) -> None:
         is_nullable = self._version in field.nullable
         suffix = "_or_null" if is_nullable else ""
         if field.is_array:
@@ -112,7 +96,7 @@ class Decoder:
         self,
         field: Field,
         place: str,
-        run: list[tuple[str, str, int]],
+        run: Run,
         depth: int,
         is_nullable: bool,
     ) -> None:
@@ -134,8 +118,7 @@ class Decoder:
         else:
             items = self._name("items")
             kind = "str" if field.structure is None else field.structure.name
-            self._put(depth, f"{place} = {items} = []")
-            self._lines[-1] = "    " * depth + f"{items}: list[{kind}] = []"
+            self._put(depth, f"{items}: list[{kind}] = []")
             self._put(depth, f"{place} = {items}")
             self._put(depth, f"for _ in range({count}):")
             item = self._name("item")
@@ -146,9 +129,7 @@ class Decoder:
                 self._put(depth + 1, f"{item}, at = text(data, at, {size_name})")
             self._put(depth + 1, f"{items}.append({item})")
 
-    def _tags(
-        self, tagged: list[Field], target: str, run: list[tuple[str, str, int]], depth: int
-    ) -> None:
+    def _tags(self, tagged: list[Field], target: str, run: Run, depth: int) -> None:
         count = self._name("tags")
         if run:
             run.append(("B", count, 1))
@@ -171,7 +152,7 @@ class Decoder:
         for field in tagged:
             self._put(depth, f"if {tag} == {field.tag}:")
             place = f"{target}.{field.name}"
-            inner: list[tuple[str, str, int]] = []
+            inner: Run = []
             if not field.is_array and field.type in FIXED:
                 code, size = FIXED[field.type]
                 inner.append((code, place, size))
@@ -183,7 +164,7 @@ class Decoder:
 
     def _least_of_element(self, field: Field) -> int:
         if field.structure is not None:
-            return max(self._least_of_structure(field.structure), OBJECT_BYTES_LEAST)
+            return self._least_of_structure(field.structure)
         return self._least_of_value(field.type)
 
     def _least_of_structure(self, structure: Structure) -> int:

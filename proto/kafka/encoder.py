@@ -7,33 +7,21 @@ one `struct` call, and an empty section of tags behind it is a pad byte of the s
 
 from __future__ import annotations
 
-from definitions import FIXED, Field, Message, Structure
-from source import Source, default_of
+from definitions import FIXED, Field, Structure
+from source import Body, default_of
+
+Run = list[tuple[str, str]]
+"""Fields of a fixed width side by side: letter of `struct`, expression of the value."""
 
 
-class Encoder:
-    def __init__(self, source: Source, message: Message, version: int) -> None:
-        self._source = source
-        self._message = message
-        self._version = version
-        self._is_flexible = version in message.flexible
-        self._names = 0
-
+class Encoder(Body):
     def emit(self) -> list[str]:
         """Statements of the function's body."""
-        self._lines: list[str] = []
         self._structure(self._message.structure, "message", "put", 1)
         return self._lines
 
-    def _put(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-    def _name(self, stem: str) -> str:
-        self._names += 1
-        return f"{stem}_{self._names}"
-
     def _structure(self, structure: Structure, value: str, put: str, depth: int) -> None:
-        run: list[tuple[str, str]] = []
+        run: Run = []
         for field in structure.at(self._version):
             place = f"{value}.{field.name}"
             if not field.is_array and field.type in FIXED:
@@ -51,7 +39,7 @@ class Encoder:
         if self._is_flexible and tagged:
             self._tags(tagged, value, put, depth)
 
-    def _flush(self, run: list[tuple[str, str]], put: str, depth: int) -> None:
+    def _flush(self, run: Run, put: str, depth: int) -> None:
         if run:
             name = self._source.packer("".join(code for code, _ in run))
             values = ", ".join(place for _, place in run if place)
@@ -62,7 +50,7 @@ class Encoder:
         """The place as an expression that is not null in this version."""
         if field.nullable.last < field.nullable.first:
             return place
-        return f'required({place}, "{field.name}", {self._version})'
+        return f'required({place}, "{field.name}")'
 
     def _variable(self, field: Field, place: str, put: str, depth: int) -> None:
         is_nullable = self._version in field.nullable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from decoder import Decoder
 from definitions import Message, Versions, structures
@@ -22,12 +23,12 @@ OPTIONAL = (
 
 def module(message: Message, served: Versions, kafka: str) -> str:
     source = Source()
-    functions, decoders, encoders = [], {}, {}
-    for what, table in (("decode", decoders), ("encode", encoders)):
-        emit = _decoder if what == "decode" else _encoder
-        functions += _functions(
-            what, table, message, served, lambda v, e=emit: e(source, message, v)
-        )
+    decoders: dict[int, str] = {}
+    encoders: dict[int, str] = {}
+    functions = [
+        *_functions("decode", decoders, message, served, partial(_decoder, source, message)),
+        *_functions("encode", encoders, message, served, partial(_encoder, source, message)),
+    ]
     classes = [class_lines(one, message.is_request) for one in structures(message)]
     body = "\n\n\n".join("\n".join(lines) for lines in (*classes, *functions))
     body += "\n\n\n" + "\n".join(_entry(message, served, decoders, encoders))
@@ -46,8 +47,7 @@ def _functions(
     functions = []
     for version in range(served.first, served.last + 1):
         lines = emit(version)
-        # Versions differ in the number that an error names, if in nothing else.
-        key = re.sub(r"(required\(.*?), \d+\)", r"\1)", "\n".join(lines))
+        key = "\n".join(lines)
         if key not in by_body:
             by_body[key] = f"_{what}_{version}"
             functions.append([_signature(what, version, message), *lines])

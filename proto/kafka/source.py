@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from definitions import INTEGERS, Field, Structure
+from definitions import INTEGERS, Field, Message, Structure
 
 TYPES = {
     "string": "str",
@@ -41,6 +41,26 @@ class Source:
                 if f"{name}(" in body:
                     lines.append(f'{name} = Struct(">{codes}").{method}')
         return lines
+
+
+class Body:
+    """Statements of one function, and its local names."""
+
+    def __init__(self, source: Source, message: Message, version: int) -> None:
+        self._source = source
+        self._message = message
+        self._version = version
+        self._is_flexible = version in message.flexible
+        self._lines: list[str] = []
+        self._names = 0
+
+    def _put(self, depth: int, line: str) -> None:
+        self._lines.append("    " * depth + line)
+
+    def _name(self, stem: str) -> str:
+        """A name that no other statement of the function uses."""
+        self._names += 1
+        return f"{stem}_{self._names}"
 
 
 def _identifier(codes: str) -> str:

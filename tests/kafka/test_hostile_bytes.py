@@ -133,19 +133,18 @@ def test_a_string_and_bytes_that_claim_more_than_follows_allocate_nothing() -> N
 
 def test_a_request_has_a_bounded_number_of_elements() -> None:
     """Two bytes for each topic would become objects of a hundred."""
-    topics = [MetadataRequestTopic(name="")] * ELEMENTS_MAX
-    encode = request_codec(ApiKey.METADATA).encode
-    raw = b"".join(encode(MetadataRequest(topics=topics), 9))
-    more = b"".join(encode(MetadataRequest(topics=[*topics, topics[0]]), 9))
-    decoded = decode_request(ApiKey.METADATA, 9, memoryview(raw), 0)
+
+    def request(topics: int) -> memoryview:
+        return memoryview(uvarint(topics + 1) + b"\x01\0" * topics + b"\0\0\0\0")
+
+    decoded = decode_request(ApiKey.METADATA, 9, request(ELEMENTS_MAX), 0)
     assert isinstance(decoded, MetadataRequest)
     assert decoded.topics is not None
     assert len(decoded.topics) == ELEMENTS_MAX
     del decoded
+    more = request(ELEMENTS_MAX + 1)
     refused_within(
-        MEMORY_BYTES_MAX,
-        lambda: decode_request(ApiKey.METADATA, 9, memoryview(more), 0),
-        "too many elements",
+        MEMORY_BYTES_MAX, partial(decode_request, ApiKey.METADATA, 9, more, 0), "too many elements"
     )
 
 

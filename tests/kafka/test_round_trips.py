@@ -115,7 +115,7 @@ def test_null_where_a_version_has_none_is_refused() -> None:
     response = MetadataResponse(topics=[MetadataResponseTopic(name=None, topic_id=b"i" * 16)])
     encode = response_codec(ApiKey.METADATA).encode
     encode(response, 12)
-    with pytest.raises(ValueError, match="name is null, which version 11 cannot say"):
+    with pytest.raises(ValueError, match="name is null, which the message's version cannot say"):
         encode(response, 11)
 
 

@@ -213,7 +213,7 @@ def _encode_1(
     responses_1 = message.responses
     put(_pack_i(len(responses_1)))
     for item_2 in responses_1:
-        put(plain_text(required(item_2.name, "name", 1)))
+        put(plain_text(required(item_2.name, "name")))
         put(_pack_h(item_2.error_code))
 
 
@@ -225,7 +225,7 @@ def _encode_4(
     count_2 = len(responses_1)
     put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))
     for item_3 in responses_1:
-        put(compact_text(required(item_3.name, "name", 4)))
+        put(compact_text(required(item_3.name, "name")))
         put(_pack_hx(item_3.error_code))
     put(b"\0")
 
@@ -238,7 +238,7 @@ def _encode_5(
     count_2 = len(responses_1)
     put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))
     for item_3 in responses_1:
-        put(compact_text(required(item_3.name, "name", 5)))
+        put(compact_text(required(item_3.name, "name")))
         put(_pack_h(item_3.error_code))
         put(compact_text_or_null(item_3.error_message))
         put(b"\0")

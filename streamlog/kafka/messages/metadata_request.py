@@ -278,10 +278,10 @@ def _decode_11(data: memoryview, at: int, room: int) -> tuple[MetadataRequest, i
 def _encode_0(
     message: MetadataRequest, done: list[Buffer], pieces: list[bytes], put: Callable[[bytes], None]
 ) -> None:
-    topics_1 = required(message.topics, "topics", 0)
+    topics_1 = required(message.topics, "topics")
     put(_pack_i(len(topics_1)))
     for item_2 in topics_1:
-        put(plain_text(required(item_2.name, "name", 0)))
+        put(plain_text(required(item_2.name, "name")))
 
 
 def _encode_1(
@@ -293,7 +293,7 @@ def _encode_1(
     else:
         put(_pack_i(len(topics_1)))
         for item_2 in topics_1:
-            put(plain_text(required(item_2.name, "name", 1)))
+            put(plain_text(required(item_2.name, "name")))
 
 
 def _encode_4(
@@ -305,7 +305,7 @@ def _encode_4(
     else:
         put(_pack_i(len(topics_1)))
         for item_2 in topics_1:
-            put(plain_text(required(item_2.name, "name", 4)))
+            put(plain_text(required(item_2.name, "name")))
     put(_pack_Z(message.allow_auto_topic_creation))
 
 
@@ -318,7 +318,7 @@ def _encode_8(
     else:
         put(_pack_i(len(topics_1)))
         for item_2 in topics_1:
-            put(plain_text(required(item_2.name, "name", 8)))
+            put(plain_text(required(item_2.name, "name")))
     put(_pack_ZZZ(message.allow_auto_topic_creation, message.include_cluster_authorized_operations, message.include_topic_authorized_operations))
 
 
@@ -332,7 +332,7 @@ def _encode_9(
         count_2 = len(topics_1)
         put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))
         for item_3 in topics_1:
-            put(compact_text(required(item_3.name, "name", 9)))
+            put(compact_text(required(item_3.name, "name")))
             put(b"\0")
     put(_pack_ZZZx(message.allow_auto_topic_creation, message.include_cluster_authorized_operations, message.include_topic_authorized_operations))
 

@@ -1113,7 +1113,7 @@ def _encode_0(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 0)))
+        put(plain_text(required(item_4.name, "name")))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
         for item_6 in partitions_5:
@@ -1141,7 +1141,7 @@ def _encode_1(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 1)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1171,7 +1171,7 @@ def _encode_2(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 2)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1202,7 +1202,7 @@ def _encode_3(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 3)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1233,7 +1233,7 @@ def _encode_5(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 5)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1267,7 +1267,7 @@ def _encode_7(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 7)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1301,7 +1301,7 @@ def _encode_8(
     put(_pack_i(len(topics_3)))
     for item_4 in topics_3:
         put(_pack_h(item_4.error_code))
-        put(plain_text(required(item_4.name, "name", 8)))
+        put(plain_text(required(item_4.name, "name")))
         put(_pack_Z(item_4.is_internal))
         partitions_5 = item_4.partitions
         put(_pack_i(len(partitions_5)))
@@ -1340,7 +1340,7 @@ def _encode_9(
     put(SHORT[count_5] if count_5 < SHORT_MAX else uvarint(count_5 + 1))
     for item_6 in topics_4:
         put(_pack_h(item_6.error_code))
-        put(compact_text(required(item_6.name, "name", 9)))
+        put(compact_text(required(item_6.name, "name")))
         put(_pack_Z(item_6.is_internal))
         partitions_7 = item_6.partitions
         count_8 = len(partitions_7)
@@ -1384,7 +1384,7 @@ def _encode_10(
     put(SHORT[count_5] if count_5 < SHORT_MAX else uvarint(count_5 + 1))
     for item_6 in topics_4:
         put(_pack_h(item_6.error_code))
-        put(compact_text(required(item_6.name, "name", 10)))
+        put(compact_text(required(item_6.name, "name")))
         put(_pack_UZ(item_6.topic_id, item_6.is_internal))
         partitions_7 = item_6.partitions
         count_8 = len(partitions_7)
@@ -1428,7 +1428,7 @@ def _encode_11(
     put(SHORT[count_5] if count_5 < SHORT_MAX else uvarint(count_5 + 1))
     for item_6 in topics_4:
         put(_pack_h(item_6.error_code))
-        put(compact_text(required(item_6.name, "name", 11)))
+        put(compact_text(required(item_6.name, "name")))
         put(_pack_UZ(item_6.topic_id, item_6.is_internal))
         partitions_7 = item_6.partitions
         count_8 = len(partitions_7)

@@ -189,9 +189,9 @@ def check_tag_end(at: int, end: int) -> None:
 # ---- encoding
 
 
-def required(value: _Value | None, field: str, version: int) -> _Value:
+def required(value: _Value | None, field: str) -> _Value:
     if value is None:
-        raise ValueError(f"{field} is null, which version {version} cannot say")
+        raise ValueError(f"{field} is null, which the message's version cannot say")
     return value
 
 
