@@ -14,8 +14,10 @@ from streamlog.server.kafka.call import Handle, Route
 from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
 from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
 from streamlog.server.kafka.handlers.fetch import FetchHandler
+from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
 from streamlog.server.kafka.handlers.leader_epochs import LeaderEpochHandler
 from streamlog.server.kafka.handlers.list_offsets import ListOffsetsHandler
+from streamlog.server.kafka.handlers.produce import ProduceHandler
 
 Routes = Mapping[ApiKey, Route]
 
@@ -35,6 +37,8 @@ def handlers(services: Services) -> list[Handler]:
         ListOffsetsHandler(services),
         LeaderEpochHandler(services),
         DeleteRecordsHandler(services),
+        ProduceHandler(services),
+        ProducerIdHandler(services),
     ]
 
 

@@ -1,0 +1,141 @@
+"""The produce handlers over a real engine in memory, or over logs that a test holds back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.codec.records import encode_values
+from streamlog.kafka.messages.produce_request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from streamlog.kafka.messages.produce_response import PartitionProduceResponse, ProduceResponse
+from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.server.composition import Services
+from streamlog.server.context import Authorize, RequestContext, allow_all
+from streamlog.server.kafka.call import KafkaCall, Reply
+from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
+from streamlog.server.kafka.handlers.produce import ProduceHandler
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.services.log import LogService
+from streamlog.server.services.records.parts import RecordParts
+from streamlog.server.services.records.produce import ProduceService
+from streamlog.settings.limits import LimitsConfig
+
+NEWEST_WITH_NAMES = 12
+NEWEST = 13
+
+
+@dataclass
+class ProduceWorld:
+    logs: Any
+    produce: ProduceHandler
+    producer_ids: ProducerIdHandler
+    registry: CollectorRegistry
+
+    async def reply(self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES) -> Reply:
+        return await self.produce.produce(call(version), request)
+
+    async def send(
+        self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES
+    ) -> ProduceResponse:
+        response = await (await self.reply(request, version)).response()
+        assert isinstance(response, ProduceResponse)
+        return response
+
+    async def send_one(
+        self, records: bytes | None, version: int = NEWEST_WITH_NAMES, **fields: Any
+    ) -> PartitionProduceResponse:
+        """The partition's answer to records for partition 0 of topic t."""
+        return only(await self.send(produce_request(records, **fields), version))
+
+
+def world_over(
+    logs: Any, authorize: Authorize = allow_all, limits: LimitsConfig | None = None
+) -> ProduceWorld:
+    limits = limits or LimitsConfig()
+    registry, clock = CollectorRegistry(), SystemClock()
+    parts = RecordParts(
+        logs=logs,
+        clock=clock,
+        authorize=authorize,
+        limits=limits,
+        topics=TopicMetrics(registry, lambda _: True),
+        clients=ClientMetrics(registry, 10),
+        metrics=ServerMetrics(registry),
+        offload=ThreadOffload(),
+    )
+    services = cast(Services, _Services(parts))
+    return ProduceWorld(logs, ProduceHandler(services), ProducerIdHandler(services), registry)
+
+
+class _Services:
+    """The services that these handlers use."""
+
+    def __init__(self, parts: RecordParts) -> None:
+        self.produce = ProduceService(parts, auto_create=lambda: True)
+        self.log = LogService(
+            parts.logs, clock=parts.clock, authorize=parts.authorize, limits=parts.limits
+        )
+
+
+@asynccontextmanager
+async def produce_world(
+    authorize: Authorize = allow_all, limits: LimitsConfig | None = None
+) -> AsyncIterator[ProduceWorld]:
+    """With topic t of two partitions."""
+    async with streamlog.open("memory://", meta="memory://") as engine:
+        await engine.logs.create_topic("t", 2)
+        yield world_over(engine.logs, authorize, limits)
+
+
+def call(version: int, frame_bytes: int = 0) -> KafkaCall:
+    return KafkaCall(
+        context=RequestContext(client_id="test"),
+        api=ApiKey.PRODUCE,
+        version=version,
+        correlation_id=1,
+        listener="kafka",
+        advertised=("127.0.0.1", 9092),
+        frame_bytes=frame_bytes,
+    )
+
+
+def produce_request(
+    records: bytes | memoryview | None,
+    *,
+    topic: str = "t",
+    topic_id: bytes = bytes(16),
+    partition: int = 0,
+    acks: int = -1,
+    timeout_ms: int = 30_000,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    view = None if records is None else memoryview(records)
+    part = PartitionProduceData(index=partition, records=view)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[TopicProduceData(name=topic, topic_id=topic_id, partition_data=[part])],
+    )
+
+
+def only(response: ProduceResponse | None) -> PartitionProduceResponse:
+    assert response is not None
+    [topic] = response.responses
+    [part] = topic.partition_responses
+    return part
+
+
+def batch(*values: bytes, timestamp_ms: int = 1000) -> bytes:
+    return bytes(encode_values(values or (b"v",), timestamp_ms=timestamp_ms).data)
