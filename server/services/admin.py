@@ -89,9 +89,13 @@ class AdminService:
             )
         return await self._logs.create_topic(name, partitions or None, dict(configs), validate_only)
 
-    async def delete_topic(self, context: RequestContext, name: str) -> None:
+    async def delete_topic(self, context: RequestContext, name: str, topic_id: str = "") -> None:
+        """`topic_id`: only the topic with this id.
+
+        Errors: UnknownTopicOrPartition, UnknownTopicId.
+        """
         self._authorize(context, Operation.DELETE, _topic(name))
-        await self._logs.delete_topic(name)
+        await self._logs.delete_topic(name, topic_id)
         self._topic_metrics.forget(name)
 
     def list_topics(
@@ -136,9 +140,11 @@ class AdminService:
         except StreamlogError as error:
             return DescribedPartition(partition, self._logs.leader_of(key), error=error)
 
-    async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
+    async def create_partitions(
+        self, context: RequestContext, name: str, count: int, validate_only: bool = False
+    ) -> None:
         self._authorize(context, Operation.ALTER, _topic(name))
-        await self._logs.create_partitions(name, count)
+        await self._logs.create_partitions(name, count, validate_only)
 
 
 def _topic(name: str) -> Resource:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from streamlog.errors import DeadlinePassed, Invalid
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs, Change
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.staged_logs import StagedLogs
@@ -103,6 +104,11 @@ class Logs(Protocol):
         ...
 
     @property
+    def revisions(self) -> TopicRevisions:
+        """What was changed of topics, partitions, leaders and leader epochs; to be read alone."""
+        ...
+
+    @property
     def message_bytes_max(self) -> int:
         """Bytes of the largest record batch that any topic takes."""
         ...
@@ -143,11 +149,16 @@ class Logs(Protocol):
         """Errors: TopicAlreadyExists, InvalidName, InvalidPartitions, InvalidConfig."""
         ...
 
-    async def delete_topic(self, name: str) -> object:
-        """Errors: UnknownTopicOrPartition."""
+    async def delete_topic(self, name: str, topic_id: str = "") -> object:
+        """`topic_id`: only the topic with this id.
+
+        Errors: UnknownTopicOrPartition, UnknownTopicId.
+        """
         ...
 
-    async def create_partitions(self, name: str, count: int) -> object: ...
+    async def create_partitions(
+        self, name: str, count: int, validate_only: bool = False
+    ) -> object: ...
 
     async def alter_topic_configs(
         self,

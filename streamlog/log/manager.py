@@ -26,6 +26,7 @@ from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs, Change
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.partition.retention import UNLIMITED, expired
@@ -70,11 +71,14 @@ class LogManager:
         """What topics have that do not set their own."""
         self.broker_configs = BrokerConfigs(kv, leadership.node_id, self._broker_configs_changed)
         self._config_listeners: list[Callable[[], None]] = []
+        self.revisions = TopicRevisions()
+        """What was changed of topics, partitions, leaders and leader epochs; to be read alone."""
         self._logs = LogCache(
             factories,
             kv,
             self._topics,
             leadership,
+            self.revisions,
             self._background,
             metrics,
             config,
@@ -166,8 +170,10 @@ class LogManager:
             lambda: self._admin.create(name, count, given, validate_only), name="create"
         )
 
-    async def create_partitions(self, name: str, count: int) -> TopicDescription:
-        """Raises the number of partitions to `count`.
+    async def create_partitions(
+        self, name: str, count: int, validate_only: bool = False
+    ) -> TopicDescription:
+        """Raises the number of partitions to `count`; `validate_only`: checks whether it could.
 
         Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
         """
@@ -175,7 +181,8 @@ class LogManager:
         check_topic_name(name)
         checked = _checked_count(count)
         return await self._background.shielded(
-            lambda: self._admin.create_partitions(name, checked), name="create_partitions"
+            lambda: self._admin.create_partitions(name, checked, validate_only),
+            name="create_partitions",
         )
 
     async def alter_topic_configs(
@@ -205,14 +212,15 @@ class LogManager:
             validate_only=validate_only,
         )
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: str = "") -> None:
         """Deletes a topic: its data is out of reach on return. A crash leaves the rest to repair.
 
-        Errors: UnknownTopicOrPartition.
+        `topic_id`: only the topic with this id, and not one that has got its name meanwhile.
+        Errors: UnknownTopicOrPartition; UnknownTopicId, where another topic has the name.
         """
         self._check_open()
         check_topic_name(name)
-        await self._background.shielded(lambda: self._admin.delete(name), name="delete")
+        await self._background.shielded(lambda: self._admin.delete(name, topic_id), name="delete")
 
     async def repair(self) -> None:
         """Finishes creations and deletions that a crash cut short; runs at open and each tick."""
@@ -241,6 +249,7 @@ class LogManager:
         self, partition: TopicPartition, leader_node: int | None
     ) -> None:
         """As LeadershipListener."""
+        self.revisions.changed(partition.topic)
         if leader_node != self._leadership.node_id:
             await self._background.shielded(lambda: self._logs.resign(partition), name="resign")
 
@@ -308,6 +317,9 @@ class LogManager:
     def _topic_changed(self, name: str, record: TopicRecord | None) -> None:
         if record is None:
             self._metrics.forget(name)
+            self.revisions.removed(name)
+        else:
+            self.revisions.changed(name)
         if record is not None or name not in self._admin.busy:
             self._logs.follow(name, record)
 

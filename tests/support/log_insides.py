@@ -6,6 +6,7 @@ Only this file knows by which private names they are held.
 from __future__ import annotations
 
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactory, LogKind
 from streamlog.log.manager import LogManager
 from streamlog.log.shared.shared_log import SharedLog
@@ -24,6 +25,10 @@ def cached_topic(logs: LogManager, name: str) -> CachedTopic:
     topic = logs._topics.get(name)
     assert topic is not None
     return topic
+
+
+def leadership_of(logs: LogManager) -> Leadership:
+    return logs._leadership
 
 
 def admin_of(logs: LogManager) -> TopicAdmin:

@@ -25,6 +25,7 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
 )
 from streamlog.log.api.config import LogConfig
+from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs, Change
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.model.kv import KVClient
@@ -182,6 +183,7 @@ class FakeLogs:
         self.open: dict[TopicPartition, ListLog] = {}
         self.defaults = LogDefaults(LogConfig())
         self.broker_configs = BrokerConfigs(cast(KVClient, None), 1, lambda: None)
+        self.revisions = TopicRevisions()
 
     def on_broker_configs(self, listener: Callable[[], None]) -> None: ...
 
@@ -226,13 +228,16 @@ class FakeLogs:
         topic = FakeTopic(name, f"id-{name}", partitions or 1, dict(configs or {}))
         if not validate_only:
             self.topics[name] = topic
+            self.revisions.changed(name)
         return topic
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: str = "") -> None:
         del self.topics[name]
+        self.revisions.removed(name)
 
-    async def create_partitions(self, name: str, count: int) -> None:
+    async def create_partitions(self, name: str, count: int, validate_only: bool = False) -> None:
         self.topics[name].partitions = count
+        self.revisions.changed(name)
 
     async def alter_topic_configs(self, name: str, **_: Any) -> None: ...
 

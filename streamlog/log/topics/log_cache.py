@@ -19,6 +19,7 @@ from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -49,6 +50,7 @@ class LogCache:
         kv: KVClient,
         topics: Topics,
         leadership: Leadership,
+        revisions: TopicRevisions,
         background: Background,
         metrics: LogMetrics,
         config: LogConfig,
@@ -58,6 +60,7 @@ class LogCache:
         self._leadership = leadership
         self._kv = kv
         self._topics = topics
+        self._revisions = revisions
         self._background = background
         self._metrics = metrics
         self._config = config
@@ -98,7 +101,8 @@ class LogCache:
         async def work() -> None:
             try:
                 async with self._slots:
-                    self._logs[partition] = await self._open(partition)
+                    opened = self._logs[partition] = await self._open(partition)
+                    self._revisions.opened(*partition, opened.leader_epoch)
             except StreamlogError as error:
                 outcome.append(error)
 

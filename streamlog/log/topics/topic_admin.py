@@ -21,6 +21,7 @@ from streamlog.errors import (
     PolicyViolation,
     StreamlogError,
     TopicAlreadyExists,
+    UnknownTopicId,
     ValueConflict,
 )
 from streamlog.log.api import topic_config
@@ -119,7 +120,9 @@ class TopicAdmin:
                 log.info("creating topic %s: %s; asking again", name, error)
         return await self._topics.create(name, record)
 
-    async def create_partitions(self, name: str, count: int) -> TopicDescription:
+    async def create_partitions(
+        self, name: str, count: int, validate_only: bool
+    ) -> TopicDescription:
         """As LogManager.create_partitions."""
         topic = await usable_topic(self._topics, name)
         record = topic.record
@@ -130,6 +133,8 @@ class TopicAdmin:
         if record.pending:
             raise Conflict(f"partitions are being added to {name} already; try again")
         self._check_limits(count, count - record.partitions, new_topics=0)
+        if validate_only:
+            return topic.description
         identity = TopicIdentity(name, record.topic_id, self._random.uuid().hex)
         self._attempts.add(identity.attempt)
         try:
@@ -172,10 +177,17 @@ class TopicAdmin:
             if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
                 return (await usable_topic(self._topics, name)).description
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, topic_id: str) -> None:
         """As LogManager.delete_topic."""
         while True:
             topic = await usable_topic(self._topics, name)
+            if topic_id not in ("", topic.description.topic_id):
+                raise UnknownTopicId(
+                    f"the topic with the id {topic_id} was deleted; the one that is called {name} "
+                    "now is another: look it up again",
+                    topic=name,
+                    topic_id=topic_id,
+                )
             deleting = replace(topic.record, state=TopicState.DELETING)
             if await self._topics.replace(name, topic, deleting):
                 break
