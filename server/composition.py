@@ -17,6 +17,7 @@ from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import ProgressWatch
 from streamlog.runtime.rand import Random
@@ -36,6 +37,7 @@ from streamlog.server.services.locating import LocatableMetadata, LocateService,
 from streamlog.server.services.log import LogService
 from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
+from streamlog.server.services.partition_sizes import PartitionSizes
 from streamlog.server.services.ports import Logs
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.long_polls import LongPolls
@@ -44,6 +46,7 @@ from streamlog.server.services.records.produce import ProduceService
 from streamlog.server.services.staging import StagingService
 from streamlog.server.services.status import StatusService
 from streamlog.server.services.stream import StreamService
+from streamlog.server.services.topic_views import TopicViews
 from streamlog.settings import Settings
 
 
@@ -90,6 +93,8 @@ class Services:
     staging: StagingService
     kv: KVService
     admin: AdminService
+    topic_views: TopicViews
+    partition_sizes: PartitionSizes
     configs: ConfigService
     objects: ObjectService
     locating: LocateService
@@ -100,6 +105,8 @@ class Services:
     resources: ListenerResources
     cluster_id: str
     node_id: int
+    rack: str | None
+    store_url: str
 
 
 def compose(
@@ -109,8 +116,12 @@ def compose(
     *,
     connections: Callable[[], int],
     endpoints: Callable[[], Sequence[Endpoint]],
+    background: Background,
 ) -> Services:
-    """The services over `backend`. `connections`, `endpoints`: of the listeners, for the status."""
+    """The services over `backend`. `connections`, `endpoints`: of the listeners, for the status.
+
+    `background` runs what goes on when its request has been answered.
+    """
     logs, clock, limits = backend.logs, backend.clock, settings.limits
     clients = ClientMetrics(backend.registry, limits.client_ids_max)
     resources = _resources(backend, settings, clients)
@@ -162,6 +173,16 @@ def compose(
         staging=StagingService(logs, authorize=authorize, limits=limits),
         kv=KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),
         admin=admin,
+        topic_views=TopicViews(
+            logs,
+            clock=clock,
+            authorize=authorize,
+            background=background,
+            auto_create=runtime.auto_create,
+        ),
+        partition_sizes=PartitionSizes(
+            logs, node_id=settings.node.node_id, clock=clock, authorize=authorize, limits=limits
+        ),
         configs=ConfigService(logs, settings, node_id=settings.node.node_id, authorize=authorize),
         objects=ObjectService(backend.store, backend.is_live_object, authorize=authorize),
         locating=LocateService(
@@ -176,6 +197,8 @@ def compose(
         resources=resources,
         cluster_id=backend.cluster_id,
         node_id=settings.node.node_id,
+        rack=settings.engine.metadata.rack or None,
+        store_url=settings.node.store or "",
     )
 
 

@@ -45,6 +45,7 @@ class NodeServer:
             authorize,
             connections=self._listeners.connections,
             endpoints=lambda: self._listeners.endpoints,
+            background=self._background,
         )
         self.metrics = self.services.resources.metrics
         ProcessCollector(registry=backend.registry)
