@@ -177,7 +177,7 @@ class ConfigService:
 
         return altered
 
-    def set_at_run_time(self, kind: ResourceKind, name: str) -> list[ConfigEntry]:
+    def set_at_run_time(self, kind: ResourceKind) -> list[ConfigEntry]:
         """What was set for all nodes, or for this one, and nothing else."""
         source = (
             ConfigSource.ALL_BROKERS if kind is ResourceKind.BROKER_DEFAULT else ConfigSource.BROKER

@@ -41,6 +41,10 @@ class Cluster:
         self.running.append((manager, client))
         return manager
 
+    def hold_few_changes(self, count: int) -> None:
+        """A watch that falls more than `count` changes behind has to read all again."""
+        self.medium.kv._changes_held_max = count
+
     async def crash(self) -> None:
         for manager, client in self.running:
             await client.kill()  # type: ignore[attr-defined]

@@ -275,7 +275,7 @@ def test_a_watch_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPa
 
 def test_a_watch_that_fell_behind_reads_all_settings_again() -> None:
     async def test(made: Cluster, logs: LogManager) -> None:
-        made.medium.kv._changes_held_max = 2
+        made.hold_few_changes(2)
         other = await made.node(node_id=2)
         for number in range(12):
             await put(other, None, log_retention_ms=str(number))

@@ -747,7 +747,7 @@ def test_after_close_everything_is_refused_and_another_node_goes_on():
 
 def test_the_topic_cache_survives_a_compacted_watch():
     async def test(made, logs):
-        made.medium.kv._changes_held_max = 4
+        made.hold_few_changes(4)
         other = await made.node()
         for i in range(12):
             await other.create_topic(f"t{i:02}")

@@ -12,6 +12,7 @@ from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, Route
 from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
+from streamlog.server.kafka.handlers.configs import ConfigsHandler
 from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
 from streamlog.server.kafka.handlers.fetch import FetchHandler
 from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
@@ -39,6 +40,7 @@ def handlers(services: Services) -> list[Handler]:
         DeleteRecordsHandler(services),
         ProduceHandler(services),
         ProducerIdHandler(services),
+        ConfigsHandler(services),
     ]
 
 
