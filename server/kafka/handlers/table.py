@@ -11,14 +11,18 @@ from typing import Protocol
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, Route
+from streamlog.server.kafka.cluster_view import ClusterView
 from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
+from streamlog.server.kafka.handlers.cluster import ClusterHandler
 from streamlog.server.kafka.handlers.configs import ConfigsHandler
 from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
 from streamlog.server.kafka.handlers.fetch import FetchHandler
 from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
 from streamlog.server.kafka.handlers.leader_epochs import LeaderEpochHandler
 from streamlog.server.kafka.handlers.list_offsets import ListOffsetsHandler
+from streamlog.server.kafka.handlers.metadata import MetadataHandler
 from streamlog.server.kafka.handlers.produce import ProduceHandler
+from streamlog.server.kafka.handlers.topics import TopicsHandler
 
 Routes = Mapping[ApiKey, Route]
 
@@ -34,13 +38,16 @@ class Handler(Protocol):
 def handlers(services: Services) -> list[Handler]:
     """One of each; a new handler is one more line."""
     return [
-        FetchHandler(services),
+        FetchHandler(services, leaders=ClusterView(services)),
         ListOffsetsHandler(services),
         LeaderEpochHandler(services),
         DeleteRecordsHandler(services),
         ProduceHandler(services),
         ProducerIdHandler(services),
         ConfigsHandler(services),
+        MetadataHandler(services),
+        ClusterHandler(services),
+        TopicsHandler(services),
     ]
 
 
