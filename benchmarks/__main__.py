@@ -13,7 +13,8 @@ from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 
 NAMES = (
     "produce", "records", "fetch", "library", "streams", "objects", "metadata", "footprint",
-    "lagging", "many_partitions", "codec", "s3_append", "s3_latency", "s3_catchup", "s3_cost",
+    "lagging", "many_partitions", "codec", "tls",
+    "s3_append", "s3_latency", "s3_catchup", "s3_cost",
 )  # fmt: skip
 ON_S3 = ("s3_append", "s3_latency", "s3_catchup", "s3_cost")
 ON_MINIO = tuple(f"{name}@minio" for name in ON_S3)

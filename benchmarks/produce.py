@@ -23,7 +23,7 @@ from benchmarks.floors import UNLIMITED, BareServer, SyncedFile
 from benchmarks.node import RunningNode, own_cpu_s, running_node
 from benchmarks.report import Measured, Report, Row, percentile
 from benchmarks.streaming import stream_batches, window
-from streamlog.client import Admin, Producer
+from streamlog.client import Admin, Producer, Tls
 from streamlog.codec.batch import Producer as ProducerState
 from streamlog.codec.batch import with_producer
 from streamlog.codec.records import encode_values
@@ -122,14 +122,18 @@ Batches = list[tuple[str, int, bytes]]
 class EncodedLoad:
     """Batches encoded beforehand, sent as ordinary generated messages over one stream."""
 
-    def __init__(self, node: RunningNode) -> None:
+    def __init__(self, node: RunningNode, tls: Tls | None = None) -> None:
         self._node = node
-        self._channel = grpc.insecure_channel(node.server, options=UNLIMITED)
+        self._tls = tls
+        if tls is None:
+            self._channel = grpc.insecure_channel(node.server, options=UNLIMITED)
+        else:
+            self._channel = grpc.secure_channel(node.server, tls.credentials(), options=UNLIMITED)
         self.stub = log_pb2_grpc.LogServiceStub(self._channel)
 
     def batches(self, topic: str, size: int, total: int) -> Batches:
         """About `total` bytes for a new topic, from a new idempotent producer."""
-        with Admin(self._node.server) as admin:
+        with Admin(self._node.server, tls=self._tls) as admin:
             admin.create_topic(topic, PARTITIONS)
         producer = self.stub.InitProducerId(log_pb2.InitProducerIdRequest())
         count = (size - 2048) // (RECORD_BYTES + 16)

@@ -55,6 +55,9 @@ class Banner:
     pid: int
     note: str = ""
     listeners: tuple[Endpoint, ...] = ()
+    tls: str = ""
+    """What clients have to bring, for people; empty: the node speaks no TLS."""
+    https: bool = False
 
     def _durability(self) -> str:
         return durability(self.wal, self.store, self.meta)
@@ -72,12 +75,14 @@ class Banner:
         """`command`: how the user typed our name."""
         where = f" in {self.wal_dir}" if self.wal_dir else ""
         server = "" if self.grpc == "127.0.0.1:9644" else f" --server {self.grpc}"
+        if self.tls:
+            server += " --tls-ca CA.pem"
         lines = [
             f"streamlog {self.version} ({self.mode}), node {self.node_id}, "
             f"cluster {self.cluster_id}, process {self.pid}",
             f"  gRPC   {self.grpc}",
             *(f"  Kafka  {text}" for text in self._kafka()),
-            f"  HTTP   http://{self.http}/metrics, /livez, /readyz",
+            f"  HTTP   http{'s' if self.https else ''}://{self.http}/metrics, /livez, /readyz",
             f"  store  {self.store}",
             f"  meta   {self.meta}",
             f"  wal    {self.wal}{where}: {self._durability()}",
@@ -87,12 +92,14 @@ class Banner:
             for endpoint in self.listeners
             if endpoint.advertised != endpoint.address
         ]
+        if self.tls:
+            lines.append(f"  TLS    {self.tls}")
         if self.note:
             lines.append(f"  NOTE   {self.note}")
         if self.insecure:
             lines.append(
-                "  WARNING: listens beyond this machine without TLS; everyone who reaches the port "
-                "may read and write everything"
+                "  WARNING: listens beyond this machine, and clients need no certificate; everyone "
+                "who reaches the port may read and write everything"
             )
         lines += [
             "Try, in another terminal:",

@@ -117,10 +117,12 @@ def compose(
     connections: Callable[[], int],
     endpoints: Callable[[], Sequence[Endpoint]],
     background: Background,
+    alarms: Callable[[], Sequence[str]] = lambda: (),
 ) -> Services:
-    """The services over `backend`. `connections`, `endpoints`: of the listeners, for the status.
+    """The services over `backend`.
 
-    `background` runs what goes on when its request has been answered.
+    `connections`, `endpoints`, `alarms`: of the listeners, for the status. `background` runs what
+    goes on when its request has been answered.
     """
     logs, clock, limits = backend.logs, backend.clock, settings.limits
     clients = ClientMetrics(backend.registry, limits.client_ids_max)
@@ -154,8 +156,10 @@ def compose(
 
     async def status() -> dict[str, Any]:
         topic_count, partition_count = admin.count()
+        fields = await backend.status()
         return {
-            **await backend.status(),
+            **fields,
+            "alarms": [*fields.get("alarms", ()), *alarms()],
             "topics": topic_count,
             "partitions": partition_count,
             "rss_bytes": resident_bytes(),

@@ -244,7 +244,7 @@ class ServerMetrics:
         )
         self.is_insecure = Gauge(
             "streamlog_insecure_listener",
-            "1 when a port listens beyond loopback without TLS.",
+            "1 when a port listens beyond loopback and takes clients without a certificate.",
             registry=registry,
         )
 

@@ -39,6 +39,7 @@ from streamlog.server.listeners.checks import with_usable_listeners
 from streamlog.server.listeners.listeners import Listeners, node_listeners
 from streamlog.server.node_server import NodeServer
 from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
+from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 from streamlog.wiring import Components, lock_paths
@@ -100,6 +101,11 @@ class Node:
         self._exit = AsyncExitStack()
         self._server: NodeServer | None = None
         self.engine: OpenEngine | None = None
+
+    @property
+    def tls(self) -> NodeTls | None:
+        """The listeners' certificates; None: they speak no TLS, or the node has not started."""
+        return None if self._server is None else self._server.tls
 
     async def start(self) -> Banner:
         """Opens the engine, waiting for its store and metadata, and serves; returns the addresses.
@@ -223,6 +229,8 @@ class Node:
             pid=os.getpid(),
             note=note,
             listeners=listeners.endpoints,
+            tls="" if listeners.tls is None else listeners.tls.describe(),
+            https=listeners.endpoint("http").protocol == "https",
         )
 
     async def stop(self) -> None:

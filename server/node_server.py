@@ -17,6 +17,8 @@ from streamlog.server.listeners.listener import NodeView
 from streamlog.server.listeners.listeners import Listeners, node_listeners
 from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
 from streamlog.server.spare_memory import INTERVAL_S, SpareMemory
+from streamlog.server.tls.metrics import add_metrics
+from streamlog.server.tls.node_tls import TICK_S, NodeTls
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class NodeServer:
             connections=self._listeners.connections,
             endpoints=lambda: self._listeners.endpoints,
             background=self._background,
+            alarms=lambda: [] if self.tls is None else self.tls.alarms(),
         )
         self.metrics = self.services.resources.metrics
         ProcessCollector(registry=backend.registry)
@@ -67,10 +70,21 @@ class NodeServer:
             ),
         )
         watch_loop_lag(self._background, self.metrics)
+        tls = self.tls
+        if tls is not None:
+            add_metrics(backend.registry, tls)
+            self._background.every(
+                lambda: TICK_S, lambda: tls.tick(backend.offload), name="tls_files"
+            )
         spare = SpareMemory(backend.read_bytes, backend.offload)
         self._background.every(lambda: INTERVAL_S, spare.tick, name="spare_memory")
         self._is_ready = True
         self.metrics.is_ready.set(1)
+
+    @property
+    def tls(self) -> NodeTls | None:
+        """The listeners' certificates; None: they speak no TLS."""
+        return self._listeners.tls
 
     @property
     def grpc_address(self) -> str:

@@ -10,6 +10,7 @@
     │   ├── DiskFull*
     │   ├── OffsetNotAvailable*
     │   ├── NotLeader*                 retry at the leader
+    │   ├── TlsHandshakeFailed*        mend the certificates or the TLS settings of one side
     │   └── Closed*                    retry at another node, or open again
     ├── Conflict                       refresh what you know, then retry with that
     │   ├── OffsetConflict
@@ -194,6 +195,15 @@ class NotLeader(Unavailable):
     """Another node leads the partition. Fields: `leader_node`, `leader_epoch` where known."""
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class TlsHandshakeFailed(Unavailable):
+    """No connection by TLS: settings or certificates of one side have to change.
+
+    Field: `reason` (untrusted, expired, host_mismatch, plaintext_server, tls_server,
+    certificate_required, certificate_refused, other). Producers and consumers go on trying, since
+    certificates are replaced under way; a single call ends at once.
+    """
 
 
 class Closed(Unavailable):

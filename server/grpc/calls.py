@@ -28,6 +28,7 @@ Rpc = grpc.aio.ServicerContext[Any, Any]
 """gRPC's side of one call: its metadata, its messages and its status."""
 Handlers: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
 Unary = Callable[[RequestContext, Any, Rpc], Awaitable[Any]]
+PrincipalOf = Callable[[Rpc], str]
 Streaming = Callable[[RequestContext, Any, Rpc], Awaitable[None]]
 
 
@@ -66,7 +67,10 @@ def checked(request: Any) -> Any:
 class Calls:
     """Makes gRPC handlers out of plain coroutines."""
 
-    def __init__(self, resources: ListenerResources) -> None:
+    def __init__(
+        self, resources: ListenerResources, principal_of: PrincipalOf = lambda rpc: ANONYMOUS
+    ) -> None:
+        self._principal_of = principal_of
         self._requests = resources.requests
         self._clock = resources.clock
         self._random = resources.random
@@ -137,7 +141,7 @@ class Calls:
             raise Invalid(f"client id and trace id have at most {CLIENT_ID_BYTES_MAX} bytes")
         remaining = rpc.time_remaining()
         return RequestContext(
-            principal=ANONYMOUS,
+            principal=self._principal_of(rpc),
             client_id=client_id,
             trace_id=trace_id or self._random.bytes(8).hex(),
             deadline=None if remaining is None else self._clock.monotonic() + remaining,

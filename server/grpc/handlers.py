@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlog.server.composition import Services
 from streamlog.server.grpc import admin, compaction, kv, log, staging, stream
-from streamlog.server.grpc.calls import Calls, Handlers
+from streamlog.server.grpc.calls import Calls, Handlers, PrincipalOf
 
 NAMES = (
     log.SERVICE,
@@ -16,9 +16,9 @@ NAMES = (
 )
 
 
-def handlers(services: Services) -> list[Handlers]:
+def handlers(services: Services, principal_of: PrincipalOf) -> list[Handlers]:
     resources = services.resources
-    calls, budgets, drain = Calls(resources), resources.budgets, resources.drain
+    calls, budgets, drain = Calls(resources, principal_of), resources.budgets, resources.drain
     return [
         log.GrpcLog(
             services.produce,

@@ -47,8 +47,13 @@ class GrpcServer:
     """Made inside a running loop. Between `bind` and `start` connections wait, unanswered."""
 
     def __init__(
-        self, handlers: Iterable[Handlers], names: list[str], limits: LimitsConfig
+        self,
+        handlers: Iterable[Handlers],
+        names: list[str],
+        limits: LimitsConfig,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        """`credentials` None: the port speaks no TLS."""
         quiet_grpc()
         self._server = grpc.aio.server(
             options=[
@@ -65,6 +70,7 @@ class GrpcServer:
                 # A client that vanished without closing its connection is noticed within 30 s.
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.server_handshake_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.max_ping_strikes", 0),
@@ -72,6 +78,7 @@ class GrpcServer:
                 ("grpc.http2.max_frame_size", 1024 * 1024),
             ]
         )
+        self._credentials = credentials
         self._is_started = False
         self._channelz_id = last_server_id()
         self._server.add_generic_rpc_handlers(tuple(handlers))
@@ -87,7 +94,10 @@ class GrpcServer:
         host, port = split_address(address)
         probe(address)
         try:
-            chosen = self._server.add_insecure_port(joined(host, port))
+            if self._credentials is None:
+                chosen = self._server.add_insecure_port(joined(host, port))
+            else:
+                chosen = self._server.add_secure_port(joined(host, port), self._credentials)
         except RuntimeError as error:
             raise cannot_listen(address, str(error), "--listen") from error
         return joined(host, chosen)

@@ -43,6 +43,7 @@ class Peer(NamedTuple):
     """The beginning of its requests' trace ids."""
     listener: str
     advertised: tuple[str, int]
+    principal: str = ANONYMOUS
 
 
 class Request(NamedTuple):
@@ -256,7 +257,7 @@ def _context(header: RequestHeader, peer: Peer) -> RequestContext:
     # Kafka bounds it by 32 KiB. It is a label of metrics and log lines, so its beginning is enough.
     client_id = (header.client_id or "")[:CLIENT_ID_BYTES_MAX]
     return RequestContext(
-        ANONYMOUS, client_id, f"{peer.trace_id}-{header.correlation_id}", None, peer.address
+        peer.principal, client_id, f"{peer.trace_id}-{header.correlation_id}", None, peer.address
     )
 
 

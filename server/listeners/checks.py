@@ -47,11 +47,14 @@ def _places(node: NodeConfig) -> list[_Place]:
     ]
 
 
-def check_listeners(node: NodeConfig) -> bool:
-    """Whether an address reaches beyond this machine, which `insecure` allows.
+def check_listeners(settings: Settings) -> bool:
+    """Whether an address reaches beyond this machine for everyone, which `insecure` allows.
+
+    It does not where clients need a certificate.
 
     Errors: Invalid (an address, two the same, or one that is not allowed).
     """
+    node = settings.node
     _check_advertised(node)
     taken: dict[tuple[str, int], _Place] = {}
     open_places: list[str] = []
@@ -63,14 +66,21 @@ def check_listeners(node: NodeConfig) -> bool:
                 f"{other.protocol} and {place.protocol} cannot both listen on {place.address}; "
                 f"choose another with {place.option}"
             )
-        if not is_loopback(host):
+        if not is_loopback(host) and not _asks_everyone(settings, place):
             open_places.append(place.address)
     if open_places and not node.insecure:
         raise Invalid(
-            f"listening on {' and '.join(open_places)} reaches beyond this machine, and the "
-            "node has no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
+            f"listening on {' and '.join(open_places)} reaches beyond this machine, and clients "
+            "need no certificate there; give --tls-cert, --tls-key and --tls-client-ca, listen on "
+            "127.0.0.1, or say --insecure if the network is trusted"
         )
     return bool(open_places)
+
+
+def _asks_everyone(settings: Settings, place: _Place) -> bool:
+    """Whether each client needs a certificate there."""
+    is_tls = settings.tls.http or place.path != "node.http_listen"
+    return is_tls and settings.tls.requires_certificates
 
 
 def with_usable_listeners(settings: Settings, mode: str) -> tuple[Settings, str]:
@@ -81,7 +91,7 @@ def with_usable_listeners(settings: Settings, mode: str) -> tuple[Settings, str]
     Errors: Invalid, Unavailable.
     """
     node = settings.node
-    check_listeners(node)
+    check_listeners(settings)
     in_use: list[str] = []
     chosen: dict[str, Any] = {}
     for place in _places(node):

@@ -15,9 +15,11 @@ from streamlog.errors import StreamlogError, Unavailable
 from streamlog.server.addresses import Endpoint
 from streamlog.server.composition import Services
 from streamlog.server.grpc.calls import Handlers, Rpc
+from streamlog.server.grpc.credentials import principal_of, server_credentials
 from streamlog.server.grpc.handlers import NAMES, handlers
 from streamlog.server.grpc.server import GrpcServer
 from streamlog.server.listeners.listener import NodeView
+from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 from streamlog.v1support.errors import to_status
 
@@ -61,22 +63,27 @@ def refusal(reason: str) -> Unavailable:
 class GrpcListener:
     """A `Listener`. Made inside a running loop. `reason`: what the node waits for until `serve`."""
 
-    def __init__(self, settings: Settings, reason: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: Settings, reason: Callable[[], str], tls: NodeTls | None = None
+    ) -> None:
         node = settings.node
+        self._protocol = "grpc" if tls is None else "grpc+tls"
+        self._principal_of = principal_of(tls)
         self._handlers = _DeferredHandlers(lambda: refusal(reason()))
-        self._server = GrpcServer((self._handlers,), list(NAMES), settings.limits)
+        credentials = None if tls is None else server_credentials(tls)
+        self._server = GrpcServer((self._handlers,), list(NAMES), settings.limits, credentials)
         self._advertised = node.advertised
-        self.endpoint = Endpoint(NAME, "grpc", node.listen, node.advertised or node.listen)
+        self.endpoint = Endpoint(NAME, self._protocol, node.listen, node.advertised or node.listen)
 
     async def bind(self) -> None:
         address = self._server.bind(self.endpoint.address)
-        self.endpoint = Endpoint(NAME, "grpc", address, self._advertised or address)
+        self.endpoint = Endpoint(NAME, self._protocol, address, self._advertised or address)
 
     async def start(self) -> None:
         await self._server.start()
 
     async def serve(self, services: Services, view: NodeView) -> None:
-        self._handlers.serving = tuple(handlers(services))
+        self._handlers.serving = tuple(handlers(services, self._principal_of))
         await self._server.set_serving(True)
 
     async def drain(self) -> None:

@@ -17,6 +17,8 @@ from streamlog.server.composition import Services
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.listeners.listener import NodeView
 from streamlog.server.metrics import ServerMetrics
+from streamlog.server.tls.connection import TlsConnections
+from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -37,11 +39,15 @@ def _is_ours(record: logging.LogRecord) -> bool:
 class HttpListener:
     """A `Listener`. Between `start` and `serve`, /readyz says what the node waits for."""
 
-    def __init__(self, settings: Settings, reason: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: Settings, reason: Callable[[], str], tls: NodeTls | None = None
+    ) -> None:
         node = settings.node
+        self._tls = tls
+        self._protocol = "http" if tls is None else "https"
         self._advertised = node.http_advertised
         self.endpoint = Endpoint(
-            NAME, "http", node.http_listen, node.http_advertised or node.http_listen
+            NAME, self._protocol, node.http_listen, node.http_advertised or node.http_listen
         )
         self._view = _starting_view(reason)
         self._is_answering = asyncio.Event()
@@ -57,6 +63,7 @@ class HttpListener:
         self._runner = web.AppRunner(app, access_log=None, logger=log, keepalive_timeout=IDLE_S)
         self._connections = BoundedConnections(settings.limits.connections_max)
         self._server: asyncio.Server | None = None
+        self._secured: TlsConnections | None = None
         log.addFilter(_is_ours)
 
     async def bind(self) -> None:
@@ -66,14 +73,20 @@ class HttpListener:
         assert self._runner.server is not None
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._connections.bounded(self._runner.server), host, port
+                self._protocols(self._runner.server), host, port
             )
         except OSError as error:
             await self._runner.cleanup()
             reason = error.strerror or str(error)
             raise cannot_listen(configured, reason, "--http-listen") from error
         address = joined(host, self._server.sockets[0].getsockname()[1])
-        self.endpoint = Endpoint(NAME, "http", address, self._advertised or address)
+        self.endpoint = Endpoint(NAME, self._protocol, address, self._advertised or address)
+
+    def _protocols(self, server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
+        if self._tls is None:
+            return self._connections.bounded(server)
+        self._secured = TlsConnections(self._tls, server, self._connections)
+        return self._secured
 
     async def start(self) -> None:
         self._is_answering.set()
@@ -88,6 +101,8 @@ class HttpListener:
         self._is_answering.set()
         if self._server is not None:
             self._server.close()
+        if self._secured is not None:
+            self._secured.abort_handshakes()
         if self._runner.server is not None:
             await asyncio.sleep(0)  # Connections that were just accepted begin to be served.
             self._runner.server.pre_shutdown()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from ssl import SSLContext
 
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.server.addresses import Endpoint, cannot_listen, joined, split_address
@@ -15,21 +14,22 @@ from streamlog.server.composition import Services
 from streamlog.server.kafka.dispatch import Dispatcher
 from streamlog.server.kafka.handlers.table import NodeRoutes
 from streamlog.server.kafka.transport.connections import Connections
+from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.listeners.kafka_addresses import KafkaAddress
 from streamlog.server.listeners.listener import NodeView
+from streamlog.server.tls.connection import TlsConnections
+from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 
 PROTOCOL = "kafka"
 OPTION = "--kafka-listen"
 BACKLOG = 1024
 """Connections that the kernel keeps until the event loop accepts them."""
-HANDSHAKE_S_MAX = 10.0
-"""A TLS handshake that has not ended by then closes its connection."""
 
 
 class KafkaListener:
     """A `Listener`. Made inside a running loop. `routes`: shared with the node's other Kafka
-    listeners. `ssl`: the protocol runs inside TLS."""
+    listeners. `tls`: the protocol runs inside TLS."""
 
     def __init__(
         self,
@@ -37,14 +37,18 @@ class KafkaListener:
         address: KafkaAddress,
         routes: NodeRoutes | None = None,
         *,
-        ssl: SSLContext | None = None,
+        tls: NodeTls | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._advertised = address.advertised
         self._routes = routes or NodeRoutes()
-        self._ssl = ssl
-        self._protocol = PROTOCOL if ssl is None else f"{PROTOCOL}+tls"
+        self._protocol = PROTOCOL if tls is None else f"{PROTOCOL}+tls"
         self._connections = Connections(address.name, settings.limits, clock or SystemClock())
+        self._secured: TlsConnections | None = None
+        if tls is not None:
+            # Counts those in their handshake, too, which the connections do not know.
+            bound = BoundedConnections(settings.limits.connections_max)
+            self._secured = TlsConnections(tls, self._connections.new, bound)
         self._servers: list[asyncio.Server] = []
         self.endpoint = Endpoint(
             address.name, self._protocol, address.listen, address.advertised or address.listen
@@ -57,11 +61,7 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         for listening in sockets:
             server = await loop.create_server(
-                self._connections.new,
-                sock=listening,
-                backlog=BACKLOG,
-                ssl=self._ssl,
-                ssl_handshake_timeout=HANDSHAKE_S_MAX if self._ssl else None,
+                self._secured or self._connections.new, sock=listening, backlog=BACKLOG
             )
             self._servers.append(server)
         address = joined(host, sockets[0].getsockname()[1])
@@ -83,6 +83,8 @@ class KafkaListener:
     async def stop(self, grace_s: float) -> None:
         for server in self._servers:
             server.close()
+        if self._secured is not None:
+            self._secured.abort_handshakes()
         await self._connections.stop(grace_s)
 
     def connections(self) -> int:

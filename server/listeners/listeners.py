@@ -26,6 +26,7 @@ from streamlog.server.listeners.http import HttpListener
 from streamlog.server.listeners.kafka_addresses import kafka_addresses
 from streamlog.server.listeners.kafka_listener import KafkaListener
 from streamlog.server.listeners.listener import Listener, NodeView
+from streamlog.server.tls.node_tls import NodeTls, node_tls
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,18 @@ class _State(IntEnum):
 class Listeners:
     """Made inside a running loop. `listeners`: the one with /readyz first."""
 
-    def __init__(self, listeners: Sequence[Listener], *, is_insecure: bool = False) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        *,
+        is_insecure: bool = False,
+        tls: NodeTls | None = None,
+    ) -> None:
+        self.tls = tls
         self._listeners = tuple(listeners)
         self._state = _State.NEW
         self.is_insecure = is_insecure
-        """An address reaches beyond this machine, without TLS."""
+        """An address reaches beyond this machine, and asks for no client certificate."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -136,12 +144,20 @@ async def _at_stop(listener: Listener, work: Awaitable[None], grace_s: float) ->
 def node_listeners(settings: Settings, reason: Callable[[], str] = lambda: "starting") -> Listeners:
     """The listeners that the settings ask for. `reason`: what the node waits for until it serves.
 
-    Errors: Invalid (an address that is not allowed).
+    Errors: Invalid (an address that is not allowed), InvalidConfig (files of certificates).
     """
-    is_insecure = check_listeners(settings.node)
+    is_insecure = check_listeners(settings)
+    tls = node_tls(settings.tls)
     routes = NodeRoutes()
-    kafka = [KafkaListener(settings, address, routes) for address in kafka_addresses(settings.node)]
     return Listeners(
-        [HttpListener(settings, reason), GrpcListener(settings, reason), *kafka],
+        [
+            HttpListener(settings, reason, tls if settings.tls.http else None),
+            GrpcListener(settings, reason, tls),
+            *(
+                KafkaListener(settings, address, routes, tls=tls)
+                for address in kafka_addresses(settings.node)
+            ),
+        ],
         is_insecure=is_insecure,
+        tls=tls,
     )

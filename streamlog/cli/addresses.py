@@ -6,23 +6,24 @@ import click
 
 GRPC_PORT = 9644
 PORT_MAX = 65_535
-PLAIN_SCHEMES = ("http://", "grpc://")
+SCHEMES = ("http://", "https://", "grpc://")
 
 
 def server_address(text: str) -> str:
     """HOST:PORT of what a user wrote for a node; a missing port is the default one.
 
-    `http://` and `grpc://` are dropped: gRPC without TLS is what both mean here.
+    A scheme is dropped: the protocol is always gRPC. (`https://` turns TLS on, in state.py.)
     Errors: ValueError, which says what to write.
     """
     rest = text.strip()
-    for scheme in PLAIN_SCHEMES:
+    for scheme in SCHEMES:
         if rest.lower().startswith(scheme):
             rest = rest[len(scheme) :].removesuffix("/")
     if "://" in rest:
         scheme = rest.partition("://")[0]
-        reason = "TLS is not there yet" if scheme.lower() == "https" else f"{scheme} is unknown"
-        raise ValueError(f"{text!r}: {reason}; write HOST:PORT, such as 127.0.0.1:{GRPC_PORT}")
+        raise ValueError(
+            f"{text!r}: {scheme} is unknown; write HOST:PORT, such as 127.0.0.1:{GRPC_PORT}"
+        )
     host, port = _parts(rest)
     if not _is_host(host):
         raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:{GRPC_PORT}")

@@ -22,9 +22,10 @@ HEAD = """\
 Made from the commands' own help by `python -m streamlog.cli.document`; do not edit.
 
 Every command takes `-h` or `--help`, every one that talks to a node takes `--server HOST:PORT`
-(environment `STREAMLOG_SERVER`; a missing port is 9644, `http://` before it is dropped), and all
-take `--json`: one JSON value on stdout, or one a line where there are many. These may stand before
-the command as well. An address or an option that is wrong is refused before anything is opened.
+(environment `STREAMLOG_SERVER`; a missing port is 9644, `http://` before it is dropped, `https://`
+means `--tls`) and the options of TLS that `streamlog --help` explains, and all take `--json`: one
+JSON value on stdout, or one a line where there are many. These may stand before the command as
+well. An address or an option that is wrong is refused before anything is opened.
 
 A command that waits says on stderr what it waits for. A node that does not answer within
 `--timeout` ends it with exit code 1, and the message names the address.

@@ -19,7 +19,7 @@ import click
 from streamlog.cli import standard_streams
 from streamlog.cli.interruption import Interrupted
 from streamlog.cli.lazy import LazyGroup
-from streamlog.cli.state import State, remote_options
+from streamlog.cli.state import State, root_options
 from streamlog.errors import Invalid, StreamlogError
 
 FAILURE = 1
@@ -103,7 +103,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     callback=_print_version,
     help="Print the version and exit.",
 )
-@remote_options
+@root_options
 def cli() -> None:
     """A shared log on object storage.
 
@@ -165,6 +165,8 @@ def main() -> None:
     and then waits for that lock for ever.
     """
     standard_streams.prepare()
+    # gRPC would print each failed handshake on stderr, beside the command's own words for it.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         code = run(sys.argv[1:])
     except BrokenPipeError:

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from streamlog.errors import (
     OutcomeUnknown,
     StreamlogError,
     StreamNotFound,
+    TlsHandshakeFailed,
     Unavailable,
     UnknownTopicOrPartition,
 )
@@ -78,9 +80,14 @@ def await_listener(state: State) -> None:
 
 def _tell_silence(connection: socket.socket, state: State) -> None:
     """Says on stderr when the server does not answer on the connection for some seconds."""
-    with connection, contextlib.suppress(ConnectionError):
+    suppressed = contextlib.suppress(ConnectionError, ssl.SSLError)
+    with connection, contextlib.ExitStack() as opened, suppressed:
         connection.settimeout(SILENCE_TOLD_AFTER_S)
         try:
+            if state.connection is not None:
+                # Whose answer it is does not matter: the command's own connection checks that.
+                context = ssl._create_unverified_context()
+                connection = opened.enter_context(context.wrap_socket(connection))
             connection.sendall(HTTP2_GREETING)
             connection.recv(1)
         except TimeoutError:
@@ -102,7 +109,7 @@ def named_server(state: State) -> Iterator[None]:
 def with_server(error: StreamlogError, state: State) -> StreamlogError:
     """The error with the node's address in it, where the connection is what failed."""
     # Subclasses of these come from the node itself, so the connection works.
-    is_connection = type(error) in (Unavailable, OutcomeUnknown)
+    is_connection = type(error) in (Unavailable, OutcomeUnknown, TlsHandshakeFailed)
     is_foreign = isinstance(error, Invalid) and "HTTP/1" in error.message
     if state.server in error.message or not (is_connection or is_foreign):
         return error
@@ -115,7 +122,7 @@ def with_server(error: StreamlogError, state: State) -> StreamlogError:
 def admin(state: State) -> Iterator[Admin]:
     """An UnknownTopicOrPartition that leaves the block names the nearest topic that exists."""
     await_listener(state)
-    client = Admin(state.server, timeout_ms=state.timeout_ms)
+    client = Admin(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
     try:
         with named_server(state):
             try:
@@ -149,7 +156,7 @@ def with_near_topic(client: Admin, error: UnknownTopicOrPartition) -> StreamlogE
 @contextmanager
 def streams(state: State) -> Iterator[Streams]:
     await_listener(state)
-    client = Streams(state.server, timeout_ms=state.timeout_ms)
+    client = Streams(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
     try:
         with named_server(state):
             try:
@@ -166,7 +173,7 @@ def streams(state: State) -> Iterator[Streams]:
 @contextmanager
 def key_values(state: State) -> Iterator[KV]:
     await_listener(state)
-    client = KV(state.server, timeout_ms=state.timeout_ms)
+    client = KV(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
     try:
         with named_server(state):
             yield client
@@ -182,6 +189,7 @@ def consumer(state: State) -> Iterator[Consumer]:
         request_timeout_ms=state.timeout_ms,
         default_api_timeout_ms=state.timeout_ms,
         fetch_max_wait_ms=min(500, state.timeout_ms),
+        tls=state.connection,
     )
     try:
         with named_server(state):
@@ -200,6 +208,7 @@ def producer(state: State, compression: str) -> Iterator[Producer]:
         max_block_ms=state.timeout_ms,
         delivery_timeout_ms=state.timeout_ms,
         request_timeout_ms=state.timeout_ms,
+        tls=state.connection,
     )
     with named_server(state), client:
         yield client

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from streamlog.cli.addresses import server_option
+
+if TYPE_CHECKING:
+    from streamlog.client.tls import Tls
 
 SERVER_DEFAULT = "127.0.0.1:9644"
 TIMEOUT_S_DEFAULT = 30.0
@@ -29,6 +32,22 @@ class State:
     is_timeout_given: bool = False
     """The user gave the time limit: the command waits as long for a node that starts."""
 
+    tls: bool = False
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_server_name: str | None = None
+
+    @property
+    def connection(self) -> Tls | None:
+        """How the node is reached; None: without TLS. Errors: InvalidConfig."""
+        from streamlog.client.tls import Tls
+
+        given = (self.tls_ca, self.tls_cert, self.tls_key, self.tls_server_name)
+        if not self.tls and not any(given):
+            return None
+        return Tls(*given)
+
     @property
     def timeout_ms(self) -> int:
         return int(self.timeout_s * 1000)
@@ -39,6 +58,8 @@ def state_of(ctx: click.Context) -> State:
 
 
 def _keep_server(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value.strip().lower().startswith("https://"):
+        state_of(ctx).tls = True
     return str(_keep(ctx, param, server_option(ctx, param, value)))
 
 
@@ -46,6 +67,12 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
     if given or ctx.parent is None:
         setattr(state_of(ctx), str(param.name), value)
+    return value
+
+
+def _keep_tls(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        state_of(ctx).tls = True
     return value
 
 
@@ -93,10 +120,61 @@ _timeout_option = click.option(
 )
 
 
+def _tls_option(name: str, metavar: str, help: str, *, is_hidden: bool) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{name}",
+        metavar=metavar,
+        envvar=f"STREAMLOG_{name.replace('-', '_').upper()}",
+        show_envvar=True,
+        expose_value=False,
+        callback=_keep,
+        is_eager=True,
+        hidden=is_hidden,
+        help=help,
+    )
+
+
+def _tls_options(*, is_root: bool) -> list[Callable[[Any], Any]]:
+    """All of them in the help of `streamlog` itself, one in that of each command."""
+    rest = "" if is_root else "; --tls-ca, --tls-cert, … as in `streamlog --help`"
+    files = (
+        ("tls-ca", "PEM file of the authorities that sign nodes' certificates; means --tls, too."),
+        ("tls-cert", "PEM file of this client's certificate, if the node asks for one."),
+        ("tls-key", "PEM file of its private key. [default: the certificate's file]"),
+    )
+    name = "What the node's certificate names, where that is not the host of --server."
+    return [
+        click.option(
+            "--tls",
+            is_flag=True,
+            envvar="STREAMLOG_TLS",
+            show_envvar=is_root,
+            expose_value=False,
+            callback=_keep_tls,
+            is_eager=True,
+            help=f"The node speaks TLS{rest}.",
+        ),
+        *(_tls_option(name, "FILE", help, is_hidden=not is_root) for name, help in files),
+        _tls_option("tls-server-name", "NAME", name, is_hidden=not is_root),
+    ]
+
+
 def remote_options(function: Function) -> Function:
-    """`--server`, `--timeout` and `--json`: for every command that talks to a node."""
-    wrapped: Function = json_option(_timeout_option(_server_option(function)))
-    return wrapped
+    """`--server`, `--tls…`, `--timeout` and `--json`: for every command that talks to a node."""
+    return _remote_options(function, is_root=False)
+
+
+def root_options(function: Function) -> Function:
+    """The same for `streamlog` itself, whose help explains all of them."""
+    return _remote_options(function, is_root=True)
+
+
+def _remote_options(function: Function, *, is_root: bool) -> Function:
+    wrapped: Any = _timeout_option(function)
+    for option in reversed(_tls_options(is_root=is_root)):
+        wrapped = option(wrapped)
+    decorated: Function = json_option(_server_option(wrapped))
+    return decorated
 
 
 pass_state = click.make_pass_decorator(State, ensure=True)

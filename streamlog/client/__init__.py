@@ -11,6 +11,7 @@ from streamlog.client.produce.delivery import Delivery, ManyDeliveries
 from streamlog.client.produce.producer import Producer
 from streamlog.client.staging import StagedCommit, StagedObject, StagedWriter, WriterStatus
 from streamlog.client.streams import Append, StreamBatch, StreamFetch, StreamInfo, Streams
+from streamlog.client.tls import Tls
 
 __all__ = [
     "KV",
@@ -34,5 +35,6 @@ __all__ = [
     "StreamFetch",
     "StreamInfo",
     "Streams",
+    "Tls",
     "WriterStatus",
 ]

@@ -11,7 +11,21 @@ import grpc
 
 from streamlog.client.forking import CallGuard
 from streamlog.client.settings import backoff_s, check_number
-from streamlog.errors import Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
+from streamlog.client.tls import (
+    Diagnosis,
+    Security,
+    Tls,
+    checked,
+    handshake_error,
+    security,
+)
+from streamlog.errors import (
+    Invalid,
+    StreamlogError,
+    TlsHandshakeFailed,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
 
@@ -75,8 +89,11 @@ def target_of(server: str) -> str:
     return server
 
 
-def open_channel(target: str) -> grpc.Channel:
-    return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+def open_channel(target: str, security: Security | None = None) -> grpc.Channel:
+    if security is None:
+        return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+    options = [*CHANNEL_OPTIONS, *security.options]
+    return grpc.secure_channel(target, security.credentials, options=options)
 
 
 class Retry:
@@ -98,12 +115,16 @@ class Retry:
     def wait_s(self, error: StreamlogError) -> float:
         """How long to wait before the next try; raises the error when there is no further try.
 
-        An unknown topic is not waited for, because a node knows all topics. Where another thread or
-        task closed the client meanwhile, the error is Closed.
+        An unknown topic is not waited for, because a node knows all topics; nor is a handshake that
+        failed, because people have to mend it. Where another thread or task closed the client
+        meanwhile, the error is Closed.
         """
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
         wait *= 0.8 + 0.4 * _JITTER.random()
+        error = self._caller.diagnosis.of(error)
+        if isinstance(error, TlsHandshakeFailed):
+            raise TlsHandshakeFailed(f"{self._caller.server}: {error.message}", **error.fields)
         is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
         if is_final:
             raise error
@@ -126,14 +147,23 @@ class BaseCaller:
     """One channel and its methods: what the blocking and the asyncio caller share."""
 
     def __init__(
-        self, server: str, client_id: str, timeout_ms: int, make_channel: Callable[[str], Any]
+        self,
+        server: str,
+        client_id: str,
+        timeout_ms: int,
+        tls: Tls | bool | None,
+        make_channel: Callable[[str, Security | None], Any],
     ) -> None:
-        """Errors: Invalid for the server or the client id, InvalidConfig for the time limit."""
+        """Errors: Invalid for the server or the client id, InvalidConfig for the time limit, and
+        for files of `tls`.
+        """
         check_number("timeout_ms", timeout_ms, is_whole=False, least=0)
         self.metadata = metadata_of(client_id)
-        self._channel = make_channel(target_of(server))
+        self.tls = checked(tls)
+        self._channel = make_channel(target_of(server), security(self.tls))
         self.server = server
         self._timeout_ms = timeout_ms
+        self.diagnosis = Diagnosis(server, self.tls)
         self._methods: dict[str, Any] = {}
         self.guard = CallGuard()
 
@@ -159,8 +189,15 @@ class BaseCaller:
 class Caller(BaseCaller):
     """Runs calls over one channel; repeats those that may be repeated."""
 
-    def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
-        super().__init__(server, client_id, timeout_ms, open_channel)
+    def __init__(
+        self,
+        server: str,
+        *,
+        client_id: str = "",
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        tls: Tls | bool | None = None,
+    ) -> None:
+        super().__init__(server, client_id, timeout_ms, tls, open_channel)
 
     def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         """The call's result. Retries while the error allows it and time is left.
@@ -205,6 +242,10 @@ def typed_error(error: grpc.RpcError, *, writes: bool) -> StreamlogError:
             "the server there speaks HTTP/1, not gRPC; a node's gRPC port is 9644 by default, "
             "9645 is its HTTP port"
         )
+    if never_connected(error):
+        failure = handshake_error(error.details() or "")
+        if failure is not None:
+            return failure
     typed: StreamlogError = from_rpc_error(
         error, may_have_happened=writes and not never_connected(error)
     )

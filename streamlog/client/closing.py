@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Caller
+from streamlog.client.tls import Tls
 
 
 class Closing(ABC):
@@ -48,15 +49,21 @@ class AsyncClosing(ABC):
 class CallingClient(Closing):
     """A client of one node. Safe to use from many threads; close it, or use it in `with`.
 
-    `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
-    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke
-    during a call that writes.
+    `timeout_ms` is for each call with its retries; `tls` True or a `Tls`: the node speaks TLS.
+    Errors of every call: those of the server; TlsHandshakeFailed at once;
+    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke during
+    a call that writes.
     """
 
     def __init__(
-        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+        self,
+        server: str,
+        *,
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
-        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms)
+        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms, tls=tls)
         self._timeout_ms = timeout_ms
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from streamlog.client.calls import staging as staging_calls
 from streamlog.client.channel import Call, Retry
 from streamlog.client.closing import CallingClient
+from streamlog.client.tls import Tls
 from streamlog.codec.batch import scan
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.runtime.buffers import Buffer
@@ -103,9 +104,10 @@ class StagedWriter(CallingClient):
         *,
         timeout_ms: int = TIMEOUT_MS,
         client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
         """`writer_id`: 1 to 200 bytes, the same for all runs of a job that must not write twice."""
-        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
         self.writer_id = writer_id
 
     def stage(

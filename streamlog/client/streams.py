@@ -15,6 +15,7 @@ from streamlog.client.calls import stream as stream_calls
 from streamlog.client.calls.stream import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, never_connected, typed_error
 from streamlog.client.closing import CallingClient
+from streamlog.client.tls import Tls
 from streamlog.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
 from streamlog.runtime.buffers import Buffer
@@ -75,9 +76,14 @@ class Streams(CallingClient):
     __doc__ = CallingClient.__doc__
 
     def __init__(
-        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+        self,
+        server: str,
+        *,
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
-        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
         self._append = stream_calls.append_method(self._caller)
         self._read = stream_calls.read_method(self._caller)
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog import settings as settings_module
 from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_checks, store_speed
+from streamlog.doctor.certificates import check_certificates
 from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
 from streamlog.doctor.findings import Check, CheckOutcome, Finding, T, failed
 from streamlog.errors import DataInUse, StreamlogError
@@ -63,6 +64,11 @@ class Examination:
         yield machine.check_files(self._settings.limits.connections_max)
         for name, address in (("port.grpc", node.listen), ("port.http", node.http_listen)):
             yield await self._offload.run(Lane.CPU, ports.check_port, name, address)
+        found = await self._offload.run(
+            Lane.CPU, check_certificates, self._settings.tls, self._clock
+        )
+        if found is not None:
+            yield found
 
     async def _disk(self) -> AsyncIterator[Finding]:
         if self.wal != "disk":

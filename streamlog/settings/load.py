@@ -21,12 +21,25 @@ from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
 from streamlog.settings.node import KAFKA_ANY, KAFKA_DEV, NodeConfig
 from streamlog.settings.schema import TABLES, Knob, build, earlier_paths, knobs, variables
+from streamlog.settings.tls import TlsConfig
 from streamlog.settings.values import parse, written
 
 log = logging.getLogger(__name__)
 
 PREFIX = "STREAMLOG_"
-NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON", CODEC})
+NOT_SETTINGS = frozenset(
+    {
+        "STREAMLOG_SERVER",
+        "STREAMLOG_CONFIG",
+        "STREAMLOG_JSON",
+        "STREAMLOG_TLS",
+        "STREAMLOG_TLS_CA",
+        "STREAMLOG_TLS_CERT",
+        "STREAMLOG_TLS_KEY",
+        "STREAMLOG_TLS_SERVER_NAME",
+        CODEC,
+    }
+)
 """Variables of the command line itself, and of code that runs before settings are read."""
 TOPIC_DEFAULTS = "topic-defaults"
 
@@ -50,6 +63,7 @@ class Settings:
     node: NodeConfig = field(default_factory=NodeConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     log: LogConfig = field(default_factory=LogConfig)
     engine: StreamEngineConfig = field(default_factory=StreamEngineConfig)
     topic_overrides: Mapping[str, str] = field(default_factory=dict)

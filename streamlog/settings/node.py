@@ -73,8 +73,8 @@ class NodeConfig:
     )
     insecure: bool = setting(
         False,
-        "Allows addresses beyond loopback without TLS: everyone who reaches the port may read and "
-        "write everything.",
+        "Allows addresses beyond loopback without TLS, or with TLS and clients that need no "
+        "certificate: everyone who reaches the port may read and write everything.",
     )
     wait_at_start: bool = setting(
         True,

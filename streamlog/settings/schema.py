@@ -19,6 +19,7 @@ from streamlog.log.api.config import KAFKA_NAMES, LogConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import LimitsConfig
 from streamlog.settings.node import NodeConfig
+from streamlog.settings.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ TABLES: tuple[Table, ...] = (
     Table("node", NodeConfig),
     Table("broker", BrokerConfig, kafka=True),
     Table("limits", LimitsConfig),
+    Table("tls", TlsConfig),
     Table(
         "log",
         LogConfig,

@@ -21,7 +21,7 @@ _NO_FETCHING = (
     "leave it out"
 )
 _NO_SECURITY = (
-    "is a security setting of Kafka's client; a node has no listener for it yet, and the store's "
+    "is a security setting of Kafka's client; TLS to a node is tlsCa and its like, and the store's "
     "credentials are found as boto3 finds them (environment, profile, role); leave it out"
 )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeVar
 
+from streamlog.client.tls import Tls
 from streamlog.errors import InvalidConfig, StreamlogError
 from streamlog.reading.topics import TopicPartition
 from streamlog.reading.urls import check_meta_url, check_store_url
@@ -27,8 +28,17 @@ INT64_MAX = (1 << 63) - 1
 MAX_BYTES_DEFAULT = 128 << 20
 PIN_TTL_MS_DEFAULT = 600_000
 
+TLS_OPTIONS = {
+    "tls": "true: the node speaks TLS; so does each further option of it say",
+    "tlsCa": "PEM file of the authorities that sign nodes' certificates",
+    "tlsCertificate": "PEM file of a certificate for the node, if it asks for one",
+    "tlsKey": "PEM file of its private key, if it is not in the same file",
+    "tlsServerName": "what the node's certificate names, if not the host in server",
+}
+"""Files are looked for where the query runs: on the driver, and on every executor."""
 READ_OPTIONS = {
     "server": "host:port of a node",
+    **TLS_OPTIONS,
     "store": "store URL that executors read objects from",
     "meta": "metadata URL of a store that no node runs on",
     "subscribe": "topics, separated by commas",
@@ -107,6 +117,7 @@ class ReadOptions:
     server: str | None = None
     store: str | None = None
     meta: str | None = None
+    tls: Tls | None = None
     read_mode: str = "auto"
     isolation: str = "read_committed"
     fail_on_data_loss: bool = True
@@ -148,6 +159,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         server=places.server,
         store=places.store,
         meta=places.meta,
+        tls=options.tls(),
         read_mode=places.read_mode,
         isolation=_isolation(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
@@ -222,6 +234,19 @@ class OptionValues:
         if value is not None and not re.fullmatch(r"[^\s/,]+:\d+", value):
             self.refuse("server", f"is {value!r}, not one host:port such as 127.0.0.1:9644")
         return value
+
+    def tls(self) -> Tls | None:
+        """How the node is reached; None: without TLS."""
+        names = ("tlsCa", "tlsCertificate", "tlsKey", "tlsServerName")
+        given = [name for name in names if self.has(name)]
+        is_on = self.flag("tls", bool(given))
+        if given and not is_on:
+            self.refuse(given[0], "is given, and tls is false: leave one of them out")
+        if given and not self.has("server"):
+            self.refuse(given[0], "is for the way to a node: give server, too")
+        if self.has("tlsKey") and not self.has("tlsCertificate"):
+            self.refuse("tlsKey", "is the key of tlsCertificate: give both")
+        return Tls(*map(self.text, names)) if is_on else None
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         value = (self.text(name) or default).lower()

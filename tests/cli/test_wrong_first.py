@@ -35,7 +35,6 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--server https://x status", "TLS is not there yet"),
         ("status --server x:y", "'y' is not a port"),
         ("status --server a..b:9644", "'a..b:9644' is not HOST:PORT"),
         ("status --timeout nan", "nan is no number of seconds"),

@@ -14,8 +14,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamlog.client import Tls
 from streamlog.client.aio import Consumer, Producer
 from tests.packaging.promql import Names, names_in
+from tests.support.certificates import Authority
 from tests.support.running_node import running_node
 from tests.support.s3 import S3Tests
 
@@ -51,10 +53,13 @@ def metrics(s3_tests: S3Tests, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def _collect(store: str, folder: Path) -> Metrics:
     places = {"store": store, "meta": f"rocksdb://{folder}/meta", "wal_dir": f"{folder}/wal"}
-    async with running_node(**places, wal="disk") as running:
-        async with Producer(running.banner.grpc) as producer:
+    authority = Authority(folder)
+    node, tls = authority.issue("node"), Tls(ca=str(authority.ca))
+    secured = {"tls__certificate": str(node.certificate), "tls__key": str(node.key)}
+    async with running_node(**places, **secured, tls__http=False, wal="disk") as running:
+        async with Producer(running.banner.grpc, tls=tls) as producer:
             await (await producer.send("seen", b"value"))
-        async with Consumer(running.banner.grpc, auto_offset_reset="earliest") as consumer:
+        async with Consumer(running.banner.grpc, auto_offset_reset="earliest", tls=tls) as consumer:
             await consumer.assign([("seen", 0)])
             assert await consumer.poll(10)
         page = await asyncio.to_thread(_page, running.banner.http)

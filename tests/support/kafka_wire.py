@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,8 @@ from streamlog.server.kafka.transport.connections import HELD_S, Connections
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.metrics import ClientMetrics
+from streamlog.server.tls.connection import TlsConnections
+from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings.limits import LimitsConfig
 from tests.support.server_harness import listener_resources
 
@@ -93,8 +96,9 @@ class WireClient:
             await self.writer.wait_closed()
 
 
-async def connect(port: int) -> WireClient:
-    return WireClient(*await asyncio.open_connection("127.0.0.1", port))
+async def connect(port: int, context: ssl.SSLContext | None = None) -> WireClient:
+    """`context` None: without TLS."""
+    return WireClient(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
 
 
 @dataclass
@@ -107,6 +111,8 @@ class Wire:
     resources: ListenerResources
     registry: CollectorRegistry
     clients: list[WireClient] = field(default_factory=list)
+    context: ssl.SSLContext | None = None
+    """Of clients; None: there is no TLS."""
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
@@ -119,7 +125,7 @@ class Wire:
         self.connections.serve(self.dispatcher, self.resources)
 
     async def client(self) -> WireClient:
-        client = await connect(self.port)
+        client = await connect(self.port, self.context)
         self.clients.append(client)
         return client
 
@@ -132,8 +138,12 @@ async def wire(
     clock: Clock | None = None,
     held_s: float = HELD_S,
     is_serving: bool = True,
+    tls: tuple[NodeTls, ssl.SSLContext] | None = None,
 ) -> AsyncIterator[Wire]:
-    """Connections over `routes` and ApiVersions. At the end none is open, and nothing is held."""
+    """Connections over `routes` and ApiVersions. At the end none is open, and nothing is held.
+
+    `tls`: of the node, and of its clients.
+    """
     limits = limits or LimitsConfig()
     registry = CollectorRegistry()
     resources = listener_resources(registry)
@@ -147,10 +157,12 @@ async def wire(
     connections = Connections("kafka", limits, clock or SystemClock(), held_s=held_s)
     connections.advertised = ("example", 9092)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(connections.new, "127.0.0.1", 0)
+    factory = connections.new if tls is None else TlsConnections(tls[0], connections.new)
+    server = await loop.create_server(factory, "127.0.0.1", 0)
     connections.start()
     port = server.sockets[0].getsockname()[1]
     made = Wire(port, connections, Dispatcher(routes, requests), resources, registry)
+    made.context = None if tls is None else tls[1]
     if is_serving:
         made.serve()
     try:

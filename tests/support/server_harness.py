@@ -27,6 +27,7 @@ from streamlog.server.listeners.listener import Listener
 from streamlog.server.listeners.listeners import Listeners
 from streamlog.server.metrics import ClientMetrics, ServerMetrics
 from streamlog.server.node_server import NodeServer
+from streamlog.server.tls.node_tls import node_tls
 from streamlog.settings import Settings, load
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
@@ -111,11 +112,12 @@ async def running(
         }
     )
     settings = (settings or with_limits()).for_mode("serve")
+    tls = node_tls(settings.tls)
     standard: list[Listener] = [
-        HttpListener(settings, _is_starting),
-        GrpcListener(settings, _is_starting),
+        HttpListener(settings, _is_starting, tls),
+        GrpcListener(settings, _is_starting, tls),
     ]
-    service = NodeServer(backend, settings, Listeners([*standard, *more]), authorize)
+    service = NodeServer(backend, settings, Listeners([*standard, *more], tls=tls), authorize)
     await service.start()
     channel = new_channel(service)
     try:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from streamlog.runtime.buffers import Buffer
@@ -73,7 +73,9 @@ class Owner(Protocol):
         """The node ends the connection. `why` is a label of metrics, `reason` for people."""
         ...
 
-    def peer_of(self, address: str) -> Peer: ...
+    def peer_of(self, address: str, certificate: Mapping[str, Any] | None) -> Peer:
+        """`certificate`: the client's, as `getpeercert()` gives it; None: it has none."""
+        ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
 
@@ -172,7 +174,8 @@ class Connection(FrameReceiver):
         self._serving = serving
         self._budget = serving.new_budget()
         self._sender = Sender(self._transport, self._wrote)
-        self._peer = self._owner.peer_of(_address(self._transport))
+        certificate = self._transport.get_extra_info("peercert")
+        self._peer = self._owner.peer_of(_address(self._transport), certificate)
         self._is_reading = True
         self._transport.resume_reading()
 

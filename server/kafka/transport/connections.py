@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from streamlog.runtime.clock import Clock
@@ -23,6 +23,7 @@ from streamlog.server.kafka.transport.receive import ReceiveMemory
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.limits.in_flight import ConnectionBudget
 from streamlog.server.limits.shared import ListenerResources
+from streamlog.server.tls.principal import of_peer_certificate
 from streamlog.settings.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
@@ -141,10 +142,11 @@ class Connections:
     def ended(self, connection: Connection, why: str, reason: str) -> None:
         self._note_end(why, reason, connection.peer_address)
 
-    def peer_of(self, address: str) -> Peer:
+    def peer_of(self, address: str, certificate: Mapping[str, Any] | None) -> Peer:
         assert self._serving is not None
         trace_id = self._serving.random.bytes(4).hex()
-        return Peer(address, trace_id, self.name, self.advertised)
+        principal = of_peer_certificate(certificate)
+        return Peer(address, trace_id, self.name, self.advertised, principal)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._tasks.spawn(work, name=name)

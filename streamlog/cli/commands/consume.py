@@ -122,7 +122,7 @@ def consume(
     chosen = [(topic, number) for number in (existing if partition is None else [partition])]
     formatter = _formatter("json" if state.json else form, key_separator)
     progress = RecordProgress(is_shown=stderr_is_terminal() and not stdout_is_terminal())
-    probe = TopicProbe(state.server, topic, description.topic_id, state.timeout_s)
+    probe = TopicProbe(state.server, topic, description.topic_id, state.timeout_s, state.connection)
     with consumer(state) as client, closing(probe):
         client.assign(chosen)
         ends = client.end_offsets(chosen)

@@ -9,7 +9,7 @@ import click
 from streamlog.cli.output import emit, note, table
 from streamlog.cli.state import State
 from streamlog.cli.support.data_places import checked_places
-from streamlog.cli.support.options import place_options, settings_options
+from streamlog.cli.support.options import place_options, setting_paths, settings_options
 
 
 @click.command()
@@ -32,7 +32,7 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
     from streamlog.doctor.examination import Examination
     from streamlog.doctor.findings import CheckOutcome
 
-    loaded = settings.load(file, None, {**flags, **more})
+    loaded = settings.load(file, None, {**setting_paths(flags), **more})
     node = checked_places(loaded)
     examination = Examination(replace(loaded, node=node), lambda name: note(f"… {name}"))
     checks = asyncio.run(examination.run())

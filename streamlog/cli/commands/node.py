@@ -10,7 +10,7 @@ import click
 from streamlog.cli.invocation import command_name
 from streamlog.cli.state import State
 from streamlog.cli.support.data_places import checked_places
-from streamlog.cli.support.options import place_options, settings_options
+from streamlog.cli.support.options import place_options, setting_paths, settings_options
 
 
 @click.command()
@@ -29,7 +29,7 @@ def dev(state: State, file: str | None, more: dict[str, str], **flags: Any) -> N
     """
     from streamlog import settings
 
-    _run(settings.load(file, None, {**flags, **more}), "dev", state)
+    _run(settings.load(file, None, {**setting_paths(flags), **more}), "dev", state)
 
 
 @click.command()
@@ -44,7 +44,7 @@ def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) ->
     """
     from streamlog import settings
 
-    _run(settings.load(file, None, {**flags, **more}), "serve", state)
+    _run(settings.load(file, None, {**setting_paths(flags), **more}), "serve", state)
 
 
 def _run(loaded: Any, mode: str, state: State) -> None:

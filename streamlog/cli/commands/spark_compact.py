@@ -82,6 +82,7 @@ def _with_node(state: State, store: str | None, master: str, conf: dict[str, str
             store=store,
             owner=f"spark at {socket.gethostname()}",
             progress=progress_of(state),
+            tls=state.connection,
         )
 
 

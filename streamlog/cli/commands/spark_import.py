@@ -9,7 +9,7 @@ import click
 
 from streamlog.cli.output import emit, field_list
 from streamlog.cli.state import State, pass_state, remote_options
-from streamlog.cli.support.spark_session import spark_options, spark_session
+from streamlog.cli.support.spark_session import spark_options, spark_session, tls_options
 
 
 @click.command("import")
@@ -75,6 +75,7 @@ def import_(
             value=value,
             keep_partitions=keep_partitions,
             progress=progress_of(state),
+            tls=tls_options(state),
         )
     if state.json:
         emit({"records": done.records, "batches": done.batches})

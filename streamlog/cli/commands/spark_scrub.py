@@ -73,7 +73,12 @@ def scrub(
         from streamlog.spark.jobs.scrub.node import scrub_node
 
         return await scrub_node(
-            spark, state.server, store=store, state_file=state_file, progress=progress
+            spark,
+            state.server,
+            store=store,
+            state_file=state_file,
+            progress=progress,
+            tls=state.connection,
         )
 
     is_stopped = is_offline()

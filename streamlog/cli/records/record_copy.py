@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from streamlog.cli.output import SILENCE_TOLD_AFTER_S, BytesOut, note
 from streamlog.cli.records.record_format import Formatter, value_line
-from streamlog.client import Admin, Consumer
+from streamlog.client import Admin, Consumer, Tls
 from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -46,12 +46,14 @@ class TopicProbe:
     `ends` are the partitions' ends at the last answer.
     """
 
-    def __init__(self, server: str, topic: str, topic_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, server: str, topic: str, topic_id: str, timeout_s: float, tls: Tls | None = None
+    ) -> None:
         self._server = server
         self._topic = topic
         self._topic_id = topic_id
         self._timeout_s = timeout_s
-        self._client = Admin(server, timeout_ms=PROBE_TIMEOUT_MS)
+        self._client = Admin(server, timeout_ms=PROBE_TIMEOUT_MS, tls=tls)
         self._asked_at = self._answered_at = now_s()
         self._every_s = PROBE_EVERY_S
         self._is_told = False

@@ -87,6 +87,42 @@ def place_options(function: Function) -> Function:
     )
 
 
+def tls_options(function: Function) -> Function:
+    """Options: certificates of a node's listeners."""
+    return wrapped(
+        function,
+        click.option(
+            "--tls-cert",
+            "tls_certificate",
+            metavar="FILE",
+            help="PEM file of the node's certificate: all listeners speak TLS, and nothing else.",
+        ),
+        click.option(
+            "--tls-key",
+            metavar="FILE",
+            help="PEM file of its private key. [default: the certificate's file]",
+        ),
+        click.option(
+            "--tls-client-ca",
+            metavar="FILE",
+            help="PEM file of the authorities that sign clients' certificates.",
+        ),
+        click.option(
+            "--tls-client-auth",
+            type=click.Choice(("none", "requested", "required")),
+            help="Whether clients present a certificate. [default: required with --tls-client-ca]",
+        ),
+    )
+
+
+def setting_paths(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags by the setting's path: `tls_key` is `tls.key`, others are of `[node]`."""
+    return {
+        f"tls.{name.removeprefix('tls_')}" if name.startswith("tls_") else name: value
+        for name, value in flags.items()
+    }
+
+
 def settings_options(function: Function) -> Function:
     """The options that configure a node."""
     return wrapped(
@@ -133,8 +169,9 @@ def settings_options(function: Function) -> Function:
             "--insecure",
             is_flag=True,
             default=None,
-            help="Allow addresses beyond loopback without TLS.",
+            help="Allow addresses beyond loopback where clients need no certificate.",
         ),
+        tls_options,
         click.option(
             "--wait/--no-wait",
             "wait_at_start",

@@ -92,7 +92,23 @@ def source_options(
         options["meta"] = meta
     else:
         options.setdefault("server", state.server)
+        if options["server"] == state.server:
+            options |= tls_options(state)
     return options
+
+
+def tls_options(state: State) -> dict[str, str]:
+    """How the node is reached, as options of the source and the sink."""
+    tls = state.connection
+    if tls is None:
+        return {}
+    given = {
+        "tlsCa": tls.ca,
+        "tlsCertificate": tls.certificate,
+        "tlsKey": tls.key,
+        "tlsServerName": tls.server_name,
+    }
+    return {"tls": "true"} | {name: value for name, value in given.items() if value is not None}
 
 
 def is_offline() -> bool:

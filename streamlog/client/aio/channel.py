@@ -20,6 +20,7 @@ from streamlog.client.channel import (
 )
 from streamlog.client.closing import AsyncClosing
 from streamlog.client.forking import CallGuard
+from streamlog.client.tls import Security, Tls
 from streamlog.errors import OutcomeUnknown, StreamlogError
 
 
@@ -50,17 +51,25 @@ def closed_not_cancelled(guard: CallGuard, *, writes: bool = False) -> Iterator[
         raise
 
 
-def _open_channel(target: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+def _open_channel(target: str, security: Security | None) -> grpc.aio.Channel:
+    if security is None:
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    options = [*CHANNEL_OPTIONS, *security.options]
+    return grpc.aio.secure_channel(target, security.credentials, options=options)
 
 
 class Caller(BaseCaller):
     """As `streamlog.client.channel.Caller`. Made inside a running loop."""
 
     def __init__(
-        self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
+        self,
+        server: str,
+        *,
+        client_id: str = "",
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        tls: Tls | bool | None = None,
     ) -> None:
-        super().__init__(server, client_id, timeout_ms, _open_channel)
+        super().__init__(server, client_id, timeout_ms, tls, _open_channel)
 
     async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         retry = Retry(self, self._timeout_ms if timeout_ms is None else timeout_ms)
@@ -90,15 +99,22 @@ class Caller(BaseCaller):
 class CallingClient(AsyncClosing):
     """A client of one node, for one event loop; close it, or use it in `async with`.
 
-    `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
-    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke
-    during a call that writes. Cancelling a call that writes leaves its outcome unknown.
+    `timeout_ms` is for each call with its retries; `tls` True or a `Tls`: the node speaks TLS.
+    Errors of every call: those of the server; TlsHandshakeFailed at once;
+    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke during
+    a call that writes. Cancelling a call that writes leaves
+    its outcome unknown.
     """
 
     def __init__(
-        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+        self,
+        server: str,
+        *,
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
-        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms)
+        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms, tls=tls)
         self._timeout_ms = timeout_ms
 
     async def close(self) -> None:

@@ -37,6 +37,7 @@ from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
 from streamlog.client.consume.subscription import Subscription
 from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.settings import wait_s
+from streamlog.client.tls import Tls
 from streamlog.errors import (
     Closed,
     Internal,
@@ -53,12 +54,20 @@ now_s = time.monotonic
 class Consumer(AsyncClosing):
     """As `streamlog.client.Consumer`, for one event loop; use it in `async with`."""
 
-    def __init__(self, server: str, *, group_id: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        group_id: str | None = None,
+        tls: Tls | bool | None = None,
+        **settings: Any,
+    ) -> None:
         self._settings = consumer_settings(group_id, settings)
         self._caller = Caller(
             server,
             client_id=self._settings.client_id,
             timeout_ms=self._settings.default_api_timeout_ms,
+            tls=tls,
         )
         self._state = FetchState(self._settings)
         self._background = Background("streamlog.consumer", self._failed)

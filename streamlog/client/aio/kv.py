@@ -13,6 +13,7 @@ from streamlog.client.aio.channel import CallingClient, closed_not_cancelled
 from streamlog.client.calls import kv as kv_calls
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
 from streamlog.client.settings import WAIT_S_MAX
+from streamlog.client.tls import Tls
 from streamlog.errors import StreamlogError, Unavailable
 from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, Value
 from streamlog.v1 import kv_pb2
@@ -22,9 +23,14 @@ class KV(CallingClient):
     __doc__ = CallingClient.__doc__
 
     def __init__(
-        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+        self,
+        server: str,
+        *,
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
-        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
         self._watch = kv_calls.watch_method(self._caller)
 
     async def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:

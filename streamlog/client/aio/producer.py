@@ -27,6 +27,7 @@ from streamlog.client.produce.options import (
 from streamlog.client.produce.partitioner import Partitioner, partition_for_key
 from streamlog.client.produce.routing import PartitionRecords, checked_partition, grouped
 from streamlog.client.settings import wait_s
+from streamlog.client.tls import Tls
 from streamlog.errors import Closed, MessageTooLarge, Overloaded, UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
 
@@ -41,7 +42,12 @@ class Producer:
     """
 
     def __init__(
-        self, server: str, *, partitioner: Partitioner | None = None, **settings: Any
+        self,
+        server: str,
+        *,
+        partitioner: Partitioner | None = None,
+        tls: Tls | bool | None = None,
+        **settings: Any,
     ) -> None:
         self._settings = producer_settings(**settings)
         self._partitioner = partitioner
@@ -51,6 +57,7 @@ class Producer:
             server,
             client_id=self._settings.client_id,
             timeout_ms=self._settings.request_timeout_ms,
+            tls=tls,
         )
         self._sender = Sender(self._core, caller, self._settings)
         self._is_closed = False

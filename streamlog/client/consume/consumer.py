@@ -39,6 +39,7 @@ from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
 from streamlog.client.consume.subscription import Subscription
 from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.settings import WAIT_S_MAX, wait_s
+from streamlog.client.tls import Tls
 from streamlog.errors import (
     Closed,
     Internal,
@@ -54,8 +55,8 @@ now_s = time.monotonic
 class Consumer(Closing):
     """Reads topics. One thread uses it at a time; close it, or use it in `with`.
 
-    Settings: `ConsumerSettings`. Errors: InvalidConfig; Invalid for a `group_id`, because groups
-    come later.
+    Settings: `ConsumerSettings`; `tls` True or a `Tls`: the node speaks TLS. Errors: InvalidConfig;
+    Invalid for a `group_id`, because groups come later.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Consumer(Closing):
         decoded_batch_bytes_max: int = 128 << 20,
         poll_bytes_max: int = 64 << 20,
         client_id: str = "",
+        tls: Tls | bool | None = None,
     ) -> None:
         self._settings = consumer_settings(
             group_id,
@@ -99,7 +101,9 @@ class Consumer(Closing):
                 client_id=client_id,
             ),
         )
-        self._caller = Caller(server, client_id=client_id, timeout_ms=default_api_timeout_ms)
+        self._caller = Caller(
+            server, client_id=client_id, timeout_ms=default_api_timeout_ms, tls=tls
+        )
         self._state = FetchState(self._settings)
         self._changed = threading.Condition()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()

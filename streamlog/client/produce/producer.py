@@ -28,6 +28,7 @@ from streamlog.client.produce.partitioner import Partitioner, partition_for_key
 from streamlog.client.produce.routing import PartitionRecords, checked_partition, grouped
 from streamlog.client.produce.sender import Sender
 from streamlog.client.settings import wait_s
+from streamlog.client.tls import Tls
 from streamlog.codec.records import Headers
 from streamlog.errors import Closed, Invalid, MessageTooLarge, Overloaded, UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
@@ -42,7 +43,8 @@ class Producer:
     """Sends records to topics. Safe to use from many threads; close it, or use it in `with`.
 
     `acks`: "all" and 1: answered when durable; 0: not waited for, offsets are -1. With
-    `idempotence` retries neither lose, double nor reorder records. Further settings:
+    `idempotence` retries neither lose, double nor reorder records. `tls` True or a `Tls`: the node
+    speaks TLS. Further settings:
     `ProducerSettings`. Errors: InvalidConfig.
     """
 
@@ -65,6 +67,7 @@ class Producer:
         metadata_max_age_ms: int = 300_000,
         client_id: str = "",
         partitioner: Partitioner | None = None,
+        tls: Tls | bool | None = None,
     ) -> None:
         self._settings = producer_settings(
             acks=acks,
@@ -85,7 +88,7 @@ class Producer:
         self._partitioner = partitioner
         self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
-        caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms)
+        caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms, tls=tls)
         self._sender = Sender(self._core, caller, self._settings)
         self._take_locks()
         forking.watch(self)

@@ -9,6 +9,7 @@ from streamlog.client.calls import admin as admin_calls
 from streamlog.client.calls import locate as locate_calls
 from streamlog.client.calls.topic import list_offsets
 from streamlog.client.channel import Caller
+from streamlog.client.tls import Tls
 from streamlog.errors import NotFound, UnknownTopicOrPartition
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.reading.topics import Offsets, Topic, TopicPartition
@@ -65,11 +66,13 @@ class Cluster(Protocol):
 class ServerCluster:
     """A cluster with a running node."""
 
-    def __init__(self, server: str, isolation: str, *, store: str | None = None) -> None:
+    def __init__(
+        self, server: str, isolation: str, *, store: str | None = None, tls: Tls | None = None
+    ) -> None:
         """`store`: the store's URL for this machine, if it differs from the node's."""
         self.server: str | None = server
         self._isolation = isolation
-        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS)
+        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS, tls=tls)
         self._store = store
         self._status: tuple[str, str] | None = None
 

@@ -8,6 +8,7 @@ from streamlog.client.calls import topic as topic_calls
 from streamlog.client.channel import Caller
 from streamlog.client.closing import Closing
 from streamlog.client.staging import StagedObject, StagedWriter
+from streamlog.client.tls import Tls
 from streamlog.errors import UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.spark.cluster.cluster import CLIENT_ID
@@ -18,10 +19,15 @@ DROP_TIMEOUT_MS = 5000
 class NodeTarget(Closing):
     """One thread uses it at a time."""
 
-    def __init__(self, server: str, writer_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, server: str, writer_id: str, timeout_ms: int, tls: Tls | None = None
+    ) -> None:
+        self._tls = tls
         self._server = server
-        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=timeout_ms)
-        self._writer = StagedWriter(server, writer_id, timeout_ms=timeout_ms, client_id=CLIENT_ID)
+        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=timeout_ms, tls=tls)
+        self._writer = StagedWriter(
+            server, writer_id, timeout_ms=timeout_ms, client_id=CLIENT_ID, tls=tls
+        )
 
     def partition_count(self, topic: str) -> int:
         """Creates the topic, if the node creates topics automatically."""
@@ -48,6 +54,7 @@ class NodeTarget(Closing):
             self._writer.writer_id,
             timeout_ms=DROP_TIMEOUT_MS,
             client_id=CLIENT_ID,
+            tls=self._tls,
         ) as writer:
             writer.abort(objects)
 

@@ -35,7 +35,9 @@ def opened_cluster(options: ReadOptions) -> Iterator[Cluster]:
 def open_cluster(options: ReadOptions) -> Cluster:
     """The caller closes the cluster. Errors: those of `opened_cluster`."""
     if options.server is not None:
-        return ServerCluster(options.server, options.isolation, store=options.store)
+        return ServerCluster(
+            options.server, options.isolation, store=options.store, tls=options.tls
+        )
     from streamlog.spark.cluster.offline_cluster import OfflineCluster
 
     assert options.store is not None
@@ -169,6 +171,7 @@ def _place(
 ) -> ReadPlace:
     return ReadPlace(
         server=cluster.server,
+        tls=options.tls,
         store_url=store_url,
         cluster_id="" if store_url is None else cluster.cluster_id,
         is_store_needed=options.read_mode == "store" or cluster.server is None,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamlog.client.tls import Tls
 from streamlog.model.located import ObjectTable
 
 
@@ -102,3 +103,5 @@ class ReadPlace:
     pin_ttl_ms: int = 0
     planned_ms: int = 0
     read_name: str = ""
+    tls: Tls | None = None
+    """How the node is reached; its files are looked for where the task runs."""

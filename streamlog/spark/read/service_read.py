@@ -44,7 +44,7 @@ class ServiceReader:
 
     def __init__(self, server: str, place: ReadPlace) -> None:
         self._place = place
-        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS)
+        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS, tls=place.tls)
 
     def close(self) -> None:
         self._caller.close()

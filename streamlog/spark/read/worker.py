@@ -32,7 +32,7 @@ _worker: Worker | None = None
 def _renew_once(place: ReadPlace) -> None:
     assert place.server is not None
     assert place.pin_id is not None
-    cluster = ServerCluster(place.server, place.isolation)
+    cluster = ServerCluster(place.server, place.isolation, tls=place.tls)
     try:
         renew(cluster, place.pin_id)
     finally:

@@ -50,7 +50,8 @@ class Sink:
         random = SystemRandom()
         context = TaskContext.get()
         task = "task" if context is None else f"{context.partitionId()}"
-        with NodeTarget(self.options.server, self.writer_id, self.options.timeout_ms) as target:
+        options = self.options
+        with NodeTarget(options.server, self.writer_id, options.timeout_ms, options.tls) as target:
             staging = StagingTask(
                 target,
                 self.options,
@@ -79,6 +80,7 @@ class Sink:
             self.writer_id,
             timeout_ms=self.options.timeout_ms,
             client_id=CLIENT_ID,
+            tls=self.options.tls,
         )
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamlog.client.settings import COMPRESSIONS
+from streamlog.client.tls import Tls
 from streamlog.codec.batch import Compression
-from streamlog.spark.options import OptionValues
+from streamlog.spark.options import TLS_OPTIONS, OptionValues
 
 BATCH_BYTES_DEFAULT = 64 << 10
 BATCH_BYTES_MIN = 512
@@ -22,6 +23,7 @@ STAGED_TTL_MS_MAX = 365 * 24 * 3600 * 1000
 
 WRITE_OPTIONS = {
     "server": "host:port of a node",
+    **TLS_OPTIONS,
     "topic": "the topic of all rows; without it, the column topic",
     "compression": "none, gzip, snappy, lz4 or zstd",
     "batchBytes": "bytes of a record batch at most, before compression",
@@ -40,6 +42,7 @@ class WriteOptions:
     """Checked options of a batch or streaming write; holds no secrets."""
 
     server: str
+    tls: Tls | None = None
     topic: str | None = None
     compression: Compression = Compression.NONE
     batch_bytes: int = BATCH_BYTES_DEFAULT
@@ -77,6 +80,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     compression = options.choice("compression", tuple(COMPRESSIONS), "none")
     return WriteOptions(
         server=server,
+        tls=options.tls(),
         topic=options.text("topic"),
         compression=COMPRESSIONS[compression],
         batch_bytes=options.number("batchBytes", BATCH_BYTES_MIN, 1 << 30) or BATCH_BYTES_DEFAULT,

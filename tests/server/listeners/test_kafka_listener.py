@@ -71,16 +71,16 @@ def test_addresses_that_no_client_can_use_are_refused(
 
 def test_two_listeners_on_one_address_are_refused() -> None:
     with pytest.raises(Invalid, match="gRPC and Kafka's protocol cannot both listen"):
-        check_listeners(node("127.0.0.1:9644"))
+        check_listeners(Settings(node("127.0.0.1:9644")))
     with pytest.raises(Invalid, match="Kafka's protocol and Kafka's protocol cannot both"):
-        check_listeners(node("A=127.0.0.1:9092,B=127.0.0.1:9092"))
+        check_listeners(Settings(node("A=127.0.0.1:9092,B=127.0.0.1:9092")))
 
 
 def test_an_address_beyond_this_machine_needs_a_word_of_its_own() -> None:
     open_node = node("0.0.0.0:9092", "log.example:9092")
     with pytest.raises(Invalid, match="reaches beyond this machine"):
-        check_listeners(open_node)
-    assert check_listeners(replace(open_node, insecure=True)) is True
+        check_listeners(Settings(open_node))
+    assert check_listeners(Settings(replace(open_node, insecure=True))) is True
 
 
 def loaded(**flags: str) -> Settings:

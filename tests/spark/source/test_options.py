@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.client import Tls
 from streamlog.errors import InvalidConfig
 from streamlog.spark.kafka_options import REFUSED_READ_OPTIONS, REFUSED_WRITE_OPTIONS
 from streamlog.spark.options import EARLIEST, LATEST, READ_OPTIONS, parse_read_options
@@ -38,6 +39,30 @@ def test_names_come_in_any_case_and_kafkas_server_is_understood() -> None:
     assert options.server == "h:1"
     assert options.chosen.partitions == (("t", 0), ("t", 1))
     assert options.min_partitions == 3
+
+
+def test_files_of_certificates_turn_tls_on() -> None:
+    assert parse_read_options(GIVEN, streaming=False).tls is None
+    assert parse_read_options({**GIVEN, "tls": "true"}, streaming=False).tls == Tls()
+    files = {"tlsCa": "a", "tlsCertificate": "c", "tlsKey": "k", "tlsServerName": "n"}
+    assert parse_read_options({**GIVEN, **files}, streaming=True).tls == Tls("a", "c", "k", "n")
+    written = parse_write_options({"server": "h:1", **files}, streaming=True)
+    assert written.tls == Tls("a", "c", "k", "n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"tlsCa": "a", "tls": "false"}, "tlsCa"),
+        ({"tlsKey": "k"}, "tlsKey"),
+        ({"tls": "yes"}, "tls"),
+        ({"tlsCa": " "}, "tlsCa"),
+        ({"kafka.ssl.truststore.location": "x"}, "kafka.ssl.truststore.location"),
+    ],
+)
+def test_wrong_options_of_tls_are_named(wrong: dict[str, str], name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"option {name} "):
+        parse_read_options({**GIVEN, **wrong}, streaming=False)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 from streamlog.client.calls.merge import Accepted, MergeCall, MergeJob, MergesCommitted
 from streamlog.client.channel import Caller
+from streamlog.client.tls import Tls
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.compaction.plan.spec import decode_job, encode_outcome
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound
@@ -33,6 +34,7 @@ def compact_node(
     config: CompactionConfig | None = None,
     owner: str = CLIENT_ID,
     progress: Progress = no_progress,
+    tls: Tls | None = None,
 ) -> Compacted:
     """Merges the node's objects that are not fully compacted.
 
@@ -43,7 +45,7 @@ def compact_node(
     """
     config = config or CompactionConfig()
     done = Compacted()
-    caller = Caller(server, client_id=CLIENT_ID)
+    caller = Caller(server, client_id=CLIENT_ID, tls=tls)
     try:
         with MergeCall(caller, owner) as call, _interrupted_with(spark, call):
             work: CarryOut | None = None

@@ -7,6 +7,7 @@ on, and a later run reads the new files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +48,7 @@ def import_files(
     keep_partitions: bool = False,
     files_per_batch: int = FILES_PER_BATCH,
     progress: Progress = no_progress,
+    tls: Mapping[str, str] | None = None,
 ) -> Imported:
     """`path`: a folder, with its subfolders. `key`, `value`: names of columns.
 
@@ -61,6 +63,7 @@ def import_files(
         query = (
             records.writeStream.format("streamlog")
             .option("server", server)
+            .options(**(tls or {}))
             .option("topic", topic)
             .option("checkpointLocation", str(checkpoint.absolute()))
             .outputMode("append")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from streamlog.client import Admin
+from streamlog.client import Admin, Tls
 from streamlog.errors import NotFound, Unavailable
 from streamlog.reading.stores import open_store
 from streamlog.reading.views import node_view
@@ -37,6 +37,7 @@ async def scrub_node(
     state_file: Path | None = None,
     progress: Progress = no_progress,
     pin_ttl_ms: int = PIN_TTL_MS,
+    tls: Tls | None = None,
 ) -> Report:
     """Scrubs the objects that the node has now. `store`: where this machine and executors find the
     store, if not where the node does.
@@ -46,10 +47,10 @@ async def scrub_node(
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
 
     async def take_backup() -> bytes:
-        return await offload.run(Lane.CPU, _backup, server)
+        return await offload.run(Lane.CPU, _backup, server, tls)
 
-    cluster = ServerCluster(server, ISOLATION, store=store)
-    keeper = PinKeeper(ServerCluster(server, ISOLATION), pin_ttl_ms)
+    cluster = ServerCluster(server, ISOLATION, store=store, tls=tls)
+    keeper = PinKeeper(ServerCluster(server, ISOLATION, tls=tls), pin_ttl_ms)
     try:
         url = await offload.run(Lane.CPU, lambda: cluster.store_url)
         opened = await open_store(url, clock, offload)
@@ -94,6 +95,6 @@ def _unpin(cluster: Cluster, pin_id: int) -> None:
         """The pin ends by itself."""
 
 
-def _backup(server: str) -> bytes:
-    with Admin(server) as admin:
+def _backup(server: str, tls: Tls | None) -> bytes:
+    with Admin(server, tls=tls) as admin:
         return b"".join(admin.backup())

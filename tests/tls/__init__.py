@@ -1,0 +1,1 @@
+"""TLS of the listeners and of our clients, over real sockets."""
