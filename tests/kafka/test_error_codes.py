@@ -55,6 +55,16 @@ def test_retryable_errors_have_codes_that_clients_retry(error: type[errors.Strea
         assert CODES[error] in RETRIED_IN_PRODUCE_AND_FETCH
 
 
+@pytest.mark.parametrize("error", [errors.DiskFull, errors.StoreUnavailable, errors.StreamFenced])
+def test_what_may_have_been_written_is_not_called_unwritten(
+    error: type[errors.StreamlogError],
+) -> None:
+    """librdkafka tells its application so of KAFKA_STORAGE_ERROR and NOT_LEADER_OR_FOLLOWER."""
+    raised = error("the group may be found at the next start")
+    raised.has_no_side_effects = False
+    assert code_of(raised) is KafkaError.REQUEST_TIMED_OUT
+
+
 def test_an_error_from_elsewhere_has_its_bases_code() -> None:
     answer = answer_to(Malformed("3 bytes follow"))
     assert answer.code is KafkaError.INVALID_REQUEST

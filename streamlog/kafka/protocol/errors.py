@@ -226,11 +226,16 @@ class Answer(NamedTuple):
     """For the APIs that have a field for it: what happened and what to do."""
 
 
+_NOTHING_WRITTEN = (KafkaError.KAFKA_STORAGE_ERROR, KafkaError.NOT_LEADER_OR_FOLLOWER)
+"""Producers take these for "certainly not written"."""
+
+
 def code_of(error: errors.StreamlogError) -> KafkaError:
-    for cls in type(error).__mro__:
-        if cls in CODES:
-            return CODES[cls]
-    return KafkaError.UNKNOWN_SERVER_ERROR
+    cls = next(cls for cls in type(error).__mro__ if cls in CODES)
+    code = CODES[cls]
+    if code in _NOTHING_WRITTEN and not error.has_no_side_effects:
+        return KafkaError.REQUEST_TIMED_OUT
+    return code
 
 
 def answer_to(error: errors.StreamlogError) -> Answer:
