@@ -56,6 +56,8 @@ class Encoder(Body):
         is_nullable = self._version in field.nullable
         kind = "compact" if self._is_flexible else "plain"
         if not field.is_array and field.type == "string":
+            if is_nullable and field.name.endswith("error_message"):
+                place = f"error_text({place})"
             value = f"_or_null({place})" if is_nullable else f"({self._required(field, place)})"
             self._put(depth, f"{put}({kind}_text{value})")
             return

@@ -16,8 +16,9 @@ ALWAYS = ("OUT_OF_BYTES", "Structure", "Wrong", "malformed", "out_of_bytes")
 OPTIONAL = (
     "ELEMENTS_MAX", "RESPONSE_ELEMENTS_MAX", "SHORT", "SHORT_MAX", "ZERO_UUID", "Records",
     "add_blob", "blob", "blob_or_null", "check_count", "check_tag_end", "compact_text",
-    "compact_text_or_null", "longer", "numbers", "packed", "plain_text", "plain_text_or_null",
-    "required", "skip_tags", "tag_at", "tagged", "text", "text_or_null", "uuids", "uvarint",
+    "compact_text_or_null", "error_text", "longer", "numbers", "packed", "plain_text",
+    "plain_text_or_null", "required", "skip_tags", "tag_at", "tagged", "text", "text_or_null",
+    "uuids", "uvarint",
 )  # fmt: skip
 
 

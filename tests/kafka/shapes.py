@@ -122,8 +122,9 @@ class RandomMessages:
         if kind == "bool":
             return rng.random() < 0.5
         if kind == "string":
-            # Long ones are rare, or messages would be little else.
-            return rng.choice(TEXTS if rng.random() < 0.02 else TEXTS[:-1])
+            # Long ones are rare, or messages would be little else; those of errors would be cut.
+            is_long = rng.random() < 0.02 and not field["name"].endswith("error_message")
+            return TEXTS[-1] if is_long else rng.choice(TEXTS[:-1])
         if kind == "uuid":
             return rng.randbytes(16)
         if kind in ("bytes", "records"):

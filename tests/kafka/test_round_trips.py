@@ -6,6 +6,10 @@ import random
 
 import pytest
 
+from streamlog.kafka.messages.create_topics_response import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+)
 from streamlog.kafka.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
@@ -117,6 +121,27 @@ def test_null_where_a_version_has_none_is_refused() -> None:
     encode(response, 12)
     with pytest.raises(ValueError, match="name is null, which the message's version cannot say"):
         encode(response, 11)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("x" * 4096, "x" * 4096),
+        ("x" * 40_000, "x" * 4093 + "…"),
+        ("ä" * 40_000, "ä" * 2046 + "…"),
+        ("no file \udcff", "no file \\udcff"),
+    ],
+    ids=["fits", "long", "long-in-bytes", "not-utf-8"],
+)
+def test_texts_of_errors_are_cut_and_always_utf_8(said: str, told: str) -> None:
+    """A client's own name of 32 KiB stands in some of them, and would not fit with a word more."""
+    codec = response_codec(ApiKey.CREATE_TOPICS)
+    for version in (2, 7):
+        topic = CreatableTopicResult(name="t", error_code=17, error_message=said)
+        raw = b"".join(codec.encode(CreateTopicsResponse(topics=[topic]), version))
+        decoded, _ = codec.decode(memoryview(raw), 0, version)
+        assert isinstance(decoded, CreateTopicsResponse)
+        assert decoded.topics[0].error_message == told
 
 
 def test_a_string_beyond_kafkas_bound_is_not_encoded() -> None:

@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -143,7 +144,7 @@ def _encode_0(
     put(_pack_i(len(responses_1)))
     for item_2 in responses_1:
         put(_pack_h(item_2.error_code))
-        put(plain_text_or_null(item_2.error_message))
+        put(plain_text_or_null(error_text(item_2.error_message)))
         put(_pack_b(item_2.resource_type))
         put(plain_text(item_2.resource_name))
 
@@ -157,7 +158,7 @@ def _encode_2(
     put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))
     for item_3 in responses_1:
         put(_pack_h(item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(_pack_b(item_3.resource_type))
         put(compact_text(item_3.resource_name))
         put(b"\0")

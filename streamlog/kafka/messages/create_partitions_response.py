@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -139,7 +140,7 @@ def _encode_0(
     for item_2 in results_1:
         put(plain_text(item_2.name))
         put(_pack_h(item_2.error_code))
-        put(plain_text_or_null(item_2.error_message))
+        put(plain_text_or_null(error_text(item_2.error_message)))
 
 
 def _encode_2(
@@ -152,7 +153,7 @@ def _encode_2(
     for item_3 in results_1:
         put(compact_text(item_3.name))
         put(_pack_h(item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(b"\0")
     put(b"\0")
 

@@ -20,6 +20,7 @@ from streamlog.kafka.protocol.primitives import (
     check_tag_end,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -311,7 +312,7 @@ def _encode_2(
     for item_2 in topics_1:
         put(plain_text(item_2.name))
         put(_pack_h(item_2.error_code))
-        put(plain_text_or_null(item_2.error_message))
+        put(plain_text_or_null(error_text(item_2.error_message)))
 
 
 def _encode_5(
@@ -324,7 +325,7 @@ def _encode_5(
     for item_3 in topics_1:
         put(compact_text(item_3.name))
         put(_pack_h(item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(_pack_ih(item_3.num_partitions, item_3.replication_factor))
         configs_4 = item_3.configs
         if configs_4 is None:
@@ -359,7 +360,7 @@ def _encode_7(
     for item_3 in topics_1:
         put(compact_text(item_3.name))
         put(_pack_Uh(item_3.topic_id, item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(_pack_ih(item_3.num_partitions, item_3.replication_factor))
         configs_4 = item_3.configs
         if configs_4 is None:

@@ -19,6 +19,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -240,7 +241,7 @@ def _encode_5(
     for item_3 in responses_1:
         put(compact_text(required(item_3.name, "name")))
         put(_pack_h(item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(b"\0")
     put(b"\0")
 
@@ -255,7 +256,7 @@ def _encode_6(
     for item_3 in responses_1:
         put(compact_text_or_null(item_3.name))
         put(_pack_Uh(item_3.topic_id, item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(b"\0")
     put(b"\0")
 

@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -250,7 +251,7 @@ def _encode_0(
     message: DescribeClusterResponse, done: list[Buffer], pieces: list[bytes], put: Callable[[bytes], None]
 ) -> None:
     put(_pack_ih(message.throttle_time_ms, message.error_code))
-    put(compact_text_or_null(message.error_message))
+    put(compact_text_or_null(error_text(message.error_message)))
     put(compact_text(message.cluster_id))
     put(_pack_i(message.controller_id))
     brokers_1 = message.brokers
@@ -269,7 +270,7 @@ def _encode_1(
     message: DescribeClusterResponse, done: list[Buffer], pieces: list[bytes], put: Callable[[bytes], None]
 ) -> None:
     put(_pack_ih(message.throttle_time_ms, message.error_code))
-    put(compact_text_or_null(message.error_message))
+    put(compact_text_or_null(error_text(message.error_message)))
     put(_pack_b(message.endpoint_type))
     put(compact_text(message.cluster_id))
     put(_pack_i(message.controller_id))
@@ -289,7 +290,7 @@ def _encode_2(
     message: DescribeClusterResponse, done: list[Buffer], pieces: list[bytes], put: Callable[[bytes], None]
 ) -> None:
     put(_pack_ih(message.throttle_time_ms, message.error_code))
-    put(compact_text_or_null(message.error_message))
+    put(compact_text_or_null(error_text(message.error_message)))
     put(_pack_b(message.endpoint_type))
     put(compact_text(message.cluster_id))
     put(_pack_i(message.controller_id))

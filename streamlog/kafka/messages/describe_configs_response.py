@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -350,7 +351,7 @@ def _encode_1(
     put(_pack_i(len(results_1)))
     for item_2 in results_1:
         put(_pack_h(item_2.error_code))
-        put(plain_text_or_null(item_2.error_message))
+        put(plain_text_or_null(error_text(item_2.error_message)))
         put(_pack_b(item_2.resource_type))
         put(plain_text(item_2.resource_name))
         configs_3 = item_2.configs
@@ -375,7 +376,7 @@ def _encode_3(
     put(_pack_i(len(results_1)))
     for item_2 in results_1:
         put(_pack_h(item_2.error_code))
-        put(plain_text_or_null(item_2.error_message))
+        put(plain_text_or_null(error_text(item_2.error_message)))
         put(_pack_b(item_2.resource_type))
         put(plain_text(item_2.resource_name))
         configs_3 = item_2.configs
@@ -403,7 +404,7 @@ def _encode_4(
     put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))
     for item_3 in results_1:
         put(_pack_h(item_3.error_code))
-        put(compact_text_or_null(item_3.error_message))
+        put(compact_text_or_null(error_text(item_3.error_message)))
         put(_pack_b(item_3.resource_type))
         put(compact_text(item_3.resource_name))
         configs_4 = item_3.configs

@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -199,7 +200,7 @@ def _encode_0(
         put(SHORT[count_5] if count_5 < SHORT_MAX else uvarint(count_5 + 1))
         for item_6 in partitions_4:
             put(_pack_ih(item_6.partition_index, item_6.error_code))
-            put(compact_text_or_null(item_6.error_message))
+            put(compact_text_or_null(error_text(item_6.error_message)))
             active_producers_7 = item_6.active_producers
             count_8 = len(active_producers_7)
             put(SHORT[count_8] if count_8 < SHORT_MAX else uvarint(count_8 + 1))

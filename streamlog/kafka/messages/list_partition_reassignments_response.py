@@ -18,6 +18,7 @@ from streamlog.kafka.protocol.primitives import (
     check_count,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     numbers,
@@ -176,7 +177,7 @@ def _encode_0(
     message: ListPartitionReassignmentsResponse, done: list[Buffer], pieces: list[bytes], put: Callable[[bytes], None]
 ) -> None:
     put(_pack_ih(message.throttle_time_ms, message.error_code))
-    put(compact_text_or_null(message.error_message))
+    put(compact_text_or_null(error_text(message.error_message)))
     topics_1 = message.topics
     count_2 = len(topics_1)
     put(SHORT[count_2] if count_2 < SHORT_MAX else uvarint(count_2 + 1))

@@ -20,6 +20,7 @@ from streamlog.kafka.protocol.primitives import (
     check_tag_end,
     compact_text,
     compact_text_or_null,
+    error_text,
     longer,
     malformed,
     out_of_bytes,
@@ -645,8 +646,8 @@ def _encode_8(
             put(_pack_i(len(record_errors_5)))
             for item_6 in record_errors_5:
                 put(_pack_i(item_6.batch_index))
-                put(plain_text_or_null(item_6.batch_index_error_message))
-            put(plain_text_or_null(item_4.error_message))
+                put(plain_text_or_null(error_text(item_6.batch_index_error_message)))
+            put(plain_text_or_null(error_text(item_4.error_message)))
     put(_pack_i(message.throttle_time_ms))
 
 
@@ -668,9 +669,9 @@ def _encode_9(
             put(SHORT[count_8] if count_8 < SHORT_MAX else uvarint(count_8 + 1))
             for item_9 in record_errors_7:
                 put(_pack_i(item_9.batch_index))
-                put(compact_text_or_null(item_9.batch_index_error_message))
+                put(compact_text_or_null(error_text(item_9.batch_index_error_message)))
                 put(b"\0")
-            put(compact_text_or_null(item_6.error_message))
+            put(compact_text_or_null(error_text(item_6.error_message)))
             put(b"\0")
         put(b"\0")
     put(_pack_ix(message.throttle_time_ms))
@@ -694,9 +695,9 @@ def _encode_10(
             put(SHORT[count_8] if count_8 < SHORT_MAX else uvarint(count_8 + 1))
             for item_9 in record_errors_7:
                 put(_pack_i(item_9.batch_index))
-                put(compact_text_or_null(item_9.batch_index_error_message))
+                put(compact_text_or_null(error_text(item_9.batch_index_error_message)))
                 put(b"\0")
-            put(compact_text_or_null(item_6.error_message))
+            put(compact_text_or_null(error_text(item_6.error_message)))
             if (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()):
                 put(b"\0")
             else:
@@ -749,9 +750,9 @@ def _encode_13(
             put(SHORT[count_8] if count_8 < SHORT_MAX else uvarint(count_8 + 1))
             for item_9 in record_errors_7:
                 put(_pack_i(item_9.batch_index))
-                put(compact_text_or_null(item_9.batch_index_error_message))
+                put(compact_text_or_null(error_text(item_9.batch_index_error_message)))
                 put(b"\0")
-            put(compact_text_or_null(item_6.error_message))
+            put(compact_text_or_null(error_text(item_6.error_message)))
             if (item_6.current_leader is None or item_6.current_leader == LeaderIdAndEpoch()):
                 put(b"\0")
             else:

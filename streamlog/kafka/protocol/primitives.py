@@ -31,6 +31,8 @@ RESPONSE_ELEMENTS_MAX = 1 << 24
 """The same for responses, which only tools and tests decode."""
 STRING_BYTES_MAX = 0x7FFF
 """Kafka's bound for strings, also where the length is a varint."""
+ERROR_TEXT_BYTES_MAX = 4096
+"""Of an error message. What a client sent stands in some, and is as long as the client likes."""
 UVARINT_BYTES_MAX = 5
 
 ZERO_UUID = bytes(16)
@@ -241,6 +243,16 @@ def plain_text(value: str) -> bytes:
 
 def plain_text_or_null(value: str | None) -> bytes:
     return b"\xff\xff" if value is None else plain_text(value)
+
+
+def error_text(value: str | None) -> str | None:
+    """Cut to ERROR_TEXT_BYTES_MAX; an ellipsis marks a cut. Always UTF-8."""
+    if value is None or (len(value) <= ERROR_TEXT_BYTES_MAX and value.isascii()):
+        return value
+    encoded = value.encode("utf-8", "backslashreplace")
+    if len(encoded) <= ERROR_TEXT_BYTES_MAX:
+        return encoded.decode()
+    return encoded[: ERROR_TEXT_BYTES_MAX - 3].decode("utf-8", "ignore") + "…"
 
 
 def packed(values: Sequence[Any], code: str) -> bytes:
