@@ -18,7 +18,9 @@ from abc import abstractmethod
 from collections.abc import Container, Sequence
 from struct import Struct
 
-SCRATCH_BYTES = 256 * 1024
+SCRATCH_BYTES = 1024 * 1024
+LARGE_BYTES = 192 * 1024
+"""From this size on, a second read costs less than copying the request."""
 HEAD_BYTES = 4 * 1024
 """What is read behind a large request. Another large one is likely to follow, and less of it has
 to be copied out of the scratch then."""
@@ -154,7 +156,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         frame, self._is_unfilled = memory.of(size, self._filled)
         frame[: self._filled] = memory.view[start:end]
         self._frame = frame
-        self._is_after_large = size > HEAD_BYTES * 8
+        self._is_after_large = size > LARGE_BYTES
 
     def _refuse(self, frames: list[memoryview], first_bytes: bytes, reason: str) -> None:
         self._head = b""
