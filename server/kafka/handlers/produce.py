@@ -30,6 +30,7 @@ from streamlog.kafka.messages.produce_request import ProduceRequest, TopicProduc
 from streamlog.kafka.messages.produce_response import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
@@ -38,6 +39,8 @@ from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
+from streamlog.server.kafka.cluster_view import ClusterView
+from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.services.records.produce import SequencedProduce
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -46,8 +49,6 @@ from streamlog.server.services.records.requests import (
     ProduceTopic,
 )
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that the node alone writes."""
 NO_ACKS = 0
 ACKS = (-1, NO_ACKS, 1)
 """-1 and 1 mean the same: a batch has one copy, and the answer says that it is durable."""
@@ -75,6 +76,7 @@ TRANSACTIONS = Refusal(
 class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._produce = services.produce
+        self._cluster = ClusterView(services)
 
     def routes(self) -> Mapping[ApiKey, Route]:
         route = Route(self.produce, is_pipelined=True, handle_many=self.produce_many)
@@ -94,7 +96,10 @@ class ProduceHandler:
         checked = [_Checked(call, request) for call, request in requests]
         calls = [(one.call.context, one.service_call()) for one in checked if one.topics]
         outcomes = iter(await self._produce.sequence_many(calls) if calls else ())
-        return [_ProduceReply(one, next(outcomes) if one.topics else None) for one in checked]
+        return [
+            _ProduceReply(one, next(outcomes) if one.topics else None, self._cluster)
+            for one in checked
+        ]
 
 
 class _Checked:
@@ -143,13 +148,17 @@ class _Checked:
 class _ProduceReply(Reply):
     """`outcome` None: everything was refused before the service."""
 
-    __slots__ = ("_checked", "_outcome")
+    __slots__ = ("_checked", "_cluster", "_outcome")
 
     def __init__(
-        self, checked: _Checked, outcome: SequencedProduce | StreamlogError | None
+        self,
+        checked: _Checked,
+        outcome: SequencedProduce | StreamlogError | None,
+        cluster: ClusterView,
     ) -> None:
         self._checked = checked
         self._outcome = outcome
+        self._cluster = cluster
 
     async def response(self) -> ProduceResponse | None:
         checked, outcome = self._checked, self._outcome
@@ -162,7 +171,15 @@ class _ProduceReply(Reply):
         if checked.request.acks == NO_ACKS:
             _end_on_error(checked, results)
             return None
-        return _response(checked, results)
+        leaders: set[int] = set()
+        response = _response(checked, results, leaders)
+        if leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+                for node in self._cluster.nodes(checked.call)
+                if node.node_id in leaders
+            ]
+        return response
 
     def is_ready(self) -> bool:
         return not isinstance(self._outcome, SequencedProduce) or self._outcome.is_done()
@@ -186,7 +203,7 @@ def _refusal_of_all(request: ProduceRequest) -> Refusal | None:
 
 
 def _refusal_of_topic(topic: TopicProduceData) -> Refusal | None:
-    if topic.name in INTERNAL_TOPICS:
+    if is_internal(topic.name):
         return Refusal(
             KafkaError.INVALID_TOPIC_EXCEPTION,
             f"{topic.name} is an internal topic: the node alone writes it",
@@ -255,7 +272,10 @@ def _end_on_error(checked: _Checked, results: Iterator[ProducePartitionResult]) 
             raise CloseConnection(f"a produce request without acks failed: {result.error}")
 
 
-def _response(checked: _Checked, results: Iterator[ProducePartitionResult]) -> ProduceResponse:
+def _response(
+    checked: _Checked, results: Iterator[ProducePartitionResult], leaders: set[int]
+) -> ProduceResponse:
+    """`leaders` gets the nodes that the client is sent to."""
     refusals = checked.refusals
     topics = []
     for position, topic in enumerate(checked.request.topic_data):
@@ -267,7 +287,7 @@ def _response(checked: _Checked, results: Iterator[ProducePartitionResult]) -> P
                 continue
             result = next(results)
             if result.error is not None:
-                partitions.append(_failed(part.index, result.error))
+                partitions.append(_failed(part.index, result.error, leaders))
                 continue
             partitions.append(
                 PartitionProduceResponse(
@@ -291,7 +311,7 @@ def _refused(index: int, code: KafkaError, message: str) -> PartitionProduceResp
     )
 
 
-def _failed(index: int, error: StreamlogError) -> PartitionProduceResponse:
+def _failed(index: int, error: StreamlogError, leaders: set[int]) -> PartitionProduceResponse:
     response = _refused(index, code_of(error), error.message)
     at_fault = error.fields.get("record_index", -1)
     if isinstance(at_fault, int) and at_fault >= 0:
@@ -304,4 +324,5 @@ def _failed(index: int, error: StreamlogError) -> PartitionProduceResponse:
             leader_id=int(error.fields.get("leader_node", -1)),
             leader_epoch=int(error.fields.get("leader_epoch", -1)),
         )
+        leaders.add(response.current_leader.leader_id)
     return response

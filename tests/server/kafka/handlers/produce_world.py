@@ -79,7 +79,12 @@ def world_over(
 
 
 class _Services:
-    """The services that these handlers use."""
+    """What these handlers use of a node's services."""
+
+    node_id = 1
+    cluster_id = "test"
+    rack = None
+    topic_views = None
 
     def __init__(self, parts: RecordParts) -> None:
         self.produce = ProduceService(parts, auto_create=lambda: True)

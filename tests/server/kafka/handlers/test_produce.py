@@ -12,8 +12,9 @@ import pytest
 
 from streamlog.codec.batch import LENGTH_END, Compression, Producer, resealed
 from streamlog.codec.records import BatchBuilder, encode_values
-from streamlog.errors import Unauthorized
+from streamlog.errors import NotLeader, Unauthorized
 from streamlog.kafka.messages.produce_request import PartitionProduceData, TopicProduceData
+from streamlog.kafka.messages.produce_response import LeaderIdAndEpoch
 from streamlog.kafka.protocol.apis import ApiKey, decode_request, request_codec, response_codec
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.model.partition import TopicPartition
@@ -31,6 +32,7 @@ from tests.server.kafka.handlers.produce_world import (
     produce_world,
     world_over,
 )
+from tests.support.log_insides import leadership_of
 from tests.support.server_fakes import FakeLogs
 
 MIB = 1 << 20
@@ -342,15 +344,32 @@ def test_without_acks_there_is_no_answer_and_an_error_ends_the_connection() -> N
 def test_a_partition_that_another_node_leads_names_its_leader() -> None:
     async def main() -> None:
         async with produce_world() as world:
-            await world.logs._leadership.assign(TopicPartition("t", 0), 9)
-            part = await world.send_one(batch(b"a"))
-            assert KafkaError(part.error_code) is KafkaError.NOT_LEADER_OR_FOLLOWER
-            assert part.current_leader is not None
-            assert part.current_leader.leader_id == 9
-            await world.logs._leadership.assign(TopicPartition("t", 0), None)
-            part = await world.send_one(batch(b"a"))
-            assert part.current_leader is not None
-            assert part.current_leader.leader_id == -1
+            for leader in (9, None):
+                await leadership_of(world.logs).assign(TopicPartition("t", 0), leader)
+                response = await world.send(produce_request(batch(b"a")))
+                part = only(response)
+                assert KafkaError(part.error_code) is KafkaError.NOT_LEADER_OR_FOLLOWER
+                assert part.current_leader is not None
+                assert part.current_leader.leader_id == (-1 if leader is None else leader)
+                # It is not a live node: a client has no use for an address that it has to guess.
+                assert not response.node_endpoints
+
+    asyncio.run(main())
+
+
+def test_the_leaders_address_is_in_the_answer() -> None:
+    """The node's own address, for a leader that this node was until now."""
+
+    class LedElsewhere(FakeLogs):
+        def open_log(self, partition: TopicPartition) -> None:
+            raise NotLeader(f"{partition} is led by node 1", leader_node=1, leader_epoch=5)
+
+    async def main() -> None:
+        response = await world_over(LedElsewhere()).send(produce_request(batch(b"a")))
+        leader = only(response).current_leader
+        assert leader == LeaderIdAndEpoch(leader_id=1, leader_epoch=5)
+        [node] = response.node_endpoints
+        assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", 9092)
 
     asyncio.run(main())
 
