@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-kafka bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -133,6 +133,9 @@ asan: $(VENV)/.installed-test ## run the codec's tests under the address and und
 
 bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench-results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-kafka: $(VENV)/.installed-test ## run the benchmarks of Kafka's protocol beside a bare server, gRPC and Kafka; needs Java 17 and, once, Maven
+	$(BIN)/python -m benchmarks.kafka $(BENCH_ARGS)
 
 bench-spark: $(VENV)/.installed-test ## run the Spark benchmarks beside Kafka and Parquet; needs Java 17 and, once, Maven
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)

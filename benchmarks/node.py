@@ -21,6 +21,8 @@ class RunningNode:
     http: str
     process: psutil.Process
     started_in_s: float
+    kafka: str = ""
+    """Where it speaks Kafka's protocol; empty: nowhere."""
 
     def cpu_s(self) -> float:
         """User and system seconds of the node and its children so far."""
@@ -90,6 +92,7 @@ def running_node(
     else:
         arguments += ["--store", store, "--meta", str(meta), "--wal-dir", str(data / "wal")]
     arguments += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
+    arguments += ["--kafka-listen", "127.0.0.1:0"]
     if settings:
         config = data.parent / f"{data.name}.toml"
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,10 @@ def running_node(
         assert child.stdout is not None
         banner = json.loads(child.stdout.readline())
         started = time.perf_counter() - began
-        yield RunningNode(banner["grpc"], banner["http"], psutil.Process(child.pid), started)
+        kafka = [one["address"] for one in banner["listeners"] if one["name"] == "kafka"]
+        yield RunningNode(
+            banner["grpc"], banner["http"], psutil.Process(child.pid), started, "".join(kafka)
+        )
     finally:
         child.terminate()
         child.wait(60)

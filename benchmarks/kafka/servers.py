@@ -1,0 +1,86 @@
+"""The servers that take turns: bare, this node, Apache Kafka as it comes, and with fsync."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.kafka.bare import bare_server
+from benchmarks.kafka.wire import KafkaConnection
+from benchmarks.node import RunningNode, cpu_s_of, running_node
+from benchmarks.report import Report
+from benchmarks.spark.kafka import Kafka
+
+BARE, NODE, KAFKA, FSYNCED = "bare", "node", "kafka", "fsynced kafka"
+PARTITIONS = 4
+WAL_BYTES_MAX = 64 << 20
+SETTINGS = {"engine.wal.wal_bytes_max": str(WAL_BYTES_MAX)}
+FSYNC_EACH_REQUEST = {"flush.messages": "1"}
+
+
+@dataclass
+class Server:
+    """One of them. `address` speaks Kafka's protocol."""
+
+    name: str
+    address: str
+    process: psutil.Process
+    started_in_s: float
+    topic_settings: dict[str, str]
+    node: RunningNode | None = None
+    topics: int = 0
+
+    def cpu_s(self) -> float:
+        return cpu_s_of(self.process)
+
+    def rss_bytes(self) -> int:
+        return sum(
+            one.memory_info().rss for one in (self.process, *self.process.children(recursive=True))
+        )
+
+    def wait_until_idle(self) -> None:
+        """Returns after 0.2 s in which the server took less than 20 ms of CPU."""
+        before = self.cpu_s()
+        while True:
+            time.sleep(0.2)
+            now = self.cpu_s()
+            if now - before <= 0.02:
+                return
+            before = now
+
+    def new_topic(self, label: str) -> str:
+        """A topic of PARTITIONS partitions that has leaders."""
+        self.topics += 1
+        name = f"{label}-{self.topics}".replace(" ", "-")
+        with KafkaConnection(self.address) as connection:
+            connection.make_topic(name, PARTITIONS, self.topic_settings)
+        return name
+
+
+@contextmanager
+def servers(report: Report, folder: Path, *, with_kafka: bool) -> Iterator[dict[str, Server]]:
+    """By name. Apache Kafka is left out, with a note, where it cannot be had."""
+    with ExitStack() as stack:
+        found: dict[str, Server] = {}
+        began = time.perf_counter()
+        address, process = stack.enter_context(bare_server(folder / "bare"))
+        found[BARE] = Server(BARE, address, process, time.perf_counter() - began, {})
+        node = stack.enter_context(running_node(folder / "node", wal="disk", settings=SETTINGS))
+        found[NODE] = Server(NODE, node.kafka, node.process, node.started_in_s, {}, node)
+        if with_kafka:
+            if shutil.which("java") is None:
+                report.note("Apache Kafka is left out: there is no java")
+            else:
+                kafka = Kafka(folder / "kafka")
+                began = time.perf_counter()
+                process = stack.enter_context(kafka.running())
+                started = time.perf_counter() - began
+                found[KAFKA] = Server(KAFKA, kafka.server, process, started, {})
+                found[FSYNCED] = Server(FSYNCED, kafka.server, process, started, FSYNC_EACH_REQUEST)
+        yield found

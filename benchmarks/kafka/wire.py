@@ -1,0 +1,172 @@
+"""One blocking connection that speaks Kafka's protocol, and frames encoded beforehand."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamlog.kafka.messages.create_topics_request import (
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
+from streamlog.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from streamlog.kafka.messages.produce_request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from streamlog.kafka.protocol.apis import APIS, ApiKey, decode_response, request_codec
+from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.kafka.protocol.headers import (
+    decode_response_header,
+    encode_request_header,
+)
+
+SIZE_BYTES = 4
+CLIENT_ID = "bench"
+TIMEOUT_MS = 30_000
+VERSIONS = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.METADATA: 9,
+    ApiKey.CREATE_TOPICS: 5,
+    ApiKey.INIT_PRODUCER_ID: 4,
+}
+LEADER_TIMEOUT_S = 60.0
+_FOUND = (KafkaError.NONE, KafkaError.TOPIC_ALREADY_EXISTS)
+
+
+def encode_frame(api: ApiKey, request: Any, correlation_id: int) -> bytes:
+    """The request with its size and header."""
+    version = VERSIONS[api]
+    head = encode_request_header(APIS[api], version, correlation_id, CLIENT_ID)
+    body = b"".join((head, *request_codec(api).encode(request, version)))
+    return len(body).to_bytes(SIZE_BYTES, "big") + body
+
+
+def produce_frame(topic: str, partition: int, batch: bytes, correlation_id: int) -> bytes:
+    part = PartitionProduceData(index=partition, records=memoryview(batch))
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=TIMEOUT_MS,
+        topic_data=[TopicProduceData(name=topic, partition_data=[part])],
+    )
+    return encode_frame(ApiKey.PRODUCE, request, correlation_id)
+
+
+class KafkaConnection:
+    def __init__(self, server: str) -> None:
+        host, _, port = server.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=120)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = bytearray()
+
+    def __enter__(self) -> KafkaConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, api: ApiKey, request: Any) -> Any:
+        """The response to the only request under way."""
+        self.send(encode_frame(api, request, 1))
+        return self.response(api)
+
+    def send(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def response(self, api: ApiKey) -> Any:
+        """The next response."""
+        received = self._received
+        while len(received) < SIZE_BYTES or len(received) < SIZE_BYTES + _size(received):
+            more = self._socket.recv(1 << 16)
+            if not more:
+                raise RuntimeError("the server closed the connection")
+            received += more
+        end = SIZE_BYTES + _size(received)
+        frame = memoryview(bytes(received[SIZE_BYTES:end]))
+        del received[:end]
+        version = VERSIONS[api]
+        _, at = decode_response_header(APIS[api], version, frame)
+        return decode_response(api, version, frame, at)
+
+    def make_topic(
+        self, name: str, partitions: int, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates the topic, where it is not there, and returns when its partitions have
+        leaders."""
+        made = self.ask(
+            ApiKey.CREATE_TOPICS,
+            CreateTopicsRequest(
+                topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)],
+                timeout_ms=TIMEOUT_MS,
+            ),
+        )
+        error = KafkaError(made.topics[0].error_code)
+        if error not in _FOUND:
+            raise RuntimeError(f"no topic {name}: {error.name} {made.topics[0].error_message}")
+        give_up = time.monotonic() + LEADER_TIMEOUT_S
+        while time.monotonic() < give_up:
+            found = self.ask(
+                ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+            )
+            leaders = [part.leader_id for part in found.topics[0].partitions]
+            if len(leaders) == partitions and min(leaders) >= 0:
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"topic {name} has no leaders after {LEADER_TIMEOUT_S} s")
+
+    def new_producer(self) -> tuple[int, int]:
+        """A producer id and its epoch."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+        made = self.ask(ApiKey.INIT_PRODUCER_ID, request)
+        if made.error_code:
+            raise RuntimeError(f"no producer id: {KafkaError(made.error_code).name}")
+        return made.producer_id, made.producer_epoch
+
+    def blast(
+        self, frames: Sequence[bytes], unanswered_max: int, distance_s: float = 0.0
+    ) -> list[float]:
+        """Milliseconds from each produce frame's sending to its answer; every answer is checked.
+
+        `distance_s`: between the times at which frames are due; latency counts from there. A frame
+        that is due is sent after the answers that have come, so one thread does for both.
+        """
+        latencies: list[float] = []
+        sent: list[float] = []
+        began = time.perf_counter()
+        for number, frame in enumerate(frames):
+            while len(sent) - len(latencies) >= unanswered_max:
+                self._take_answer(sent, latencies)
+            due = began + number * distance_s
+            while distance_s and (left := due - time.perf_counter()) > 0:
+                if len(sent) > len(latencies) and self._is_readable(left):
+                    self._take_answer(sent, latencies)
+                elif len(sent) == len(latencies):
+                    time.sleep(left)
+            sent.append(due if distance_s else time.perf_counter())
+            self.send(frame)
+        while len(latencies) < len(sent):
+            self._take_answer(sent, latencies)
+        return latencies
+
+    def _take_answer(self, sent: list[float], latencies: list[float]) -> None:
+        response = self.response(ApiKey.PRODUCE)
+        latencies.append((time.perf_counter() - sent[len(latencies)]) * 1e3)
+        for topic in response.responses:
+            for part in topic.partition_responses:
+                if part.error_code:
+                    name = KafkaError(part.error_code).name
+                    raise RuntimeError(f"refused: {name} {part.error_message}")
+
+    def _is_readable(self, wait_s: float) -> bool:
+        readable, _, _ = select.select([self._socket], [], [], wait_s)
+        return bool(readable) or len(self._received) >= SIZE_BYTES
+
+
+def _size(received: bytearray) -> int:
+    return int.from_bytes(received[:SIZE_BYTES], "big")
