@@ -55,7 +55,7 @@ class Commands(LazyGroup):
             "Look at a write-ahead log, or empty it into the store.",
         ),
         "meta": ("streamlog.cli.commands.meta:meta", "Mend a node's own metadata store."),
-        "config": ("streamlog.cli.commands.config:config", "Show and explain settings."),
+        "config": ("streamlog.cli.commands.config:config", "Show, explain and change settings."),
         "doctor": (
             "streamlog.cli.commands.doctor:doctor",
             "Check stores, disk and machine, and say what they cost.",

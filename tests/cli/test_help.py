@@ -47,7 +47,7 @@ def test_the_top_level_commands() -> None:
         *("stream set-token", "stream trim"),
         *(f"kv {verb}" for verb in ("delete", "get", "list", "put", "watch")),
         *("object list", "object show", "log dump", "wal show", "wal upload", "meta repair"),
-        *("config describe", "config show", "doctor"),
+        *("config alter", "config describe", "config show", "doctor"),
         *("fsck", "recover", "backup", "restore"),
         *("bench consume", "bench produce", "bench verify"),
         *("spark demo", "spark scrub", "spark stats", "spark export", "spark compact"),
