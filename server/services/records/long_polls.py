@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from streamlog.errors import StreamlogError
@@ -44,8 +43,11 @@ class LongPolls:
         """Returns when `waiter` is done, after `seconds`, or on drain."""
         if self.is_draining:
             return
-        with self._counted(waiter, seconds):
+        timer = self._begin(waiter, seconds)
+        try:
             await waiter
+        finally:
+            self._end(waiter, timer)
 
     async def wait(self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float) -> None:
         """Returns when one of the watches ends, after `seconds`, or on drain; ends the watches.
@@ -57,24 +59,24 @@ class LongPolls:
                 watch.close()
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._counted(waiter, seconds):
+        timer = self._begin(waiter, seconds)
+        try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_watch(watch, waiter)) for watch in watches]
                 await waiter
                 for task in tasks:
                     task.cancel()
-
-    @contextmanager
-    def _counted(self, waiter: asyncio.Future[None], seconds: float) -> Iterator[None]:
-        """`waiter` is one of those that wait, and done when its time is over."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_over, waiter)
-        self._waiting.add(waiter)
-        try:
-            yield
         finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-            self._late.pop(waiter, None)
+            self._end(waiter, timer)
+
+    def _begin(self, waiter: asyncio.Future[None], seconds: float) -> asyncio.TimerHandle:
+        self._waiting.add(waiter)
+        return asyncio.get_running_loop().call_later(seconds, self._time_is_over, waiter)
+
+    def _end(self, waiter: asyncio.Future[None], timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._waiting.discard(waiter)
+        self._late.pop(waiter, None)
 
     def _time_is_over(self, waiter: asyncio.Future[None]) -> None:
         self._late[waiter] = None
