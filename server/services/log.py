@@ -25,7 +25,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs, open_deadline, opened_until
-from streamlog.server.services.records.partition_read import check_leader_epoch
+from streamlog.server.services.records.partition_read import check_leader_epoch, epoch_end
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import LimitsConfig
@@ -84,7 +84,7 @@ class LogService:
         """One answer for each question, in order."""
 
         async def ask(log: AbstractLog, value: int | None) -> EpochEndOffset:
-            return log.end_offset_for_epoch(value or 0)
+            return epoch_end(log, value or 0)
 
         deadline = open_deadline(context, self._clock, self._limits)
         return await in_order(

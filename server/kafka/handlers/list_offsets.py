@@ -9,7 +9,7 @@ Source: Kafka's ReplicaManager.fetchOffset.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from streamlog.errors import Invalid, StreamlogError, UnsupportedVersion
 from streamlog.kafka.messages.list_offsets_request import (
@@ -42,6 +42,7 @@ from streamlog.server.kafka.handlers.partition_questions import (
 from streamlog.server.services.log import PartitionQuestion
 
 OFFSET_NOT_AVAILABLE_FROM = 5
+NEVER = 1 << 15
 SPECIAL_FROM = {
     LATEST: 1,
     EARLIEST: 1,
@@ -67,47 +68,49 @@ class ListOffsetsHandler:
         check_consumer(request.replica_id)
         check_count(request.topics, self._limits)
         level = isolation(request.isolation_level)
-        refusals = list(_refusals(call, request))
-        wanted = [(topic.name, part) for topic in request.topics for part in topic.partitions]
+        named = [(topic.name, part) for topic in request.topics for part in topic.partitions]
+        counts = Counter((topic, part.partition_index) for topic, part in named)
+        # A partition that is named twice has one answer.
+        wanted = {(topic, part.partition_index): part for topic, part in named}
+        refusals = [
+            _refusal(call.version, topic, part, counts[topic, number])
+            for (topic, number), part in wanted.items()
+        ]
         questions = [
             PartitionQuestion(
-                name,
-                part.partition_index,
+                topic,
+                number,
                 part.timestamp,
                 part.current_leader_epoch if part.current_leader_epoch >= 0 else None,
             )
-            for (name, part), refusal in zip(wanted, refusals, strict=True)
+            for ((topic, number), part), refusal in zip(wanted.items(), refusals, strict=True)
             if refusal is None
         ]
         answers = iter(await self._logs.list_offsets(call.context, questions, level))
-        results = iter([next(answers) if refusal is None else refusal for refusal in refusals])
+        topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
+        for ((topic, _), part), refusal in zip(wanted.items(), refusals, strict=True):
+            answer = next(answers) if refusal is None else refusal
+            topics.setdefault(topic, []).append(_partition(call, part, answer))
         return ListOffsetsResponse(
             topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[_partition(call, part, next(results)) for part in topic.partitions],
-                )
-                for topic in request.topics
+                ListOffsetsTopicResponse(name=topic, partitions=partitions)
+                for topic, partitions in topics.items()
             ]
         )
 
 
-def _refusals(call: KafkaCall, request: ListOffsetsRequest) -> Iterator[StreamlogError | None]:
-    """For each partition of the request, in order: why it is not looked up."""
-    counts = Counter(
-        (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
-    )
-    for topic in request.topics:
-        for part in topic.partitions:
-            name = f"{topic.name}-{part.partition_index}"
-            if counts[topic.name, part.partition_index] > 1:
-                yield Invalid(f"{name} is in the request more than once; ask for it once")
-            elif part.timestamp < 0 and call.version < SPECIAL_FROM.get(part.timestamp, 1 << 15):
-                yield UnsupportedVersion(
-                    f"timestamp {part.timestamp} of {name} means nothing in version {call.version}"
-                )
-            else:
-                yield None
+def _refusal(
+    version: int, topic: str, part: ListOffsetsPartition, times: int
+) -> StreamlogError | None:
+    """Why the partition is not looked up."""
+    name = f"{topic}-{part.partition_index}"
+    if times > 1:
+        return Invalid(f"{name} is in the request more than once; ask for it once")
+    if part.timestamp < 0 and version < SPECIAL_FROM.get(part.timestamp, NEVER):
+        return UnsupportedVersion(
+            f"timestamp {part.timestamp} of {name} means nothing in version {version}"
+        )
+    return None
 
 
 def _partition(

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Protocol
 from uuid import UUID
 
-from streamlog.codec.batch import Compression, scan
 from streamlog.errors import InvalidName, StreamlogError
 from streamlog.kafka.messages.fetch_response import (
     AbortedTransaction,
@@ -24,13 +23,11 @@ from streamlog.kafka.messages.fetch_response import (
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.buffers import Buffer, join
 from streamlog.server.kafka.call import KafkaCall
 from streamlog.server.kafka.sessions.session import FetchSession, SessionPartition
 from streamlog.server.services.records.partition_read import PartitionRead
 
 STORAGE_ERROR_FROM = 6
-ZSTD_FROM = 10
 LEADERS_FROM = 16
 IDS_CACHED_MAX = 4096
 
@@ -45,7 +42,6 @@ CONSUMERS_KNOW = frozenset(
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_TOPIC_ID,
         KafkaError.INCONSISTENT_TOPIC_ID,
@@ -136,21 +132,19 @@ class FetchAnswer:
         )
 
     def _partition(self, key: TopicPartition, read: PartitionRead) -> PartitionData:
-        result, version = read.result, self._call.version
+        result = read.result
         if result.error is not None:
-            return self._failed(key, result.error)
-        records: list[Buffer] | bytes = read.parts or b""
-        if records and version < ZSTD_FROM:
-            records = before_zstd(read.parts)
-            if not records:
-                return _empty(key.partition, KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
+            data = self._failed(key, result.error)
+            # Kafka has the one shape for what it does not find, and the other for what it reads.
+            data.aborted_transactions = () if read.is_absent else None
+            return data
         data = PartitionData(
             partition_index=key.partition,
             high_watermark=result.high_watermark,
             last_stable_offset=result.last_stable_offset,
             log_start_offset=result.log_start_offset,
             aborted_transactions=None,
-            records=records,
+            records=read.parts or b"",
         )
         if self._isolation is Isolation.READ_COMMITTED:
             data.aborted_transactions = [
@@ -187,7 +181,6 @@ def _empty(partition: int, code: KafkaError) -> PartitionData:
         partition_index=partition,
         error_code=code,
         high_watermark=-1,
-        aborted_transactions=None,
         records=b"",
     )
 
@@ -200,14 +193,3 @@ def id_bytes(topic_id: str) -> bytes:
 @lru_cache(IDS_CACHED_MAX)
 def id_text(topic_id: bytes) -> str:
     return str(UUID(bytes=topic_id))
-
-
-def before_zstd(parts: list[Buffer]) -> list[Buffer]:
-    """The batches before the first one in zstd, which a client of Fetch 9 cannot read (KIP-110)."""
-    data = memoryview(join(parts))
-    size_bytes = 0
-    for batch in scan(data, verify_crc=False):
-        if batch.header.codec == Compression.ZSTD:
-            return [data[:size_bytes]] if size_bytes else []
-        size_bytes += len(batch.view)
-    return parts

@@ -90,6 +90,14 @@ def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
     )
 
 
+def epoch_end(log: AbstractLog, epoch: int) -> EpochEndOffset:
+    """As `end_offset_for_epoch`; the leader's own epoch is known before a record has it, as in
+    Kafka, and ends at the log's end."""
+    if epoch == log.leader_epoch:
+        return EpochEndOffset(epoch, log.log_end_offset)
+    return log.end_offset_for_epoch(epoch)
+
+
 def divergence(log: AbstractLog, epoch: int | None, offset: int) -> EpochEndOffset | None:
     """Where the log of a reader, whose record before `offset` has this epoch, parts from `log`.
 
@@ -99,7 +107,7 @@ def divergence(log: AbstractLog, epoch: int | None, offset: int) -> EpochEndOffs
     """
     if epoch is None:
         return None
-    end = log.end_offset_for_epoch(epoch)
+    end = epoch_end(log, epoch)
     if end.end_offset < 0 or end.leader_epoch < 0 or offset < log.log_start_offset:
         raise OffsetOutOfRange(
             f"offset {offset} of {log.topic_partition} after a record of leader epoch {epoch} is "

@@ -133,7 +133,6 @@ def test_each_partition_has_its_own_answer_in_the_order_of_the_request() -> None
                 (2, KafkaError.UNSUPPORTED_VERSION),
                 (0, 0),
                 (1, KafkaError.INVALID_REQUEST),
-                (1, KafkaError.INVALID_REQUEST),
             ]
             assert triple(answers[2]) == (6, -1, epoch)
             assert (answers[0].offset, answers[0].timestamp, answers[0].leader_epoch) == (-1,) * 3
