@@ -55,10 +55,6 @@ class LogService:
         self._authorize = authorize
         self._limits = limits
 
-    def leader_of(self, partition: TopicPartition) -> int | None:
-        """The node that leads the partition; never waits. None while it has no leader."""
-        return self._logs.leader_of(partition)
-
     async def list_offsets(
         self,
         context: RequestContext,

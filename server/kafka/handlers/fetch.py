@@ -26,7 +26,7 @@ from streamlog.server.kafka.handlers.partition_questions import (
     check_count,
     isolation,
 )
-from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders, NodeLeaders, id_text
+from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders, id_text
 from streamlog.server.kafka.sessions.cache import FetchSessions
 from streamlog.server.kafka.sessions.session import (
     FetchSession,
@@ -49,10 +49,7 @@ class FetchHandler:
     """Has the node's sessions: a consumer goes on with its own over any connection."""
 
     def __init__(
-        self,
-        services: Services,
-        leaders: Leaders | None = None,
-        sessions: FetchSessions | None = None,
+        self, services: Services, leaders: Leaders, sessions: FetchSessions | None = None
     ) -> None:
         resources = services.resources
         if sessions is None:
@@ -60,7 +57,7 @@ class FetchHandler:
                 resources.clock, resources.random, resources.limits, resources.metrics
             )
         self._fetch = services.fetch
-        self._leaders = leaders or NodeLeaders(services.log.leader_of)
+        self._leaders = leaders
         self._limits = resources.limits
         self._sessions = sessions
 

@@ -5,7 +5,7 @@ A partition with an error has no records and -1 for all offsets, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 from uuid import UUID
@@ -70,16 +70,6 @@ class Leaders(Protocol):
     def leader_of(self, partition: TopicPartition) -> int | None: ...
 
     def nodes(self, call: KafkaCall) -> Iterable[ClusterNode]: ...
-
-
-class NodeLeaders:
-    """The leaders that this node knows of; their addresses are left to the metadata."""
-
-    def __init__(self, leader_of: Callable[[TopicPartition], int | None]) -> None:
-        self.leader_of = leader_of
-
-    def nodes(self, call: KafkaCall) -> Iterable[ClusterNode]:
-        return ()
 
 
 def fetch_code(error: StreamlogError, version: int) -> KafkaError:
