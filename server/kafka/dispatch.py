@@ -117,11 +117,11 @@ class Dispatcher:
                 return Request(header, call, None, None)
             if route is None:
                 raise CloseConnection(f"the API {api.name} is not served here")
-            message, end = request_codec(api.key).decode(frame, header.body_at, version)
+            # Bytes behind the message are passed over, as Kafka does: librdkafka asks for all
+            # topics in a request that is three bytes too long.
+            message, _ = request_codec(api.key).decode(frame, header.body_at, version)
         except Malformed as error:
             raise CloseConnection(error.message) from error
-        if end != len(frame):
-            raise CloseConnection(f"{len(frame) - end} bytes follow the {api.name} request")
         return Request(header, call, message, route)
 
     async def answer(self, request: Request) -> list[Buffer]:

@@ -10,7 +10,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
+from streamlog.kafka.protocol.apis import APIS, ApiKey
+from streamlog.kafka.protocol.headers import encode_request_header
 from streamlog.model.partition import TopicPartition
+from tests.support.kafka_wire import connect, sized
 from tests.support.log_insides import leadership_of
 from tests.support.running_node import RunningNode, running_node
 
@@ -61,6 +64,22 @@ def test_topics_live_and_die_by_an_admin_client() -> None:
         gone = await admin.delete_topics(["a"])
         assert list(gone.topic_error_codes) == [("a", 0)]
         assert await admin.list_topics() == ["b"]
+
+    run(test)
+
+
+def test_librdkafkas_request_for_all_topics_is_answered() -> None:
+    """As librdkafka 2.16 sends it: an array's count of 4 bytes where one is right."""
+
+    async def test(running: RunningNode, admin: AIOKafkaAdminClient) -> None:
+        await admin.create_topics([NewTopic("a", 1, 1)])
+        client = await connect(int(kafka_address(running).rpartition(":")[2]))
+        header = encode_request_header(APIS[ApiKey.METADATA], 13, 5, "rdkafka")
+        client.send(sized(header + bytes.fromhex("00000000010000")))
+        correlation_id, response = await client.answer(ApiKey.METADATA, 13)
+        assert (correlation_id, [topic.name for topic in response.topics]) == (5, ["a"])
+        assert await client.is_served()
+        await client.close()
 
     run(test)
 

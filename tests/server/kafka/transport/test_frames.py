@@ -218,7 +218,6 @@ def header(api: int, version: int, tags: bytes = b"") -> bytes:
         header(999, 0),
         header(-1, 0),
         header(2, 1) + struct.pack(">ii", -1, 2**31 - 1),  # 2^31 topics
-        header(2, 1) + struct.pack(">ii", -1, 0) + b"more",
         header(2, 6, b"\0") + b"\xff" * 20,
         struct.pack(">hhih", 18, 3, 9, 3000),  # A client id that does not follow.
         struct.pack(">hhih", 18, 3, 9, 2) + b"\xff\xfe\0\x01\x01\0",  # A client id in no UTF-8.
