@@ -31,6 +31,8 @@ class _Part(NamedTuple):
     cls: str
     named: Mapping[str, str]
     inner: _Part | None = None
+    may_be_unnamed: bool = True
+    """Whether a topic that was asked for by its id alone may come back so."""
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -66,7 +68,12 @@ _SHAPES: dict[ApiKey, tuple[_Part, ...]] = {
         ),
     ),
     ApiKey.METADATA: (
-        _Part("topics", "topics", "MetadataResponseTopic", _same("name", "topic_id")),
+        # Versions 10 and 11 have an id, and no way to say that there is no name. Kafka leaves the
+        # name empty in all versions.
+        _Part(
+            *("topics", "topics", "MetadataResponseTopic", _same("name", "topic_id")),
+            may_be_unnamed=False,
+        ),
     ),
     ApiKey.CREATE_TOPICS: (_Part("topics", "topics", "CreatableTopicResult", _same("name")),),
     ApiKey.DELETE_TOPICS: (
@@ -142,6 +149,8 @@ def _parts(module: ModuleType, part: _Part, asked: Any, answer: Answer) -> list[
         named = {
             field: getattr(element, name) if name else element for name, field in part.named.items()
         }
+        if "name" in named and named["name"] is None and not part.may_be_unnamed:
+            named["name"] = ""
         one = cls(**named)
         if part.inner is None:
             _set_error(one, answer)

@@ -80,6 +80,15 @@ def test_metadata_of_all_topics_names_no_broker_so_that_clients_ask_again() -> N
     assert (topic.name, topic.topic_id, topic.error_code) == ("t", TOPIC_ID, CODE)
 
 
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_metadata_of_a_topic_by_its_id_has_an_answer_in_every_version_with_ids(
+    version: int,
+) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(topic_id=TOPIC_ID, name=None)])
+    (topic,) = answer(ApiKey.METADATA, version, request).topics
+    assert (topic.name, topic.topic_id, topic.error_code) == ("", TOPIC_ID, CODE)
+
+
 def test_topics_are_named_as_the_request_named_them() -> None:
     by_name = DeleteTopicsRequest(topic_names=["a", "b"], timeout_ms=1)
     old = answer(ApiKey.DELETE_TOPICS, 5, by_name)
