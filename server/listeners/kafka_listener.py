@@ -6,10 +6,9 @@ Before `serve`, connections are accepted and nothing is answered (`kafka/transpo
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.server.addresses import Endpoint, cannot_listen, joined, split_address
+from streamlog.server.addresses import Endpoint, joined, split_address
 from streamlog.server.composition import Services
 from streamlog.server.kafka.dispatch import Dispatcher
 from streamlog.server.kafka.handlers.table import NodeRoutes
@@ -17,6 +16,7 @@ from streamlog.server.kafka.transport.connections import Connections
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.listeners.kafka_addresses import KafkaAddress
 from streamlog.server.listeners.listener import NodeView
+from streamlog.server.listeners.sockets import listening_sockets
 from streamlog.server.tls.connection import TlsConnections
 from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
@@ -57,7 +57,7 @@ class KafkaListener:
     async def bind(self) -> None:
         name, configured = self.endpoint.name, self.endpoint.address
         host, _ = split_address(configured)
-        sockets = await _listening(configured)
+        sockets = await listening_sockets(configured, OPTION, BACKLOG)
         loop = asyncio.get_running_loop()
         for listening in sockets:
             server = await loop.create_server(
@@ -89,45 +89,3 @@ class KafkaListener:
 
     def connections(self) -> int:
         return self._connections.count
-
-
-async def _listening(address: str) -> list[socket.socket]:
-    """Sockets on all addresses of the host, with one port: `localhost` is reached over IPv6, too.
-
-    Errors: Unavailable.
-    """
-    host, port = split_address(address)
-    loop = asyncio.get_running_loop()
-    sockets: list[socket.socket] = []
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, place in dict.fromkeys(found):
-            try:
-                sockets.append(_bound(family, str(place[0]), port))
-                port = sockets[0].getsockname()[1]
-            except OSError:
-                # A machine without IPv6 may still know an IPv6 address of localhost.
-                if family != socket.AF_INET6 or len(found) == 1:
-                    raise
-        if not sockets:
-            raise OSError(f"no address of {host} is this machine's")
-    except OSError as error:
-        for bound in sockets:
-            bound.close()
-        raise cannot_listen(address, error.strerror or str(error), OPTION) from error
-    return sockets
-
-
-def _bound(family: int, host: str, port: int) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        # With SO_REUSEADDR two sockets may bind one port; only one of them may listen.
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -13,6 +13,7 @@ from streamlog.server.addresses import split_address
 from streamlog.server.listeners.checks import check_listeners, with_usable_listeners
 from streamlog.server.listeners.kafka_addresses import KafkaAddress, kafka_addresses
 from streamlog.server.listeners.kafka_listener import KafkaListener
+from streamlog.server.listeners.sockets import listening_sockets
 from streamlog.settings import Settings, load
 from streamlog.settings.node import NodeConfig
 from tests.support.kafka_wire import connect
@@ -129,6 +130,28 @@ def test_a_nodes_clients_are_told_the_port_that_was_chosen_and_counted_by_listen
                 assert served.metric("streamlog_connections", listener=name) == count
             await client.close()
             await other.close()
+
+    asyncio.run(main())
+
+
+def test_connections_send_small_answers_at_once() -> None:
+    """asyncio sets TCP_NODELAY where the socket's protocol is named. Without it the second of two
+    answers waits 40 ms for the client's delayed acknowledgement."""
+
+    async def main() -> None:
+        made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted = transport.get_extra_info("socket")
+                made.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        (listening, *others) = await listening_sockets("127.0.0.1:0", "--kafka-listen", 10)
+        assert not others
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Accepted, sock=listening):
+            with socket.create_connection(listening.getsockname()):
+                assert await made != 0
 
     asyncio.run(main())
 
