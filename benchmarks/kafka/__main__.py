@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.command import options
-from benchmarks.kafka import clients, encoded
+from benchmarks.kafka import clients, encoded, idle
 from benchmarks.kafka.servers import servers
 from benchmarks.report import HEADER, Report, Row
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 
-NAMES = ("encoded", "clients", "kafka")
+NAMES = ("encoded", "clients", "idle", "kafka")
 
 
 def main() -> None:
@@ -35,6 +35,8 @@ def main() -> None:
                 encoded.run(report, found, taken.scale)
             if "clients" in taken.names:
                 clients.run(report, found, taken.scale)
+            if "idle" in taken.names:
+                idle.run(report, found, taken.scale)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         report.save(taken.json)

@@ -31,6 +31,7 @@ CLIENT_ID = "bench"
 TIMEOUT_MS = 30_000
 VERSIONS = {
     ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
     ApiKey.METADATA: 9,
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.INIT_PRODUCER_ID: 4,
