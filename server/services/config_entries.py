@@ -190,11 +190,12 @@ class Layers:
         if knob is None:
             return self._topic_default_entry(shown)
         name = name_of(knob)
-        behind = [*self._set(name), *_static(knob, name, shown)]
+        own = [*self._set(name), *_static(knob, shown.value, shown.source)]
+        behind = [*own, *self._units_behind(knob)]
         return ConfigEntry(
             shown.path,
-            behind[0].value if behind else shown.value,
-            self._text(behind[0].source, static=shown.source) if behind else shown.source,
+            own[0].value if own else shown.value,
+            self._text(own[0].source, static=shown.source) if own else shown.source,
             name not in dynamic_settings(),
             shown.doc,
             shown.default,
@@ -203,6 +204,14 @@ class Layers:
             type=_type(knob),
             synonyms=tuple(behind),
         )
+
+    def _units_behind(self, knob: Knob) -> Iterator[Synonym]:
+        """What counts where the setting is not given: log.retention.hours behind the minutes."""
+        units = next((group for group in SYNONYMS.values() if knob.name in group), ())
+        for name in units[units.index(knob.name) + 1 :] if knob.table == BROKER and units else ():
+            behind = knobs()[f"{BROKER}.{name}"]
+            value = written(getattr(self.settings.broker, behind.field))
+            yield from _static(behind, value, self.settings.sources.get(behind.path, DEFAULT))
 
     def _topic_default_entry(self, shown: ShownSetting) -> ConfigEntry:
         topic = shown.path.removeprefix(f"{TOPIC_DEFAULTS}.")
@@ -248,11 +257,13 @@ def _static_source(shown: ShownSetting) -> ConfigSource:
     return ConfigSource.STATIC_BROKER if is_given else ConfigSource.DEFAULT
 
 
-def _static(knob: Knob, name: str, shown: ShownSetting) -> Iterator[Synonym]:
-    if shown.source != DEFAULT:
-        yield Synonym(name, shown.value, ConfigSource.STATIC_BROKER)
+def _static(knob: Knob, value: str, source: str) -> Iterator[Synonym]:
+    """What the node was started with, and the default."""
+    name = name_of(knob)
+    if source != DEFAULT:
+        yield Synonym(name, value, ConfigSource.STATIC_BROKER)
     if knob.default is not None:
-        yield Synonym(name, shown.default, ConfigSource.DEFAULT)
+        yield Synonym(name, written(knob.default), ConfigSource.DEFAULT)
 
 
 def _type(knob: Knob) -> ConfigType:

@@ -164,6 +164,11 @@ def test_a_broker_shows_what_can_change_and_all_brokers_what_was_set_for_them() 
             ]
             listen = await value(client, "node.listen", BROKER, "1")
             assert (listen.read_only, listen.config_source) == (True, STATIC)
+            retention = await value(client, "log.retention.ms", BROKER, "1")
+            assert (retention.value, retention.config_source) == (None, DEFAULT)
+            assert [(one.name, one.value) for one in retention.synonyms] == [
+                ("log.retention.hours", "168")
+            ]
             everywhere = await describe(client, BROKER, "")
             assert {(one.name, one.value, one.config_source) for one in everywhere.configs} == {
                 ("num.partitions", "4", ALL),
