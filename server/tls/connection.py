@@ -232,8 +232,8 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _end_of_input(self) -> None:
         above: Any = self._above
-        above.eof_received()
-        self.close()
+        if not above.eof_received():
+            self.close()
 
     def pause_reading(self) -> None:
         if not self._is_reading_paused and self._state is _State.OPEN:

@@ -72,6 +72,19 @@ def test_pipelined_requests_of_one_record_are_answered_in_order(tmp_path: Path) 
     asyncio.run(main())
 
 
+def test_requests_of_a_client_that_sends_and_closes_are_begun(tmp_path: Path) -> None:
+    async def main() -> None:
+        scene = Scene(is_held=False)
+        async with wire(scene.routes(), tls=both_sides(tmp_path, Authority(tmp_path))) as served:
+            client = await served.client()
+            client.send(b"".join(produce(number, acks=0) for number in range(500)))
+            await client.close()
+            await until(lambda: served.connections.count == 0)
+            assert [reply.correlation_id for reply in scene.begun] == list(range(500))
+
+    asyncio.run(main())
+
+
 def test_a_client_that_does_not_read_holds_up_its_own_fetches_alone(tmp_path: Path) -> None:
     async def main() -> None:
         scene = Scene(is_held=False, records=[BULK])

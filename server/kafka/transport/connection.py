@@ -89,6 +89,7 @@ class Connection(FrameReceiver):
         "_begun",
         "_budget",
         "_frames",
+        "_has_left",
         "_is_draining",
         "_is_over",
         "_is_reading",
@@ -124,6 +125,8 @@ class Connection(FrameReceiver):
         self._is_reading = False
         self._is_serving = False
         """The worker has a request that is not pipelined."""
+        self._has_left = False
+        """The client has closed its side; the worker ends the connection."""
         self._is_draining = False
         self._is_over = False
         self._more = Signal()
@@ -154,8 +157,16 @@ class Connection(FrameReceiver):
         self._owner.closed(self)
 
     def eof_received(self) -> bool:
-        """The client has gone: what it would still be answered has no reader."""
-        return False
+        """The client sends no more, and reads no more answers: it has gone, or will at once.
+
+        Produce requests that are here count as sent, and are still begun: with `acks=0` a client
+        sends, closes, and waits for nothing. Everything else has no reader any more.
+        """
+        serving = self._serving
+        if self._is_over or serving is None:
+            return False
+        self._has_left = not self._is_serving and self._has_pipelined(serving.dispatcher)
+        return self._has_left
 
     def pause_writing(self) -> None:
         if self._sender is not None:
@@ -279,12 +290,16 @@ class Connection(FrameReceiver):
         dispatcher = serving.dispatcher
         served = 0
         while True:
+            if self._has_left and not self._has_pipelined(dispatcher):
+                assert self._transport is not None
+                self._transport.close()
+                return
             while not self._frames:
                 if self._is_draining:
                     await self._end_drained(sender)
                     return
                 await self._more.wait()
-            if dispatcher.is_pipelined(self._frames[0]):
+            if self._has_pipelined(dispatcher):
                 served += await self._begin_some(dispatcher)
             else:
                 served += 1
@@ -292,6 +307,9 @@ class Connection(FrameReceiver):
             if served >= TURN_MAX:
                 served = 0
                 await asyncio.sleep(0)  # Handlers that never wait must not keep the others waiting.
+
+    def _has_pipelined(self, dispatcher: Dispatcher) -> bool:
+        return bool(self._frames) and dispatcher.is_pipelined(self._frames[0])
 
     async def _serve_one(self, dispatcher: Dispatcher, sender: Sender) -> None:
         """Serves the next request, once everything before it has been answered and taken."""

@@ -57,6 +57,36 @@ def test_a_stop_answers_what_was_begun_and_drops_what_was_not() -> None:
     asyncio.run(main())
 
 
+def test_requests_of_a_client_that_sends_and_closes_are_begun() -> None:
+    """With `acks=0` a client waits for nothing before it closes."""
+
+    async def main() -> None:
+        scene = Scene(is_held=False)
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(b"".join(produce(number, acks=0) for number in range(500)))
+            await client.close()
+            await until(lambda: served.connections.count == 0)
+            assert [reply.correlation_id for reply in scene.begun] == list(range(500))
+
+    asyncio.run(main())
+
+
+def test_a_fetch_whose_client_closes_ends_at_once() -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(fetch(1) + list_offsets(2))
+            await until(lambda: scene.fetches == [1])
+            await client.close()
+            await until(lambda: served.connections.count == 0)
+            assert scene.cancelled == [1]
+            assert not scene.listed
+
+    asyncio.run(main())
+
+
 def test_a_fetch_that_ends_within_the_grace_is_answered() -> None:
     async def main() -> None:
         scene = Scene()
