@@ -45,6 +45,8 @@ class _Version:
     topics: dict[str, tuple[int, str, bytes]] = field(default_factory=dict)
     """Name → revision, topic id, bytes."""
     all: AllTopics | None = None
+    topics_expected: int = PAGE
+    """With more of them, some have been deleted since."""
 
 
 class EncodedTopics:
@@ -54,6 +56,10 @@ class EncodedTopics:
         self._versions: OrderedDict[int, _Version] = OrderedDict()
         self._encoding = asyncio.Lock()
         """Held while topics are encoded: who waits for it finds them encoded."""
+
+    def __len__(self) -> int:
+        """Topics that are kept, in all versions together."""
+        return sum(len(kept.topics) for kept in self._versions.values())
 
     def pieces(self, version: int) -> MetadataPieces:
         return self._of(version).pieces
@@ -73,11 +79,13 @@ class EncodedTopics:
         kept = self.kept(version, topic)
         if kept is not None:
             return kept
+        revision = self._views.revision_of(topic.name)
         async with self._encoding:
-            kept = self.kept(version, topic)
-            if kept is None:
-                kept = await run_cooperatively(self._encode(self._of(version), topic))
-            return kept
+            # A partition may have been opened since: those who asked before it share the bytes.
+            found = self._of(version).topics.get(topic.name)
+            if found is not None and found[0] >= revision and found[1] == topic.topic_id:
+                return found[2]
+            return await run_cooperatively(self._encode(self._of(version), topic))
 
     async def all_topics(self, version: int) -> AllTopics:
         """Not older than the call. A topic that changes meanwhile is as before or as after it."""
@@ -119,7 +127,15 @@ class EncodedTopics:
         encoded = kept.pieces.topic(head, rows, topic.partitions)
         if is_current:
             kept.topics[name] = revision, topic.topic_id, encoded
+            if len(kept.topics) > kept.topics_expected:
+                self._forget_deleted(kept)
+                kept.topics_expected = 2 * len(kept.topics) + PAGE
         return encoded
+
+    def _forget_deleted(self, kept: _Version) -> None:
+        deleted = [name for name in kept.topics if self._views.topic(name) is None]
+        for name in deleted:
+            del kept.topics[name]
 
     def _encode_all(self, kept: _Version) -> Steps[AllTopics]:
         revision = self._views.revision
@@ -140,7 +156,7 @@ class EncodedTopics:
                 names.append(topic.name)
                 topics.append(encoded)
             after = page[-1].name
-        for gone in kept.topics.keys() - set(names):
-            del kept.topics[gone]
+        if len(kept.topics) > len(names):
+            self._forget_deleted(kept)
         kept.all = AllTopics(revision, names, topics, b"".join(topics))
         return kept.all

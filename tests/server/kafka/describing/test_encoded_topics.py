@@ -142,6 +142,40 @@ def test_a_client_that_leaves_does_not_hold_up_the_others() -> None:
     run(test)
 
 
+def test_deleted_topics_are_forgotten() -> None:
+    async def test(logs: FakeLogs, encoded: EncodedTopics) -> None:
+        await make(logs, 3, 1)
+        await encoded.all_topics(NEWEST)
+        await logs.delete_topic("t0001")
+        await encoded.all_topics(NEWEST)
+        assert len(encoded) == 2
+        # Also where no client asks for all topics.
+        for number in range(3000):
+            topic = await logs.create_topic(f"brief{number}", 1)
+            topic.topic_id = f"12345678-1234-5678-1234-{number:012}"
+            await encoded.topic(NEWEST, topic)
+            await logs.delete_topic(topic.name)
+        assert len(encoded) < 1500
+
+    run(test)
+
+
+def test_clients_that_wait_share_the_bytes_though_partitions_are_opened_meanwhile() -> None:
+    async def test(logs: FakeLogs, encoded: EncodedTopics) -> None:
+        await make(logs, 1, 2000)
+        topic = logs.topics["t0000"]
+        first = asyncio.create_task(encoded.topic(NEWEST, topic))
+        waiting = [asyncio.create_task(encoded.topic(NEWEST, topic)) for _ in range(20)]
+        await asyncio.sleep(0)
+        logs.revisions.opened("t0000", 0, 5)
+        late = asyncio.create_task(encoded.topic(NEWEST, topic))
+        same = await first
+        assert all(one is same for one in await asyncio.gather(*waiting))
+        assert await late is not same
+
+    run(test)
+
+
 def test_only_the_last_versions_in_use_are_kept() -> None:
     async def test(logs: FakeLogs, encoded: EncodedTopics) -> None:
         await make(logs, 1, 1)
