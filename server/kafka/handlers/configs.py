@@ -8,6 +8,7 @@ a broker's `node.log_level` is a setting as others are.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -28,7 +29,8 @@ from streamlog.kafka.protocol.errors import Answer, KafkaError, answer_to
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import ConfigType
 from streamlog.server.composition import Services
-from streamlog.server.kafka.call import Handle, KafkaCall
+from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
+from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.services.config_entries import ConfigEntry
 from streamlog.server.services.configs import ConfigChange, ConfigOperation, ResourceKind
 
@@ -41,6 +43,8 @@ _OPERATIONS = {
     3: ConfigOperation.SUBTRACT,
 }
 TOPICS_PAGE = 1000
+RESOURCES_PER_STEP = 20
+"""Described before other work gets its turn; about 1 ms."""
 
 
 class ResourceType(IntEnum):
@@ -57,6 +61,8 @@ class ConfigsHandler:
     def __init__(self, services: Services) -> None:
         self._configs = services.configs
         self._admin = services.admin
+        self._offload = services.resources.offload
+        self._resources_max = services.resources.limits.partitions_per_request_max
 
     def routes(self) -> Mapping[ApiKey, Handle]:
         return {
@@ -68,9 +74,13 @@ class ConfigsHandler:
 
     async def describe(
         self, call: KafkaCall, request: describe_configs_request.DescribeConfigsRequest
-    ) -> describe_configs_response.DescribeConfigsResponse:
-        results = []
-        for resource in request.resources:
+    ) -> describe_configs_response.DescribeConfigsResponse | Encoded:
+        """A tool that describes all topics asks for the settings of all in one request."""
+        self._check_count(request.resources)
+        results, described = [], _DescribedEntries(request)
+        for number, resource in enumerate(request.resources):
+            if number % RESOURCES_PER_STEP == RESOURCES_PER_STEP - 1:
+                await asyncio.sleep(0)
             try:
                 entries = await self._entries(call, resource.resource_type, resource.resource_name)
                 answer = _DONE
@@ -85,13 +95,23 @@ class ConfigsHandler:
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
                     configs=[
-                        _described(entry, request)
+                        described.of(entry)
                         for entry in entries
                         if entry.kafka_name and (wanted is None or entry.kafka_name in wanted)
                     ],
                 )
             )
-        return describe_configs_response.DescribeConfigsResponse(results=results)
+        response = describe_configs_response.DescribeConfigsResponse(results=results)
+        count = sum(len(result.configs) for result in results)
+        return await encoded(call, response, count, self._offload)
+
+    def _check_count(self, resources: Sequence[object]) -> None:
+        """Errors: Invalid, since an answer is a hundred times larger than its request."""
+        if len(resources) > self._resources_max:
+            raise Invalid(
+                f"the request names {len(resources)} resources; at most {self._resources_max} are "
+                "allowed (limits.partitions_per_request_max): split it"
+            )
 
     async def _entries(self, call: KafkaCall, kind: int, name: str) -> list[ConfigEntry]:
         """Of all brokers, as in Kafka, only what was set for them. Errors: StreamlogError."""
@@ -105,6 +125,7 @@ class ConfigsHandler:
         self, call: KafkaCall, request: alter_configs_request.AlterConfigsRequest
     ) -> alter_configs_response.AlterConfigsResponse:
         """What the request does not name goes back to its default."""
+        self._check_count(request.resources)
         twice = _named_twice(request.resources)
         responses = []
         for resource in request.resources:
@@ -129,6 +150,7 @@ class ConfigsHandler:
         call: KafkaCall,
         request: incremental_alter_configs_request.IncrementalAlterConfigsRequest,
     ) -> incremental_alter_configs_response.IncrementalAlterConfigsResponse:
+        self._check_count(request.resources)
         twice = _named_twice(request.resources)
         responses = []
         for resource in request.resources:
@@ -255,6 +277,21 @@ def _answer(resource_type: int, error: StreamlogError) -> Answer:
     if isinstance(error, Unauthorized) and resource_type != ResourceType.TOPIC:
         return Answer(KafkaError.CLUSTER_AUTHORIZATION_FAILED, answer.message)
     return answer
+
+
+class _DescribedEntries:
+    """Settings of one answer; topics share those that they do not set, which are made once."""
+
+    def __init__(self, request: describe_configs_request.DescribeConfigsRequest) -> None:
+        self._request = request
+        self._made: dict[int, tuple[ConfigEntry, Described]] = {}
+        """By the entry's id(), which nothing else gets while the entry is kept beside it."""
+
+    def of(self, entry: ConfigEntry) -> Described:
+        made = self._made.get(id(entry))
+        if made is None:
+            made = self._made[id(entry)] = entry, _described(entry, self._request)
+        return made[1]
 
 
 def _described(

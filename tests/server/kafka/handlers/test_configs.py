@@ -147,6 +147,48 @@ def test_a_topic_shows_all_of_kafkas_settings_with_types_sources_and_synonyms() 
     asyncio.run(main())
 
 
+def test_many_topics_are_described_in_one_request_each_with_its_own_settings() -> None:
+    async def main() -> None:
+        async with kafka_node() as (node, client):
+            names = [f"t{number}" for number in range(60)]
+            new = [
+                admin_pb2.NewTopic(name=name, partitions=1, configs={"retention.ms": str(number)})
+                for number, name in enumerate(names)
+            ]
+            await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=new))
+            message = describe_configs_request
+            asked = [
+                message.DescribeConfigsResource(
+                    resource_type=TOPIC, resource_name=name, configuration_keys=None
+                )
+                for name in names
+            ]
+            request = message.DescribeConfigsRequest(resources=asked)
+            answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)
+            assert [result.resource_name for result in answer.results] == names
+            for number, result in enumerate(answer.results):
+                shown = {config.name: config.value for config in result.configs}
+                assert len(shown) == 33
+                assert (shown["retention.ms"], shown["segment.ms"]) == (str(number), "604800000")
+
+    asyncio.run(main())
+
+
+def test_a_request_of_too_many_resources_is_refused() -> None:
+    async def main() -> None:
+        async with kafka_node(limits__partitions_per_request_max=3) as (_, client):
+            message = describe_configs_request
+            one = message.DescribeConfigsResource(
+                resource_type=TOPIC, resource_name="t", configuration_keys=None
+            )
+            for count, code in ((3, 0), (4, KafkaError.INVALID_REQUEST)):
+                request = message.DescribeConfigsRequest(resources=[one] * count)
+                answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)
+                assert {result.error_code for result in answer.results} == {code}
+
+    asyncio.run(main())
+
+
 def test_a_broker_shows_what_can_change_and_all_brokers_what_was_set_for_them() -> None:
     async def main() -> None:
         async with kafka_node(**{"broker.num.partitions": 2}) as (_, client):
