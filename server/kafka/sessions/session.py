@@ -151,7 +151,7 @@ class FetchSession:
         for read in reads:
             if read.is_done and read.log is not None:
                 self.consumer.watch(turn, read.position, read.log, read.offsets)
-            elif read.result.size_bytes:
+            elif read.result.size_bytes or read.result.error is not None:
                 served.append(read.position)
             else:
                 unserved.append(read.position)

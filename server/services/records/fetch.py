@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
+    StoreUnavailable,
     StreamlogError,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -69,12 +70,18 @@ class _Poll:
         "max_bytes",
         "min_bytes",
         "partitions",
+        "read_deadline",
         "reads",
         "size_bytes",
     )
 
     def __init__(
-        self, context: RequestContext, bounds: FetchBounds, max_bytes: int, give_up: float
+        self,
+        context: RequestContext,
+        bounds: FetchBounds,
+        max_bytes: int,
+        give_up: float,
+        read_deadline: float | None,
     ) -> None:
         self.context = context
         self.isolation = bounds.isolation
@@ -85,6 +92,7 @@ class _Poll:
         self.max_bytes = max_bytes
         self.min_bytes = min(max(bounds.min_bytes, 1), max_bytes)
         self.give_up = give_up
+        self.read_deadline = read_deadline
         self.reads: dict[ReadPosition, PartitionRead] = {}
         self.size_bytes = 0
 
@@ -93,6 +101,11 @@ class _Poll:
         if read is None:
             read = self.reads[position] = PartitionRead(position, self.max_bytes)
         return read
+
+    def deadline_of_a_read(self) -> float | None:
+        """Until when a read may wait for the store. Records that were read already wait no longer
+        than the client wants to."""
+        return self.give_up if self.read_deadline and self.size_bytes else self.read_deadline
 
     def is_answered_by(self, fresh: Sequence[PartitionRead], *, is_first: bool) -> bool:
         """Whether what was just read ends the wait."""
@@ -174,7 +187,12 @@ class FetchService:
         )
         if context.deadline is not None:
             give_up = min(give_up, context.deadline)
-        poll = _Poll(context, bounds, max_bytes, give_up)
+        read_deadline = None
+        if bounds.partitions:
+            # Clients give a connection up that is silent for longer, with all its partitions.
+            wait_s = self._limits.open_wait_ms / 1000
+            read_deadline = max(give_up, self._clock.monotonic() + wait_s)
+        poll = _Poll(context, bounds, max_bytes, give_up, read_deadline)
         is_first = True
         while True:
             fresh = await self._look(poll, consumer, turn)
@@ -321,15 +339,29 @@ class FetchService:
                     max(room, 0),
                     min_one_batch=poll.size_bytes == 0,
                     isolation=poll.isolation,
-                    deadline=None,
+                    deadline=poll.deadline_of_a_read(),
                 )
             except StreamlogError as error:
+                if self._is_merely_late(poll, error):
+                    # It does not hold back the records of others; the next fetch may read it.
+                    read.saw(offsets_of(log))
+                    read.is_full = True
+                    continue
                 # A client that is out of range learns the range (KIP-392 case 3).
                 read.saw(offsets_of(log))
                 key = read.position.key
                 read.fail(client_error(error, self._logs, *key, read.topic_id))
                 continue
             self._take(poll, read, fetched)
+
+    def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
+        """Whether a read was cut off because records of other partitions waited for it."""
+        return (
+            poll.read_deadline is not None
+            and poll.size_bytes > 0
+            and isinstance(error, StoreUnavailable)
+            and self._clock.monotonic() >= poll.give_up
+        )
 
     @staticmethod
     def _take(poll: _Poll, read: PartitionRead, fetched: LogFetch) -> None:

@@ -162,7 +162,8 @@ class ConsumerPositions:
         self, turn: int, unserved: Iterable[ReadPosition], served: Iterable[ReadPosition]
     ) -> None:
         """The fetch has been answered. The next one looks at these partitions, whatever becomes of
-        their logs: first at those that had no room in the answer, last at those that filled it.
+        their logs: first at those that had no room in the answer, last at those that filled it, or
+        failed: one that has to wait for the store would hold up the others.
 
         Errors: Superseded.
         """

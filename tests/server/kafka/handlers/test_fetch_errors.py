@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from streamlog.kafka.messages.fetch_response import FetchResponse, PartitionData
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.clock import SystemClock
 from streamlog.server.context import Operation, RequestContext, Resource
 from streamlog.server.kafka.sessions.answer import fetch_code
+from streamlog.settings.limits import LimitsConfig
 from tests.server.kafka.fetch_world import (
     NEWEST,
     NODE_ID,
@@ -267,6 +270,72 @@ def test_an_error_of_one_partition_leaves_the_records_of_the_others() -> None:
             )
         assert shape(found[0]) == failed(KafkaError.KAFKA_STORAGE_ERROR)
         assert offsets(found[1]) == [0]
+
+    asyncio.run(main())
+
+
+class SlowStore(ListLog):
+    """Its records are in a store that does not answer."""
+
+    async def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        deadline: float | None = None,
+    ) -> LogFetch:
+        assert deadline is not None
+        await asyncio.sleep(deadline - SystemClock().monotonic())
+        raise StoreUnavailable("it could not be read before the deadline; retry")
+
+
+def test_a_store_that_does_not_answer_holds_no_client_for_longer_than_it_waits() -> None:
+    async def main() -> None:
+        logs = FakeLogs()
+        await logs.create_topic("t", 2)
+        world = world_over(logs, limits=replace(LimitsConfig(), open_wait_ms=50))
+        logs.open[TopicPartition("t", 0)] = SlowStore(TopicPartition("t", 0))
+        await world.append(b"a", partition=1)
+        async with asyncio.timeout(SOON_S):
+            found = answered(await world.fetch(parts=[wanted(0), wanted(1)], wait_ms=20))
+        assert shape(found[0]) == failed(KafkaError.KAFKA_STORAGE_ERROR)
+        assert offsets(found[1]) == [0]
+
+    asyncio.run(main())
+
+
+def test_records_do_not_wait_for_a_store_that_another_partition_needs() -> None:
+    async def main() -> None:
+        logs = FakeLogs()
+        await logs.create_topic("t", 2)
+        world = world_over(logs)
+        logs.open[TopicPartition("t", 0)] = SlowStore(TopicPartition("t", 0))
+        await world.append(b"a", partition=1)
+        async with asyncio.timeout(SOON_S):
+            found = answered(
+                await world.fetch(parts=[wanted(1), wanted(0)], wait_ms=20, session=(0, 0))
+            )
+        # The slow partition is only left out, and comes first in the next fetch.
+        assert (offsets(found[1]), offsets(found[0]), found[0].error_code) == ([0], [], 0)
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_is_being_opened_is_answered_with_a_code_that_clients_retry() -> None:
+    class Opening(FakeLogs):
+        async def log(self, partition: TopicPartition) -> ListLog:
+            await asyncio.Event().wait()
+            raise AssertionError("it never opens")
+
+    async def main() -> None:
+        logs = Opening()
+        await logs.create_topic("t", 1)
+        world = world_over(logs, limits=replace(LimitsConfig(), open_wait_ms=30))
+        async with asyncio.timeout(SOON_S):
+            found = answered(await world.fetch(parts=[wanted(0)]))
+        assert shape(found[0]) == failed(KafkaError.KAFKA_STORAGE_ERROR)
 
     asyncio.run(main())
 
