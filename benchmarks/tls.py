@@ -13,10 +13,16 @@ from statistics import median
 
 import trustme
 
+from benchmarks.kafka.encoded import frames_of
+from benchmarks.kafka.wire import KafkaConnection
 from benchmarks.node import RunningNode, running_node
 from benchmarks.produce import GIB, PARTITIONS, EncodedLoad, example_values
 from benchmarks.report import Report, Row
+from benchmarks.streaming import window
 from streamlog.client import Admin, Consumer, Producer, Tls
+from streamlog.codec.batch import HEADER_BYTES, parse_header
+from streamlog.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from streamlog.kafka.protocol.apis import ApiKey
 
 ROUNDS = 3
 FETCHED_BYTES = 48 << 20
@@ -43,7 +49,9 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
         for size in (1 << 20, 128 << 10, 16 << 10):
             total = int((512 << 20 if size > 16 << 10 else 64 << 20) * scale)
             _produce(report, nodes, size, total)
+            _produce_kafka(report, nodes, size, total)
         _fetch(report, nodes, max(1, int(10 * scale)))
+        _fetch_kafka(report, nodes, max(1, int(10 * scale)))
         _connect(report, nodes)
 
 
@@ -98,6 +106,76 @@ def _read(node: RunningNode, tls: Tls | None) -> int:
                 records += batch.record_count
                 seen += len(batch.data)
         return seen
+
+
+def _connection(node: RunningNode, tls: Tls | None) -> KafkaConnection:
+    return KafkaConnection(node.kafka, None if tls is None else tls.context())
+
+
+def _produce_kafka(
+    report: Report, nodes: dict[str, tuple[RunningNode, Tls | None]], size: int, total: int
+) -> None:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in nodes}
+    for number in range(-1, ROUNDS):
+        for name, (node, tls) in nodes.items():
+            with _connection(node, tls) as connection:
+                topic = f"k{size}-{number}"
+                connection.make_topic(topic, PARTITIONS)
+                wanted = total if number >= 0 else size * 32
+                frames = frames_of(connection, topic, size, wanted)
+                sent = sum(map(len, frames))
+                node.wait_until_idle()
+                before, began = node.cpu_s(), time.perf_counter()
+                connection.blast(frames, window(size))
+                elapsed = time.perf_counter() - began
+                node.wait_until_idle()
+                cpu = (node.cpu_s() - before) / sent * GIB
+                if number >= 0:
+                    found[name].append({"server_cpu_s_per_gib": cpu, "mb_s": sent / elapsed / 1e6})
+    for name, rounds in found.items():
+        _add(report, f"Kafka produce, {size >> 10} KiB, {name}", rounds)
+
+
+def _fetch_kafka(
+    report: Report, nodes: dict[str, tuple[RunningNode, Tls | None]], repetitions: int
+) -> None:
+    """Partition 0 of the topic of `_fetch`, 1 MiB an answer as clients ask for it."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in nodes}
+    for _ in range(ROUNDS):
+        for name, (node, tls) in nodes.items():
+            with _connection(node, tls) as connection:
+                node.wait_until_idle()
+                before, began = node.cpu_s(), time.perf_counter()
+                seen = sum(_read_kafka(connection) for _ in range(repetitions * PARTITIONS))
+                elapsed = time.perf_counter() - began
+                cpu = (node.cpu_s() - before) / seen * GIB
+                found[name].append({"server_cpu_s_per_gib": cpu, "mb_s": seen / elapsed / 1e6})
+    for name, rounds in found.items():
+        _add(report, f"Kafka fetch, cached, {name}", rounds)
+
+
+def _read_kafka(connection: KafkaConnection) -> int:
+    offset = seen = 0
+    while True:
+        partition = FetchPartition(
+            partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
+        )
+        topic = FetchTopic(topic="fetched", partitions=[partition])
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, session_id=0, session_epoch=-1,
+            topics=[topic],
+        )  # fmt: skip
+        answer = connection.ask(ApiKey.FETCH, request)
+        part = answer.responses[0].partitions[0]
+        data = memoryview(part.records or b"")
+        if part.error_code or not len(data):
+            return seen
+        seen += len(data)
+        at = 0
+        while at + HEADER_BYTES <= len(data):
+            header = parse_header(data, at)
+            at += header.size_bytes
+            offset = header.last_offset + 1
 
 
 def _connect(report: Report, nodes: dict[str, tuple[RunningNode, Tls | None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ VERSIONS = {
     ApiKey.METADATA: 9,
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.FETCH: 12,
 }
 LEADER_TIMEOUT_S = 60.0
 _FOUND = (KafkaError.NONE, KafkaError.TOPIC_ALREADY_EXISTS)
@@ -60,9 +62,11 @@ def produce_frame(topic: str, partition: int, batch: bytes, correlation_id: int)
 
 
 class KafkaConnection:
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = server.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=120)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
 

@@ -5,7 +5,7 @@
 
 It stands in for asyncio's own TLS for what that does before it knows a client: it counts no
 connection until the handshake is done, and gives each one 256 KiB at once. Here the listener's
-bound counts a connection when it is accepted, an idle one costs some 40 KiB, and bytes are
+bound counts a connection when it is accepted, an idle one costs some 25 KiB, and bytes are
 decrypted straight into the memory that a `BufferedProtocol` keeps.
 
 The protocol above gets `connection_made` after the handshake, and asyncio's calls from then on.
@@ -31,7 +31,10 @@ HANDSHAKE_S_MAX = 10.0
 """A connection that has not finished its handshake by then is closed."""
 CLOSE_S_MAX = 10.0
 """How long a client may take to read the last bytes of a connection that is closed."""
-SCRATCH_BYTES = 64 * 1024
+SCRATCH_BYTES = 256 * 1024
+READ_BYTES_MIN = 16 * 1024
+"""What a quiet connection reads at once. OpenSSL keeps as much memory as it was ever given, so only
+a connection that fills this gets more, up to the whole scratch."""
 SLICE_BYTES = 64 * 1024
 """Encrypted in one go, before the socket is asked whether it takes more."""
 HIGH_WATER_BYTES = 64 * 1024
@@ -84,8 +87,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
         self._above: asyncio.BaseProtocol | None = None
-        self._transport = _TlsTransport(self)
         self._is_reading_paused = False
+        self._read_bytes = READ_BYTES_MIN
         self._queue: deque[Buffer] = deque()
         self._queued_bytes = 0
         self._is_raw_full = False
@@ -107,10 +110,12 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._end_after(HANDSHAKE_S_MAX)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._shared.scratch
+        return self._shared.scratch[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.write(self._shared.scratch[:nbytes])
+        if nbytes == self._read_bytes:
+            self._read_bytes = min(SCRATCH_BYTES, 4 * nbytes)
         if self._state is _State.HANDSHAKE:
             self._shake_hands()
         self._deliver()
@@ -163,7 +168,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._state = _State.OPEN
         self._shared.shaking.discard(self)
         self._above = self._shared.factory()
-        self._above.connection_made(self._transport)
+        # Not kept here: a cycle would hold a closed connection's memory until garbage is collected.
+        self._above.connection_made(_TlsTransport(self))
 
     def _peer(self) -> str:
         return str(self._raw.get_extra_info("peername"))
@@ -218,7 +224,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         data = b""
         with_end = False
         try:
-            data = self._ssl.read(SCRATCH_BYTES)
+            data = self._ssl.read(SLICE_BYTES)
             with_end = not data
         except ssl.SSLWantReadError:
             return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import ssl
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -258,6 +260,29 @@ def test_a_client_that_vanishes_in_a_handshake_or_later_frees_its_place(tmp_path
             writer.transport.abort()
             await listener.until_none()
             assert listener.made[0].lost.done()
+
+    asyncio.run(main())
+
+
+def test_a_closed_connection_s_memory_is_freed_without_a_search_for_garbage(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with listening(tmp_path) as listener:
+            gc.collect()
+            gc.disable()
+            try:
+                reader, writer = await listener.connect()
+                writer.write(b"x")
+                await reader.readexactly(1)
+                state = weakref.ref(listener.made[0].transport.get_extra_info("ssl_object"))
+                assert state() is not None
+                writer.close()
+                await listener.until_none()
+                listener.made.clear()
+                await until(lambda: state() is None)
+            finally:
+                gc.enable()
 
     asyncio.run(main())
 

@@ -110,7 +110,7 @@ class Sender:
                 self.end()
                 return
             if self._fd < 0:
-                self._write_slice(TLS_SLICE_BYTES)
+                self._write_joined()
                 continue
             batch = list(pieces) if len(pieces) <= PIECES_MAX else list(islice(pieces, PIECES_MAX))
             try:
@@ -137,6 +137,20 @@ class Sender:
             size -= first
             pieces.popleft()
 
+    def _write_joined(self) -> None:
+        """Hands the transport small pieces as one: each write is a TLS record, or several."""
+        pieces = self._pieces
+        if len(pieces) == 1 or len(pieces[0]) >= TLS_SLICE_BYTES:
+            self._write_slice(TLS_SLICE_BYTES)
+            return
+        joined: list[Buffer] = []
+        size = 0
+        while pieces and size + len(pieces[0]) <= TLS_SLICE_BYTES:
+            size += len(pieces[0])
+            joined.append(pieces.popleft())
+        self.queued_bytes -= size
+        self._transport.write(b"".join(joined))
+
     def _write_slice(self, size_max: int) -> None:
         """Hands the queue's next bytes to the transport."""
         first = self._pieces.popleft()
@@ -145,4 +159,4 @@ class Sender:
             self._pieces.appendleft(view[size_max:])
             first = view[:size_max]
         self.queued_bytes -= len(first)
-        self._transport.write(bytes(first))
+        self._transport.write(memoryview(first))
