@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from streamlog.errors import Invalid, UnknownTopicOrPartition
+from streamlog.errors import Invalid, InvalidConfig, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
 from streamlog.server.context import (
     CLUSTER,
@@ -103,9 +103,13 @@ class ConfigService:
     def capped(self, own: Mapping[str, str]) -> dict[str, str]:
         """A topic's settings that are above what this node can carry → the value in force."""
         name = topic_config.MAX_MESSAGE_BYTES
-        given = own.get(name, topic_config.value_of(self._logs.defaults.topic, name))
+        given = {name: own[name]} if name in own else {}
+        try:
+            config = topic_config.parse(given, self._logs.defaults.topic, is_stored=True)
+        except InvalidConfig:  # Another version stored it, and it is not in force.
+            return {}
         bound = self._logs.message_bytes_max
-        return {name: str(bound)} if int(given) > bound else {}
+        return {name: str(bound)} if config.max_message_bytes > bound else {}
 
     async def alter(
         self,
