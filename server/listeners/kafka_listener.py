@@ -25,6 +25,8 @@ PROTOCOL = "kafka"
 OPTION = "--kafka-listen"
 BACKLOG = 1024
 """Connections that the kernel keeps until the event loop accepts them."""
+ACCEPTED_TOGETHER_MAX = 16
+"""Connections that the event loop accepts before it does anything else."""
 
 
 class KafkaListener:
@@ -61,8 +63,13 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         for listening in sockets:
             server = await loop.create_server(
-                self._secured or self._connections.new, sock=listening, backlog=BACKLOG
+                self._secured or self._connections.new,
+                sock=listening,
+                backlog=ACCEPTED_TOGETHER_MAX,
             )
+            # asyncio takes one number for how many the kernel keeps and for how many it accepts in
+            # one go: 1,000 at once would hold up all others for 100 ms.
+            listening.listen(BACKLOG)
             self._servers.append(server)
         address = joined(host, sockets[0].getsockname()[1])
         self.endpoint = Endpoint(name, self._protocol, address, self._advertised or address)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 HELD_S = 5.0
 """Below the times after which clients give up ApiVersions (librdkafka: 10 s)."""
 CHECK_EVERY_S = 1.0
-TOGETHER_MAX = 50
+TOGETHER_MAX = 20
 LOG_EVERY_S = 1.0
 """Connections that the node ends are logged at most so often, whoever makes them."""
 
