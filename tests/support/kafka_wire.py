@@ -96,9 +96,16 @@ class WireClient:
             await self.writer.wait_closed()
 
 
-async def connect(port: int, context: ssl.SSLContext | None = None) -> WireClient:
+READ_AHEAD_BYTES = 64 * 1024
+
+
+async def connect(
+    port: int, context: ssl.SSLContext | None = None, read_ahead_bytes: int = READ_AHEAD_BYTES
+) -> WireClient:
     """`context` None: without TLS."""
-    return WireClient(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+    return WireClient(
+        *await asyncio.open_connection("127.0.0.1", port, ssl=context, limit=read_ahead_bytes)
+    )
 
 
 @dataclass
@@ -124,8 +131,8 @@ class Wire:
     def serve(self) -> None:
         self.connections.serve(self.dispatcher, self.resources)
 
-    async def client(self) -> WireClient:
-        client = await connect(self.port, self.context)
+    async def client(self, read_ahead_bytes: int = READ_AHEAD_BYTES) -> WireClient:
+        client = await connect(self.port, self.context, read_ahead_bytes)
         self.clients.append(client)
         return client
 

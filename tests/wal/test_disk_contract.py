@@ -188,12 +188,14 @@ def test_the_log_keeps_its_promises(scenario: Scenario) -> None:
     try_all_outcomes(scenario)
 
 
+CONTENT = torn_disk._Content
+
 # What each breakage replaces: (owner, name, replacement).
 Patch = tuple[Any, str, Any]
 
 
 def _create_without_folder_sync(self: TornDisk, name: str, size: int) -> Any:
-    self._change({**self._files, name: torn_disk._Content(size)})
+    self._change({**self._files, name: CONTENT(size)})
     return torn_disk.TornFile(self, name, self._files[name])
 
 
@@ -243,11 +245,11 @@ async def _removed_unsaid(self: Any, file: Any, owner: Any) -> None:
 
 BREAKAGES: dict[str, tuple[Patch, Scenario]] = {
     "writes without dsync": (
-        (torn_disk._Content, "make_durable", lambda self, sectors: None),
+        (CONTENT, "make_durable", lambda self, sectors: None),
         acknowledged_groups_survive_a_power_cut,
     ),
     "sync does nothing": (
-        (torn_disk._Content, "sync", lambda self: None),
+        (CONTENT, "sync", lambda self: None),
         what_a_restart_shows_survives_a_power_cut,
     ),
     "a new file's folder is not synced": (

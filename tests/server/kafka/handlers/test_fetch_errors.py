@@ -36,6 +36,7 @@ from tests.server.kafka.fetch_world import (
     wanted,
     world_over,
 )
+from tests.support.log_insides import leadership_of
 from tests.support.server_fakes import FakeLogs, ListLog
 
 SOON_S = 5.0
@@ -169,7 +170,7 @@ def test_a_partition_that_is_led_elsewhere_names_its_leader() -> None:
     async def main() -> None:
         async with fetch_world() as world, asyncio.timeout(SOON_S):
             partition = TopicPartition("t", 0)
-            await world.logs._leadership.assign(partition, 9)
+            await leadership_of(world.logs).assign(partition, 9)
             world.leaders.leads[partition] = 9
             response = await world.fetch(
                 NEWEST, topic=world.topic_id(), parts=[wanted()], wait_ms=60_000

@@ -17,6 +17,7 @@ from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.model.partition import TopicPartition
 from tests.server.kafka.fetch_world import FetchWorld, fetch_world
+from tests.support.log_insides import leadership_of
 
 API = APIS[ApiKey.OFFSET_FOR_LEADER_EPOCH]
 UNDEFINED = (0, -1, -1)
@@ -53,7 +54,7 @@ def test_where_leader_epochs_end(version: int) -> None:
     async def main() -> None:
         async with fetch_world() as world:
             epochs = []
-            leadership = world.logs._leadership
+            leadership = leadership_of(world.logs)
             for _ in range(2):
                 await world.append(b"a", b"b")
                 epochs.append((await world.log()).leader_epoch)

@@ -23,6 +23,7 @@ from tests.server.kafka.fetch_world import (
     wanted,
     world_over,
 )
+from tests.support.log_insides import leadership_of
 from tests.support.server_fakes import FakeLogs
 
 SOON_S = 5.0
@@ -240,7 +241,7 @@ def test_a_log_that_was_opened_anew_is_read_on() -> None:
         async with fetch_world() as world, asyncio.timeout(SOON_S):
             session = await opened(world, (0, 0), (1, 0))
             old = await world.log()
-            leadership = world.logs._leadership
+            leadership = leadership_of(world.logs)
             await leadership.assign(TopicPartition("t", 0), 9)
             response = await world.fetch(session=(session, 1), wait_ms=60_000)
             assert answered(response)[0].error_code == KafkaError.NOT_LEADER_OR_FOLLOWER
@@ -259,7 +260,7 @@ def test_a_partition_that_moves_away_ends_the_wait_of_its_session() -> None:
             session = await opened(world, (0, 0), (1, 0))
             poll = asyncio.create_task(world.fetch(session=(session, 1), wait_ms=60_000))
             await world.waits()
-            await world.logs._leadership.assign(TopicPartition("t", 1), 9)
+            await leadership_of(world.logs).assign(TopicPartition("t", 1), 9)
             response = await poll
             assert partitions(response) == [1]
             assert answered(response)[1].error_code == KafkaError.NOT_LEADER_OR_FOLLOWER

@@ -76,8 +76,7 @@ def test_answers_that_a_client_does_not_read_hold_up_its_next_fetches() -> None:
     async def main() -> None:
         scene = Scene(is_held=False, records=records)
         async with wire(scene.routes()) as served:
-            slow, other = await served.client(), await served.client()
-            slow.reader._limit = 1  # type: ignore[attr-defined] # It reads nothing ahead.
+            slow, other = await served.client(read_ahead_bytes=1), await served.client()
             for number in range(50):
                 slow.send(fetch(number))
             before = -1
