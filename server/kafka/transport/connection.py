@@ -90,6 +90,7 @@ class Connection(FrameReceiver):
         "_budget",
         "_frames",
         "_has_left",
+        "_is_beginning",
         "_is_draining",
         "_is_over",
         "_is_reading",
@@ -125,6 +126,8 @@ class Connection(FrameReceiver):
         self._is_reading = False
         self._is_serving = False
         """The worker has a request that is not pipelined."""
+        self._is_beginning = False
+        """The worker gives pipelined requests their places."""
         self._has_left = False
         """The client has closed its side; the worker ends the connection."""
         self._is_draining = False
@@ -159,13 +162,15 @@ class Connection(FrameReceiver):
     def eof_received(self) -> bool:
         """The client sends no more, and reads no more answers: it has gone, or will at once.
 
-        Produce requests that are here count as sent, and are still begun: with `acks=0` a client
-        sends, closes, and waits for nothing. Everything else has no reader any more.
+        Produce requests that are here count as sent: they still get their places. With `acks=0` a
+        client sends, closes, and waits for nothing. Everything else has no reader any more.
         """
         serving = self._serving
         if self._is_over or serving is None:
             return False
-        self._has_left = not self._is_serving and self._has_pipelined(serving.dispatcher)
+        self._has_left = self._is_beginning or (
+            not self._is_serving and self._has_pipelined(serving.dispatcher)
+        )
         return self._has_left
 
     def pause_writing(self) -> None:
@@ -346,7 +351,9 @@ class Connection(FrameReceiver):
             requests.append(request)
             size_bytes += request.call.frame_bytes
         self._unanswered += len(requests)
+        self._is_beginning = True
         begun = await dispatcher.begin(requests)
+        self._is_beginning = False
         if self._is_over:
             for one in begun:
                 dispatcher.abandon(one)

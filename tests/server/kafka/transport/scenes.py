@@ -87,6 +87,8 @@ class Scene:
         self.fetched = asyncio.Event()
         self.listed: list[int] = []
         self.cancelled: list[int] = []
+        self.may_begin: asyncio.Event | None = None
+        """Produce requests get their places once it is set; None: at once."""
         self.failure: Exception | None = None
         """What the next handler raises."""
         self._is_held = is_held
@@ -108,6 +110,8 @@ class Scene:
 
     async def _produce(self, call: KafkaCall, request: ProduceRequest) -> HeldReply:
         self._fail()
+        if self.may_begin is not None:
+            await self.may_begin.wait()
         self.groups.append([call.correlation_id])
         return self._begin(call, request)
 

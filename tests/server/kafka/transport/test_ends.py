@@ -72,6 +72,24 @@ def test_requests_of_a_client_that_sends_and_closes_are_begun() -> None:
     asyncio.run(main())
 
 
+def test_a_request_whose_place_takes_time_gets_it_though_its_client_has_closed() -> None:
+    async def main() -> None:
+        scene = Scene(is_held=False)
+        scene.may_begin = asyncio.Event()
+        async with wire(scene.routes()) as served:
+            client, other = await served.client(), await served.client()
+            client.send(produce(1, acks=0))
+            await until(lambda: served.resources.requests.count == 1)
+            await client.close()
+            for _ in range(3):  # Time for the node to learn of the end.
+                assert await other.is_served()
+            scene.may_begin.set()
+            await until(lambda: served.connections.count == 1)
+            assert [reply.correlation_id for reply in scene.begun] == [1]
+
+    asyncio.run(main())
+
+
 def test_a_fetch_whose_client_closes_ends_at_once() -> None:
     async def main() -> None:
         scene = Scene()
