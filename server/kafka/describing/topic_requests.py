@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.errors import Invalid, InvalidPartitions, StreamlogError
+from streamlog.errors import Invalid, InvalidConfig, InvalidPartitions, StreamlogError
 from streamlog.kafka.messages.create_partitions_request import CreatePartitionsTopic
 from streamlog.kafka.messages.create_topics_request import CreatableTopic
 from streamlog.kafka.protocol.errors import KafkaError, answer_to
@@ -46,6 +46,16 @@ def partitions_of(topic: CreatableTopic, cluster: ClusterView) -> int:
             f"{topic.num_partitions} partitions; give 1 or more, or -1 for the default"
         )
     return max(0, topic.num_partitions)
+
+
+def configs_of(topic: CreatableTopic) -> dict[str, str]:
+    """Errors: InvalidConfig."""
+    configs: dict[str, str] = {}
+    for one in topic.configs:
+        if one.value is None:
+            raise InvalidConfig(f"{one.name[:80]} is null; leave it out for its default")
+        configs[one.name] = one.value
+    return configs
 
 
 def _assigned(topic: CreatableTopic, cluster: ClusterView) -> int:

@@ -36,6 +36,7 @@ from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.kafka.describing.operations import NOT_ASKED, bits
 
 ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
 PARTITIONS_PER_STEP = 1000
 TOPICS_PER_STEP = 100
 NOT_ALLOWED = "this principal may not describe the cluster; ask for permission"
@@ -60,11 +61,17 @@ class ClusterHandler:
         self, call: KafkaCall, request: DescribeClusterRequest
     ) -> DescribeClusterResponse:
         """Fenced brokers are brokers that have not registered yet; there are none here."""
+        if request.endpoint_type == ENDPOINT_CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=KafkaError.MISMATCHED_ENDPOINT_TYPE,
+                error_message="a node has no endpoints of controllers: give your tool the address "
+                "with --bootstrap-server",
+            )
         if request.endpoint_type != ENDPOINT_BROKERS:
             return DescribeClusterResponse(
                 error_code=KafkaError.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="a node has no endpoints of controllers; ask for brokers (type 1)",
-                endpoint_type=request.endpoint_type,
+                error_message=f"there are no endpoints of type {request.endpoint_type}; ask for "
+                f"brokers ({ENDPOINT_BROKERS})",
             )
         return DescribeClusterResponse(
             endpoint_type=ENDPOINT_BROKERS,

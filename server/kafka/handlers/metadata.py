@@ -147,8 +147,11 @@ class MetadataHandler:
     ) -> bytes:
         if not request.include_topic_authorized_operations:
             return topic
-        operations = bits(self._views.topic_operations(call.context, name))
+        operations = self._topic_operations(call, name)
         return self._encoded.pieces(call.version).with_operations(topic, operations)
+
+    def _topic_operations(self, call: KafkaCall, name: str) -> int:
+        return bits(self._views.topic_operations(call.context, name))
 
     def _named(self, call: KafkaCall, request: MetadataRequest, name: str) -> _Found:
         if not self._views.may(call.context, Operation.DESCRIBE, name):
@@ -196,6 +199,9 @@ class MetadataHandler:
         cursor = request.cursor
         if cursor is not None and cursor.partition_index < 0:
             raise Invalid("the cursor's partition is below 0; give the one to begin with")
+        named = {topic.name for topic in request.topics}
+        if cursor is not None and named and cursor.topic_name not in named:
+            raise Invalid("the cursor's topic is none of those that are asked for")
         return await run_cooperatively(self._describe(call, request))
 
     def _describe(
@@ -222,7 +228,9 @@ class MetadataHandler:
             topic = self._views.topic(name)
             if topic is None:
                 if request.topics:
-                    topics.append(_undescribed(_unknown_error(name), name))
+                    unknown = _undescribed(_unknown_error(name), name)
+                    unknown.topic_authorized_operations = self._topic_operations(call, name)
+                    topics.append(unknown)
                 continue
             is_first = cursor is not None and cursor.topic_name == name
             start = cursor.partition_index if cursor is not None and is_first else 0
@@ -240,7 +248,7 @@ class MetadataHandler:
         first = "" if request.cursor is None else request.cursor.topic_name
         if request.topics:
             asked = {topic.name for topic in request.topics if topic.name >= first}
-            yield from sorted(asked | {first} if first else asked)
+            yield from sorted(asked)
             return
         if first and self._views.topic(first) is not None:
             yield first
@@ -270,9 +278,7 @@ class MetadataHandler:
                 )
                 for state in self._states.of(topic.name, numbers)
             ],
-            topic_authorized_operations=bits(
-                self._views.topic_operations(call.context, topic.name)
-            ),
+            topic_authorized_operations=self._topic_operations(call, topic.name),
         )
 
 
@@ -285,6 +291,8 @@ def _ids_and_names(
         raise Invalid(
             f"version {version} of Metadata asks for topics by name alone; by id from {IDS_FROM} on"
         )
+    if any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
+        raise Invalid("a topic of the request has neither name nor id; give one of them")
     names = set() if ids else {topic.name for topic in asked if topic.name is not None}
     return sorted(ids), sorted(names)
 

@@ -50,6 +50,7 @@ from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.kafka.describing.topic_requests import (
     check_growth,
+    configs_of,
     partitions_of,
     refusal,
 )
@@ -117,15 +118,13 @@ class TopicsHandler:
                 call.context,
                 topic.name,
                 partitions_of(topic, self._cluster),
-                {one.name: one.value for one in topic.configs if one.value is not None},
+                configs_of(topic),
                 validate_only,
             )
             created = await self._until(deadline, work, "the topic's creation")
         except StreamlogError as error:
             code, message = refusal(error)
-            return CreatableTopicResult(
-                name=topic.name, error_code=code, error_message=message, configs=None
-            )
+            return CreatableTopicResult(name=topic.name, error_code=code, error_message=message)
         result = CreatableTopicResult(
             name=topic.name,
             topic_id=UUID(created.topic_id).bytes if created.topic_id else ZERO_UUID,

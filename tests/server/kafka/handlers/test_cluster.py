@@ -87,6 +87,9 @@ def test_there_are_no_endpoints_of_controllers() -> None:
     async def test(kafka: KafkaHandlers) -> None:
         for version in (1, 2):
             response = await cluster(kafka, version, endpoint_type=CONTROLLERS)
+            assert response.error_code == KafkaError.MISMATCHED_ENDPOINT_TYPE
+            assert response.error_message
+            response = await cluster(kafka, version, endpoint_type=9)
             assert response.error_code == KafkaError.UNSUPPORTED_ENDPOINT_TYPE
             assert response.error_message
 

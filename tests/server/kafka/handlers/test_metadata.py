@@ -137,6 +137,8 @@ def test_topics_are_found_by_their_ids() -> None:
         for version in (10, 11):
             with pytest.raises(Invalid, match="by name alone"):
                 await metadata(kafka, version=version, ids=[kafka.topic_id("a")])
+        with pytest.raises(Invalid, match="neither name nor id"):
+            await metadata(kafka, ids=[ZERO_UUID])
 
     run(test)
 
@@ -370,6 +372,8 @@ def test_partitions_are_described_page_by_page() -> None:
         assert await pages(kafka, ("c", "a"), 4) == [["a-0", "a-1", "a-2", "c-0"], ["c-1"]]
         with pytest.raises(Invalid, match="cursor"):
             await described(kafka, cursor=("a", -1))
+        with pytest.raises(Invalid, match="cursor"):
+            await described(kafka, ("a", "b"), cursor=("c", 0))
 
     run(test)
 
