@@ -31,7 +31,9 @@ def server_credentials(tls: NodeTls) -> grpc.ServerCredentials:
 
 
 def _configuration(state: Certificates, tls: NodeTls) -> grpc.ServerCertificateConfiguration:
-    authorities = state.authorities if tls.requires_certificates else None
+    authorities = None
+    if tls.requires_certificates and state.authorities is not None:
+        authorities = state.authorities.encode()
     return grpc.ssl_server_certificate_configuration([(state.key, state.chain)], authorities)
 
 

@@ -38,6 +38,7 @@ a connection that fills this gets more, up to the whole scratch."""
 SLICE_BYTES = 64 * 1024
 """Encrypted in one go, before the socket is asked whether it takes more."""
 HIGH_WATER_BYTES = 64 * 1024
+LOG_EVERY_S = 1.0
 
 
 class _State(IntEnum):
@@ -63,10 +64,22 @@ class TlsConnections:
         self.bound = bound
         self.shaking: set[TlsConnection] = set()
         """In their handshake: the protocols above do not know them yet."""
+        self._logged_at = float("-inf")
+        self._unlogged = 0
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def __call__(self) -> TlsConnection:
         return TlsConnection(self)
+
+    def note_failure(self, reason: str, peer: str) -> None:
+        """Logs a handshake that failed, unless another one just did: anybody can make them."""
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at < LOG_EVERY_S:
+            self._unlogged += 1
+            return
+        extra = {"reason": reason, "peer": peer, "unlogged": self._unlogged}
+        self._logged_at, self._unlogged = now, 0
+        log.info("a TLS handshake failed", extra=extra)
 
     def abort_handshakes(self) -> None:
         """Ends the connections that nobody else can end, when the listener stops."""
@@ -157,7 +170,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            log.debug("a TLS handshake failed", extra={"error": str(error), "peer": self._peer()})
+            self._shared.note_failure(error.reason or str(error), self._peer())
             self._flush()  # The alert, which tells the client why.
             self._raw.close()
             self._state = _State.CLOSED
@@ -172,7 +185,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._above.connection_made(_TlsTransport(self))
 
     def _peer(self) -> str:
-        return str(self._raw.get_extra_info("peername"))
+        name = self._raw.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     # -- to the protocol above
 

@@ -33,7 +33,7 @@ class Certificates:
 
     chain: bytes
     key: bytes
-    authorities: bytes | None
+    authorities: str | None
     expires_s: float
     context: ssl.SSLContext
     """Each state has its own: one that is in use cannot be told to forget an authority."""
@@ -80,10 +80,11 @@ class NodeTls:
         self._seen = seen
         try:
             self.current = self._read()
-        except InvalidConfig as error:
-            if self._failure != error.message:
-                log.error("new TLS files are not used", extra={"error": error.message})
-            self._failure = error.message
+        except (InvalidConfig, OSError, ValueError) as error:
+            # Files may change at any moment of it; what is not foreseen ends the node as little.
+            if self._failure != str(error):
+                log.error("new TLS files are not used", extra={"error": str(error)})
+            self._failure = str(error)
             return
         self._failure = ""
         log.info("TLS files read again", extra={"expires_s": int(self.current.expires_s)})
@@ -130,8 +131,8 @@ class NodeTls:
         # A client that comes back is checked anew, against the authorities of now.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
-        if client_ca and self.asks_for_certificates:
-            context.load_verify_locations(client_ca[0].place)
+        if authorities is not None and self.asks_for_certificates:
+            context.load_verify_locations(cadata=authorities)
             is_required = self.config.effective_client_auth == REQUIRED
             context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
         return Certificates(identity.chain, identity.key, authorities, identity.expires_s, context)

@@ -59,12 +59,14 @@ class Tls:
         if self.ca is None:
             context.load_default_certs()
         else:
-            context.load_verify_locations(PemFile("ca", self.ca).place)
+            context.load_verify_locations(cadata=read_authorities(PemFile("tls ca", self.ca)))
         return context
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Errors: InvalidConfig, for files that cannot be used."""
-        authorities = None if self.ca is None else read_authorities(PemFile("tls ca", self.ca))
+        authorities = None
+        if self.ca is not None:
+            authorities = read_authorities(PemFile("tls ca", self.ca)).encode()
         certificate, key = self._identity_files()
         if certificate is None or key is None:
             return grpc.ssl_channel_credentials(authorities)

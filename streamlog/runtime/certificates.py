@@ -84,18 +84,18 @@ def read_identity(certificate: PemFile, key: PemFile, *, is_server: bool) -> Ide
     return Identity(chain, private, min(expiries), context)
 
 
-def read_authorities(file: PemFile) -> bytes:
-    """Certificates of authorities, at least one of them."""
+def read_authorities(file: PemFile) -> str:
+    """Certificates of authorities, at least one of them, without text around them."""
     data = file.read()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     blocks = _certificates(data)
     if not blocks:
         raise file.wrong(f"holds no certificate; PEM begins with {_BEGIN}")
+    text = "\n".join(blocks)
     try:
-        context.load_verify_locations(cadata="\n".join(blocks))
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except ssl.SSLError as error:
         raise file.wrong(f"holds a certificate that cannot be read ({error.reason})") from error
-    return data
+    return text
 
 
 def _loaded(kind: ssl._SSLMethod, certificate: PemFile, key: PemFile) -> ssl.SSLContext:

@@ -81,7 +81,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_authorities_are_certificates(tmp_path: Path) -> None:
     ca = Authority(tmp_path).ca
-    assert read_authorities(PemFile("tls.client_ca", str(ca))) == ca.read_bytes()
+    plain = ca.read_text()
+    ca.write_bytes(b"Issuer: J\xc3\xbcrgen\n" + plain.encode())
+    assert read_authorities(PemFile("tls.client_ca", str(ca))) == plain.strip()
     ca.write_text("hello")
     with pytest.raises(InvalidConfig, match="holds no certificate"):
         read_authorities(PemFile("tls.client_ca", str(ca)))

@@ -180,7 +180,11 @@ def test_what_was_written_before_a_close_arrives_and_then_the_end(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_client_without_tls_or_with_rubbish_is_closed_and_not_counted(tmp_path: Path) -> None:
+def test_a_client_without_tls_or_with_rubbish_is_closed_and_not_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     async def main() -> None:
         async with listening(tmp_path) as listener:
             for data in (
@@ -197,6 +201,8 @@ def test_a_client_without_tls_or_with_rubbish_is_closed_and_not_counted(tmp_path
             assert not listener.made
 
     asyncio.run(main())
+    (line,) = (one for one in caplog.records if one.message == "a TLS handshake failed")
+    assert line.__dict__["reason"] == "HTTP_REQUEST"
 
 
 def test_connections_are_bounded_before_their_handshake(

@@ -8,6 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import aiokafka
 import pytest
 
 from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
@@ -188,5 +189,38 @@ def test_a_connection_is_held_until_the_node_serves(tmp_path: Path) -> None:
             client.send(VERSIONS_REQUEST)
             served.serve()
             assert (await client.answer(ApiKey.API_VERSIONS, 3))[0] == 5
+
+    asyncio.run(main())
+
+
+def test_a_client_of_kafkas_own_kind_produces_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, client = authority.issue("node"), authority.issue("client")
+    flags: dict[str, Any] = {
+        name.replace(".", "__"): value for name, value in pair.settings().items()
+    }
+
+    async def main() -> None:
+        async with running_node(
+            **flags, tls__client_ca=str(authority.ca), kafka_listen="127.0.0.1:0"
+        ) as node:
+            (endpoint,) = (one for one in node.banner.listeners if one.name == "kafka")
+            how = {
+                "bootstrap_servers": endpoint.address,
+                "security_protocol": "SSL",
+                "ssl_context": context_of(authority, client),
+            }
+            async with aiokafka.AIOKafkaProducer(**how) as producer:
+                sent = await producer.send_and_wait("t", b"value", partition=0)
+                assert sent.offset == 0
+            consumer = aiokafka.AIOKafkaConsumer(**how)
+            await consumer.start()
+            try:
+                consumer.assign([aiokafka.TopicPartition("t", 0)])
+                await consumer.seek_to_beginning()
+                record = await asyncio.wait_for(consumer.getone(), 10)
+                assert record.value == b"value"
+            finally:
+                await consumer.stop()
 
     asyncio.run(main())
