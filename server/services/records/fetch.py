@@ -382,7 +382,8 @@ class FetchService:
         is_cut = bool(poll.size_bytes) and fetched.next_offset < visible
         if fetched.is_paced or is_cut:
             read.is_full = True
-        if is_cut and not fetched.size_bytes and not fetched.is_paced:
+        left = poll.max_bytes - poll.size_bytes
+        if is_cut and not fetched.size_bytes and left <= read.max_bytes - result.size_bytes:
             poll.is_without_room = True
 
     async def _decode_all(self, reads: Iterable[PartitionRead]) -> None:

@@ -221,6 +221,63 @@ def test_an_unknown_topic_is_found_when_it_is_made() -> None:
     asyncio.run(main())
 
 
+def test_leader_epochs_are_checked_within_a_session() -> None:
+    async def main() -> None:
+        async with fetch_world() as world, asyncio.timeout(SOON_S):
+            await world.append(b"a")
+            epoch = (await world.log()).leader_epoch
+            session = await opened(world, (0, 0), (1, 0))
+            for number, (current, code) in enumerate(
+                (
+                    (epoch + 1, KafkaError.UNKNOWN_LEADER_EPOCH),
+                    (epoch - 1, KafkaError.FENCED_LEADER_EPOCH),
+                    (epoch, KafkaError.NONE),
+                )
+            ):
+                response = await world.fetch(
+                    session=(session, number + 1),
+                    parts=[wanted(0, 0, epoch=current)],
+                    wait_ms=60_000,
+                )
+                assert partitions(response) == [0]
+                assert answered(response)[0].error_code == code
+            response = await world.fetch(
+                session=(session, 4), parts=[wanted(0, 1, epoch=epoch, last_epoch=epoch - 1)]
+            )
+            assert answered(response)[0].diverging_epoch is not None
+
+    asyncio.run(main())
+
+
+def test_records_of_many_partitions_fill_one_answer() -> None:
+    """More partitions than a fetch looks at in one go."""
+
+    async def main() -> None:
+        logs = FakeLogs()
+        await logs.create_topic("t", 600)
+        world = world_over(logs)
+        session = await opened(world, *((number, 0) for number in range(600)))
+        for number in range(600):
+            await world.append(b"a", partition=number)
+        response = await world.fetch(session=(session, 1), wait_ms=60_000)
+        assert len(partitions(response)) == 600
+        # With little room only some of them are looked at, and every one has its turn.
+        served: dict[int, int] = {}
+        for epoch in range(2, 602):
+            response = await world.fetch(
+                session=(session, epoch),
+                parts=[wanted(number, 1) for number in served],
+                max_bytes=1,
+            )
+            found = {n: offsets(part) for n, part in answered(response).items()}
+            served = {number: 1 for number, got in found.items() if got}
+            assert len(served) == 1
+        parts = [wanted(number, 1) for number in served]
+        assert partitions(await world.fetch(session=(session, 602), parts=parts)) == []
+
+    asyncio.run(main())
+
+
 def test_a_higher_log_start_is_told_without_records() -> None:
     async def main() -> None:
         async with fetch_world() as world:
