@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
+from streamlog.kafka.messages.metadata_request import MetadataRequest
 from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.kafka.protocol.headers import encode_request_header
 from streamlog.model.partition import TopicPartition
@@ -66,6 +67,26 @@ def test_topics_live_and_die_by_an_admin_client() -> None:
         assert await admin.list_topics() == ["b"]
 
     run(test)
+
+
+def test_clients_are_told_the_address_of_the_listener_that_they_reached() -> None:
+    async def body() -> None:
+        listen = "inside=127.0.0.1:0,outside=127.0.0.1:0"
+        advertised = "outside=broker.example:9999"
+        async with running_node(kafka_listen=listen, kafka_advertised=advertised) as running:
+            told = {}
+            for one in running.banner.listeners:
+                if one.protocol == "kafka":
+                    client = await connect(int(one.address.rpartition(":")[2]))
+                    response = await client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
+                    (broker,) = response.brokers
+                    told[one.name] = f"{broker.host}:{broker.port}"
+                    assert told[one.name] == one.advertised
+                    await client.close()
+            assert told["inside"].startswith("127.0.0.1:")
+            assert told["outside"] == "broker.example:9999"
+
+    asyncio.run(body())
 
 
 def test_librdkafkas_request_for_all_topics_is_answered() -> None:
