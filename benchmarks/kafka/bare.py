@@ -228,14 +228,15 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def _api_versions() -> ApiVersionsResponse:
-    """Produce up to 12: names in place of ids."""
+    """Produce up to 12: names in place of ids. librdkafka sends format 2 only to a server that has
+    Fetch 4, too, which is not served."""
     ranges = [
         ApiVersion(
             api_key=key,
             min_version=APIS[key].advertised_first,
             max_version=12 if key is ApiKey.PRODUCE else APIS[key].last,
         )
-        for key in SERVED
+        for key in (*SERVED, ApiKey.FETCH)
     ]
     return ApiVersionsResponse(api_keys=ranges, finalized_features_epoch=0)
 

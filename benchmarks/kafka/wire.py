@@ -39,6 +39,7 @@ VERSIONS = {
     ApiKey.FETCH: 12,
 }
 LEADER_TIMEOUT_S = 60.0
+_STARTING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
 _FOUND = (KafkaError.NONE, KafkaError.TOPIC_ALREADY_EXISTS)
 
 
@@ -128,9 +129,16 @@ class KafkaConnection:
     def new_producer(self) -> tuple[int, int]:
         """A producer id and its epoch."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-        made = self.ask(ApiKey.INIT_PRODUCER_ID, request)
-        if made.error_code:
-            raise RuntimeError(f"no producer id: {KafkaError(made.error_code).name}")
+        give_up = time.monotonic() + LEADER_TIMEOUT_S
+        while True:
+            made = self.ask(ApiKey.INIT_PRODUCER_ID, request)
+            error = KafkaError(made.error_code)
+            if error is KafkaError.NONE:
+                break
+            # A Kafka that was started just now asks its controller for ids first.
+            if error not in _STARTING or time.monotonic() > give_up:
+                raise RuntimeError(f"no producer id: {error.name}")
+            time.sleep(0.1)
         return made.producer_id, made.producer_epoch
 
     def blast(
