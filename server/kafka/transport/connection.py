@@ -117,8 +117,8 @@ class Connection(FrameReceiver):
         self._peer: Peer | None = None
         self._frames: deque[memoryview] = deque()
         """Received, not begun."""
-        self._begun: deque[Begun] = deque()
-        """Begun, not being answered."""
+        self._begun: deque[Begun] | None = None
+        """Begun, not being answered; made with the first one, since consumers have none."""
         self._unanswered = 0
         """Begun and not answered, the one that is being answered included."""
         self._large_bytes = 0
@@ -358,6 +358,8 @@ class Connection(FrameReceiver):
             for one in begun:
                 dispatcher.abandon(one)
             return 0
+        if self._begun is None:
+            self._begun = deque()
         self._begun.extend(begun)
         if self._answerer is None:
             self._answerer = self._owner.spawn(self._until_over(self._answer), "answers")
@@ -371,6 +373,7 @@ class Connection(FrameReceiver):
         serving, sender = self._serving, self._sender
         assert serving is not None
         assert sender is not None
+        assert self._begun is not None
         dispatcher, begun = serving.dispatcher, self._begun
         while True:
             while not begun:
@@ -441,10 +444,10 @@ class Connection(FrameReceiver):
 
     def _abandon(self) -> None:
         self._drop_frames()
-        if self._serving is not None:
+        if self._serving is not None and self._begun is not None:
             for begun in self._begun:
                 self._serving.dispatcher.abandon(begun)
-        self._begun.clear()
+            self._begun.clear()
         if self._budget is not None:
             self._budget.release(self._budget.used)
 

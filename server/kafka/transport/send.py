@@ -49,7 +49,8 @@ class Sender:
         """`on_progress`: the socket took some of what had to wait."""
         self._transport = transport
         self._on_progress = on_progress
-        self._pieces: deque[Buffer] = deque()
+        self._pieces: deque[Buffer] | None = None
+        """What the socket has not taken; made when there is some for the first time."""
         self._room = Signal()
         self._is_paused = False
         self._is_over = False
@@ -67,10 +68,22 @@ class Sender:
 
     def send(self, pieces: Sequence[Buffer]) -> None:
         """Sends the pieces behind all earlier ones, now or when the socket takes them."""
-        if self._is_over:
+        if self._is_over or not pieces:
             return
+        size = sum(map(len, pieces))
+        if not self._pieces and not self._is_paused and self._fd >= 0 and len(pieces) <= PIECES_MAX:
+            # Most answers: the socket takes them whole.
+            taken = self._written(pieces)
+            if taken == size or self._is_over:
+                return
+        else:
+            taken = 0
+        if self._pieces is None:
+            self._pieces = deque()
         self._pieces.extend(filter(len, pieces))
-        self.queued_bytes += sum(map(len, pieces))
+        self.queued_bytes += size
+        if taken:
+            self._let_go(self._pieces, taken)
         if not self._is_paused:
             self._flush()
 
@@ -98,36 +111,44 @@ class Sender:
     def end(self) -> None:
         """The connection is over: whoever waits goes on, and the pieces are let go."""
         self._is_over = True
-        self._pieces.clear()
+        self._pieces = None
         self.queued_bytes = 0
         self._room.set()
 
     def _flush(self) -> None:
-        pieces, transport = self._pieces, self._transport
-        while pieces and not self._is_paused:
-            # The number of a closed socket may be another connection's by now.
-            if transport.is_closing():
-                self.end()
-                return
+        pieces = self._pieces
+        while pieces and not self._is_paused and not self._is_over:
             if self._fd < 0:
-                self._write_joined()
+                if self._transport.is_closing():
+                    self.end()
+                    return
+                self._write_joined(pieces)
                 continue
             batch = list(pieces) if len(pieces) <= PIECES_MAX else list(islice(pieces, PIECES_MAX))
-            try:
-                taken = os.writev(self._fd, batch)
-            except (BlockingIOError, InterruptedError):
-                taken = 0
-            except OSError:
-                transport.abort()  # The client has left: `connection_lost` follows.
-                self.end()
+            taken = self._written(batch)
+            if self._is_over:
                 return
-            self._let_go(taken)
+            self._let_go(pieces, taken)
             if taken < sum(map(len, batch)):
-                self._write_slice(PROBE_BYTES)
+                self._write_slice(pieces, PROBE_BYTES)
 
-    def _let_go(self, size: int) -> None:
+    def _written(self, pieces: Sequence[Buffer]) -> int:
+        """Bytes that the socket took; `end` was called if the connection is over."""
+        # The number of a closed socket may be another connection's by now.
+        if self._transport.is_closing():
+            self.end()
+            return 0
+        try:
+            return os.writev(self._fd, pieces)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._transport.abort()  # The client has left: `connection_lost` follows.
+            self.end()
+            return 0
+
+    def _let_go(self, pieces: deque[Buffer], size: int) -> None:
         """Removes what the socket took."""
-        pieces = self._pieces
         self.queued_bytes -= size
         while size:
             first = len(pieces[0])
@@ -137,11 +158,10 @@ class Sender:
             size -= first
             pieces.popleft()
 
-    def _write_joined(self) -> None:
+    def _write_joined(self, pieces: deque[Buffer]) -> None:
         """Hands the transport small pieces as one: each write is a TLS record, or several."""
-        pieces = self._pieces
         if len(pieces) == 1 or len(pieces[0]) >= TLS_SLICE_BYTES:
-            self._write_slice(TLS_SLICE_BYTES)
+            self._write_slice(pieces, TLS_SLICE_BYTES)
             return
         joined: list[Buffer] = []
         size = 0
@@ -151,12 +171,12 @@ class Sender:
         self.queued_bytes -= size
         self._transport.write(b"".join(joined))
 
-    def _write_slice(self, size_max: int) -> None:
+    def _write_slice(self, pieces: deque[Buffer], size_max: int) -> None:
         """Hands the queue's next bytes to the transport."""
-        first = self._pieces.popleft()
+        first = pieces.popleft()
         if len(first) > size_max:
             view = memoryview(first)
-            self._pieces.appendleft(view[size_max:])
+            pieces.appendleft(view[size_max:])
             first = view[:size_max]
         self.queued_bytes -= len(first)
         self._transport.write(memoryview(first))
