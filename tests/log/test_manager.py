@@ -549,6 +549,27 @@ def test_a_creation_that_arrives_again_after_the_deletion_leaves_no_topic(finder
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("turns", range(24))
+def test_a_creation_amid_a_deletion_spoils_neither(turns):
+    async def test(made, logs):
+        info = await logs.create_topic("t", 2)
+        await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
+        deletion = asyncio.create_task(logs.delete_topic("t"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        try:
+            again = await logs.create_topic("t", 1)
+        except TopicAlreadyExists:
+            again = None  # It came first.
+        await deletion
+        again = again or await logs.create_topic("t", 1)
+        assert again.topic_id != info.topic_id
+        assert len(made.medium.rows) == 4
+        await append(await logs.log(TopicPartition("t", 0)), encoded([b"y"]))
+
+    run(test)
+
+
 def test_a_creation_that_this_node_has_not_heard_of_is_finished():
     async def test(made, first):
         admin_of(first)._kv = fickle = Fickle(made.medium.kv)

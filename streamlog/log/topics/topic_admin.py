@@ -49,6 +49,16 @@ PUT_ATTEMPTS = 5
 PAGE = 1000
 
 
+class _Turns:
+    """Calls that finish or delete one topic."""
+
+    __slots__ = ("calls", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.calls = 0
+
+
 class TopicAdmin:
     """It owns the records of topics and the keys of partitions. Logs are opened elsewhere."""
 
@@ -72,8 +82,8 @@ class TopicAdmin:
         self._attempts: set[str] = set()
         """Attempts to create partitions that are under way on this node."""
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
-        self.busy: set[str] = set()
-        """Topics that a call on this node is finishing or deleting."""
+        self.busy: dict[str, _Turns] = {}
+        """Topics that calls on this node are finishing or deleting."""
 
     async def create(
         self,
@@ -210,11 +220,19 @@ class TopicAdmin:
             )
 
     async def _exclusively(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
-        self.busy.add(name)
+        """One call at a time: a creation finishes the deletion of the name that is under way, and
+        two that delete the same partitions at once would take them for another node's."""
+        turns = self.busy.get(name)
+        if turns is None:
+            turns = self.busy[name] = _Turns()
+        turns.calls += 1
         try:
-            await work(name)
+            async with turns.lock:
+                await work(name)
         finally:
-            self.busy.discard(name)
+            turns.calls -= 1
+            if not turns.calls:
+                del self.busy[name]
 
     async def _finish(self, name: str) -> None:
         await self._finish_pending(name)
