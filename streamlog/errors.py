@@ -201,8 +201,8 @@ class TlsHandshakeFailed(Unavailable):
     """No connection by TLS: settings or certificates of one side have to change.
 
     Field: `reason` (untrusted, expired, host_mismatch, plaintext_server, tls_server,
-    certificate_required, certificate_refused, other). Producers and consumers go on trying, since
-    certificates are replaced under way; a single call ends at once.
+    certificate_required, certificate_refused, other). A single call ends at once; producers and
+    consumers go on trying, since certificates are replaced under way.
     """
 
 

@@ -208,7 +208,7 @@ class TlsConnection(asyncio.BufferedProtocol):
                     return
         except ssl.SSLError as error:
             log.debug("a TLS connection broke", extra={"error": str(error), "peer": self._peer()})
-            self._raw.abort()
+            self.abort()
 
     def _fill(self, above: asyncio.BufferedProtocol) -> bool:
         """Decrypts into the protocol's own buffer; whether there may be more."""
@@ -354,6 +354,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw.close()
 
     def abort(self) -> None:
+        self._state = _State.CLOSED  # Nothing more is handed over, or sent.
         self._raw.abort()
 
     def _end_after(self, time_s: float) -> None:

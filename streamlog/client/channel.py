@@ -122,10 +122,10 @@ class Retry:
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
         wait *= 0.8 + 0.4 * _JITTER.random()
-        error = self._caller.diagnosis.of(error)
-        if isinstance(error, TlsHandshakeFailed):
-            raise TlsHandshakeFailed(f"{self._caller.server}: {error.message}", **error.fields)
-        is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
+        error = self._caller.named_handshake(self._caller.diagnosis.of(error))
+        is_final = not error.is_retryable or isinstance(
+            error, UnknownTopicOrPartition | TlsHandshakeFailed
+        )
         if is_final:
             raise error
         self._caller.guard.check()
@@ -172,6 +172,16 @@ class BaseCaller:
         """Errors: as `CallGuard.check`."""
         self.guard.check()
         return self._channel
+
+    def typed_error(self, error: grpc.RpcError, *, writes: bool) -> StreamlogError:
+        """As the function, with the reason of refused connections once it is known."""
+        return self.named_handshake(self.diagnosis.of(typed_error(error, writes=writes)))
+
+    def named_handshake(self, error: StreamlogError) -> StreamlogError:
+        """The error with the server in it, where a handshake failed."""
+        if not isinstance(error, TlsHandshakeFailed) or self.server in error.message:
+            return error
+        return TlsHandshakeFailed(f"{self.server}: {error.message}", **error.fields)
 
     def method(self, call: Call) -> Any:
         """Errors: as `channel`."""
@@ -220,7 +230,7 @@ class Caller(BaseCaller):
                 call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
             )
         except grpc.RpcError as error:
-            raise typed_error(error, writes=call.writes) from None
+            raise self.typed_error(error, writes=call.writes) from None
         return call.read(response)
 
     def close(self) -> None:

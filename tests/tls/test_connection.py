@@ -336,6 +336,70 @@ def test_tls_1_2_and_1_3_are_spoken_and_nothing_older(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_protocol_that_refuses_its_connection_gets_no_data(tmp_path: Path) -> None:
+    class Refusing(Echo):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            raise AssertionError("data of a connection that was refused")
+
+    async def main() -> None:
+        async with listening(tmp_path, Refusing) as listener:
+            context = ssl.create_default_context(cafile=listener.authority.ca)
+            # The last flight of the handshake and the first data come together.
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(1 << 16))
+            client.write(b"data")
+            writer.write(outgoing.read())
+            with suppress(ConnectionError):
+                await reader.read(-1)
+            assert await listener.made[0].lost is None
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_handshake_may_come_byte_by_byte_and_may_be_anything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with listening(tmp_path) as listener:
+            context = ssl.create_default_context(cafile=listener.authority.ca)
+            hellos = []
+            for _ in range(2):
+                outgoing = ssl.MemoryBIO()
+                client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+                with suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                hellos.append(outgoing.read())
+            chance = random.Random(3)
+            for number in range(100):
+                hello = bytearray(hellos[number % 2])
+                for _ in range(chance.randrange(1, 4)):
+                    hello[chance.randrange(len(hello))] = chance.randrange(256)
+                del hello[chance.randrange(len(hello)) if number % 3 else len(hello) :]
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                for at in range(0, len(hello), 1 if number < 2 else 100):
+                    writer.write(hello[at : at + (1 if number < 2 else 100)])
+                    await asyncio.sleep(0)
+                writer.write_eof()
+                with suppress(ConnectionError):
+                    await asyncio.wait_for(reader.read(-1), 5)
+                writer.close()
+            await listener.until_none()
+            assert not listener.made
+
+    asyncio.run(main())
+
+
 def test_a_protocol_that_raises_ends_its_connection_alone(tmp_path: Path) -> None:
     class Broken(Echo):
         def data_received(self, data: bytes) -> None:

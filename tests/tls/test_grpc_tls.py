@@ -118,6 +118,14 @@ def test_the_blocking_client_diagnoses_too(tmp_path: Path) -> None:
         with Consumer(server, tls=tls_of(authority)) as consumer:
             consumer.assign([("t", 0)])
             assert [record.value for record in consumer.poll(10)] == [b"v"]
+        with Consumer(server) as consumer:
+            consumer.assign([("t", 0)])
+            with pytest.raises(TlsHandshakeFailed, match=f"{server}: the node there speaks TLS"):
+                consumer.poll(10)
+        with Consumer(server, tls=True) as consumer:
+            consumer.subscribe(["t"])
+            with pytest.raises(TlsHandshakeFailed, match="is not trusted here"):
+                consumer.poll(10)
         with (
             Producer(server, max_block_ms=5000) as producer,
             pytest.raises(TlsHandshakeFailed, match=server),

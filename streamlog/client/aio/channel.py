@@ -16,7 +16,6 @@ from streamlog.client.channel import (
     BaseCaller,
     Call,
     Retry,
-    typed_error,
 )
 from streamlog.client.closing import AsyncClosing
 from streamlog.client.forking import CallGuard
@@ -87,7 +86,7 @@ class Caller(BaseCaller):
                     call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
                 )
         except grpc.RpcError as error:
-            raise typed_error(error, writes=call.writes) from None
+            raise self.typed_error(error, writes=call.writes) from None
         return call.read(response)
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from streamlog.client.calls.topic import (
     list_offsets_each,
 )
 from streamlog.client.calls.topic_lookup import find_topics, run_async
-from streamlog.client.channel import Call, typed_error
+from streamlog.client.channel import Call
 from streamlog.client.closing import AsyncClosing
 from streamlog.client.consume.arguments import (
     checked_partitions,
@@ -288,7 +288,7 @@ class Consumer(AsyncClosing):
         try:
             response = await under_way
         except grpc.RpcError as rpc_error:
-            error = typed_error(rpc_error, writes=False)
+            error = self._caller.typed_error(rpc_error, writes=False)
             log.info("fetch failed", extra={"error": str(error)})
             self._state.fetch_failed(plan, error, now_s())
         except asyncio.CancelledError:

@@ -26,7 +26,7 @@ from streamlog.client.calls.topic import (
     list_offsets_each,
 )
 from streamlog.client.calls.topic_lookup import find_topics, run
-from streamlog.client.channel import Call, Caller, typed_error
+from streamlog.client.channel import Call, Caller
 from streamlog.client.closing import Closing
 from streamlog.client.consume.arguments import (
     checked_partitions,
@@ -347,7 +347,7 @@ class Consumer(Closing):
         except grpc.FutureCancelledError:
             pass
         except grpc.RpcError as rpc_error:
-            error = typed_error(rpc_error, writes=False)
+            error = self._caller.typed_error(rpc_error, writes=False)
         with self._changed:
             self._fetch = None
             now = now_s()
@@ -388,7 +388,7 @@ class Consumer(Closing):
         try:
             return call.read(lookup.result())
         except grpc.RpcError as error:
-            raise typed_error(error, writes=call.writes) from None
+            raise self._caller.typed_error(error, writes=call.writes) from None
         except grpc.FutureCancelledError:
             raise Closed("the consumer is closed; open another one") from None
         finally:

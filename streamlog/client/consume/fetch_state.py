@@ -44,6 +44,7 @@ from streamlog.errors import (
     Invalid,
     OffsetOutOfRange,
     StreamlogError,
+    TlsHandshakeFailed,
     UnknownTopicOrPartition,
 )
 from streamlog.v1 import log_pb2
@@ -199,7 +200,7 @@ class FetchState:
         """Partitions are fetched with the ids that are known until the next look-up."""
         self._topic_lookup_at = now + TOPIC_LOOKUP_RETRY_S
         self._note_failure(error, now)
-        if not error.is_retryable:
+        if not error.is_retryable or isinstance(error, TlsHandshakeFailed):
             self.errors.append(error)
 
     def _made_anew(self, topic: str) -> None:
@@ -491,7 +492,9 @@ class FetchState:
         state.backoff_until = now + backoff_s(
             state.failures, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms
         )
-        is_final = not error.is_retryable or isinstance(error, Corrupt | CorruptMessage)
+        is_final = not error.is_retryable or isinstance(
+            error, Corrupt | CorruptMessage | TlsHandshakeFailed
+        )
         if isinstance(error, UnknownTopicOrPartition):
             state.unknown_attempts += 1
             is_final = state.unknown_attempts % UNKNOWN_TOPIC_ATTEMPTS_MAX == 0
