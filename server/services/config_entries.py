@@ -115,17 +115,18 @@ class Layers:
         """The setting of a topic that does not set it."""
         at_run_time = list(self._at_run_time(name))
         static = topic_config.value_of(self._static, name)
-        behind = (*at_run_time, *self._at_the_start(name))
+        behind = _that_count((*at_run_time, *self._at_the_start(name)), name)
+        source = behind[0].source if behind else ConfigSource.DEFAULT
         value = at_run_time[0].value if at_run_time else static
         return ConfigEntry(
             name,
             value,
-            self._text(behind[0].source, static="broker"),
+            self._text(source, static="broker"),
             False,
             topic_config.documentation(name),
             value,
             kafka_name=name,
-            kafka_source=behind[0].source,
+            kafka_source=source,
             type=topic_config.type_of(name),
             synonyms=behind,
         )
@@ -149,8 +150,10 @@ class Layers:
         if path in sources:
             value = topic_config.value_of(self._static, topic)
             yield Synonym(path, value, ConfigSource.STATIC_BROKER)
+        if not brokers:
+            return
         default = Synonym(
-            brokers[0] if brokers else topic,
+            brokers[-1],
             topic_config.value_of(topic_config.DEFAULTS, topic),
             ConfigSource.DEFAULT,
         )
@@ -191,7 +194,7 @@ class Layers:
             return self._topic_default_entry(shown)
         name = name_of(knob)
         own = [*self._set(name), *_static(knob, shown.value, shown.source)]
-        behind = [*own, *self._units_behind(knob)]
+        behind = [*own, *self._units_behind(knob)] if own else []
         return ConfigEntry(
             shown.path,
             own[0].value if own else shown.value,
@@ -228,9 +231,12 @@ class Layers:
 
     def _unlisted_entry(self, setting: DynamicSetting) -> ConfigEntry:
         """A broker setting that `[broker]` lacks, and that a topic setting follows from."""
-        entry = self._defaults[TOPIC_SETTINGS[setting.name]]
+        topic = TOPIC_SETTINGS[setting.name]
+        entry = self._defaults[topic]
+        is_unset = len(SYNONYMS[topic]) > 1 and entry.kafka_source is ConfigSource.DEFAULT
         return replace(
             entry,
+            value="" if is_unset else entry.value,
             name=f"{BROKER}.{setting.name}",
             source=self._text(entry.kafka_source, static=DEFAULT),
             default=topic_config.value_of(topic_config.DEFAULTS, entry.name),
@@ -252,6 +258,14 @@ def _as_shown(topic: str, text: str) -> str:
     return topic_config.value_of(value, topic)
 
 
+def _that_count(synonyms: tuple[Synonym, ...], topic: str) -> tuple[Synonym, ...]:
+    """None where there is but the default of another unit: Kafka shows log.retention.hours only
+    behind a log.retention.ms that was set."""
+    if not synonyms or synonyms[0].source is not ConfigSource.DEFAULT:
+        return synonyms
+    return synonyms if synonyms[0].name == SYNONYMS[topic][0] else ()
+
+
 def _static_source(shown: ShownSetting) -> ConfigSource:
     is_given = shown.source not in (DEFAULT, BROKER)
     return ConfigSource.STATIC_BROKER if is_given else ConfigSource.DEFAULT
@@ -262,8 +276,11 @@ def _static(knob: Knob, value: str, source: str) -> Iterator[Synonym]:
     name = name_of(knob)
     if source != DEFAULT:
         yield Synonym(name, value, ConfigSource.STATIC_BROKER)
-    if knob.default is not None:
-        yield Synonym(name, written(knob.default), ConfigSource.DEFAULT)
+    default = written(knob.default)
+    if default == "" and source == DEFAULT:
+        default = value  # It depends on the mode of the node.
+    if default:
+        yield Synonym(name, default, ConfigSource.DEFAULT)
 
 
 def _type(knob: Knob) -> ConfigType:

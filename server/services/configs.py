@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from streamlog.errors import Invalid, InvalidConfig, UnknownTopicOrPartition
@@ -155,10 +155,9 @@ class ConfigService:
     def _broker_change(
         self, changes: Sequence[ConfigChange], *, is_replacing: bool
     ) -> Callable[[Mapping[str, str]], dict[str, str]]:
-        prefix = f"{dynamic.BROKER}."
         by_operation = _by_operation(
             [
-                ConfigChange(change.name.removeprefix(prefix), change.operation, change.value)
+                ConfigChange(dynamic.short_name(change.name), change.operation, change.value)
                 for change in changes
             ]
         )
@@ -187,7 +186,9 @@ class ConfigService:
             ConfigSource.ALL_BROKERS if kind is ResourceKind.BROKER_DEFAULT else ConfigSource.BROKER
         )
         return [
-            entry for entry in self._layers(kind).broker_entries() if entry.kafka_source is source
+            replace(entry, synonyms=tuple(one for one in entry.synonyms if one.source is source))
+            for entry in self._layers(kind).broker_entries()
+            if entry.kafka_source is source
         ]
 
 

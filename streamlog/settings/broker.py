@@ -45,9 +45,14 @@ class BrokerConfig:
         dynamic=True,
     )
     log_retention_minutes: int | None = setting(
-        None, "How long records are kept, -1 for ever; before log.retention.hours.", minimum=-1
+        None,
+        "How long records are kept, -1 for ever; before log.retention.hours.",
+        minimum=-1,
+        maximum=2**31 - 1,
     )
-    log_retention_hours: int = setting(168, "How long records are kept, -1 for ever.", minimum=-1)
+    log_retention_hours: int = setting(
+        168, "How long records are kept, -1 for ever.", minimum=-1, maximum=2**31 - 1
+    )
     log_retention_bytes: int = setting(
         -1, "How many bytes a partition keeps, -1 without bound.", minimum=-1, dynamic=True
     )
@@ -69,7 +74,7 @@ class BrokerConfig:
     log_roll_ms: int | None = setting(
         None, "Time span of a segment; before log.roll.hours.", minimum=1, dynamic=True
     )
-    log_roll_hours: int = setting(168, "Time span of a segment.", minimum=1)
+    log_roll_hours: int = setting(168, "Time span of a segment.", minimum=1, maximum=2**31 - 1)
     log_cleanup_policy: str = setting(
         "delete", "What happens to old records.", choices=("delete",), dynamic=True
     )

@@ -45,9 +45,15 @@ def dynamic_settings() -> Mapping[str, DynamicSetting]:
     }
 
 
+def short_name(name: str) -> str:
+    """Without the table, where the rest names a setting."""
+    short = name.removeprefix(f"{BROKER}.")
+    return short if short in dynamic_settings() or short in static_names() else name
+
+
 def setting_of(name: str) -> DynamicSetting:
     """Errors: Invalid for a setting that is read at the start, InvalidConfig for an unknown one."""
-    short = name.removeprefix(f"{BROKER}.")
+    short = short_name(name)
     setting = dynamic_settings().get(short)
     if setting is not None:
         return setting

@@ -107,6 +107,7 @@ def test_wrong_values_are_refused_with_the_reason(name: str, text: str, says: st
         ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1,1:2"),
         ("min.insync.replicas", "3", "3"),
         ("preallocate", "TRUE", "true"),
+        ("retention.bytes", "-5", "-1"),
         ("retention.ms", " 7 ", "7"),
         ("unclean.leader.election.enable", "true", "true"),
     ],

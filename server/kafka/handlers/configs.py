@@ -87,7 +87,7 @@ class ConfigsHandler:
             except StreamlogError as error:
                 entries, answer = [], _answer(resource.resource_type, error)
             keys = resource.configuration_keys
-            wanted = None if keys is None else frozenset(keys)
+            wanted = frozenset(keys) if keys else None
             results.append(
                 describe_configs_response.DescribeConfigsResult(
                     error_code=answer.code,

@@ -323,6 +323,8 @@ def _parse_number(name: str, text: str, rule: Mapping[str, Any]) -> int:
         number = int(text)
     except ValueError:
         raise InvalidConfig(f"{name} is {text!r}, but must be a whole number", name=name) from None
+    if name == "retention.bytes":
+        number = max(-1, number)  # Kafka takes any negative number for no limit.
     if not least <= number <= most:
         raise InvalidConfig(f"{name} is {number}, but must be {least} to {most}", name=name)
     if name == "compression.gzip.level" and number == 0:

@@ -37,12 +37,12 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     **{name: (f"log.cleaner.{name}",) for name in _CLEANER_PREFIX},
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "flush.messages": ("log.flush.interval.messages",),
-    "flush.ms": ("log.flush.interval.ms",),
+    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     "max.message.bytes": ("message.max.bytes",),
     "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
     "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     "segment.index.bytes": ("log.index.size.max.bytes",),
-    "segment.jitter.ms": ("log.roll.jitter.ms",),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
 }
 """Topic setting → broker settings, the one that counts first in front."""
