@@ -19,6 +19,7 @@ from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.topic_config import ConfigType
 from streamlog.v1 import admin_pb2
+from tests.server.kafka.handlers.kafka_topic_settings import KAFKA_TOPIC_SETTINGS
 from tests.support.kafka_wire import WireClient, connect
 from tests.support.running_node import RunningNode, running_node
 
@@ -147,6 +148,23 @@ def test_a_topic_shows_all_of_kafkas_settings_with_types_sources_and_synonyms() 
             assert (one.name, list(one.synonyms)) == ("retention.ms", [])
             explained = await describe(client, TOPIC, "t", include_documentation=True)
             assert all(config.documentation for config in explained.configs)
+
+    asyncio.run(main())
+
+
+def test_a_topic_is_described_as_by_a_real_kafka() -> None:
+    async def main() -> None:
+        async with kafka_node() as (_, client):
+            result = await describe(client, TOPIC, "t", include_synonyms=True)
+            assert {
+                config.name: (
+                    config.value,
+                    config.config_type,
+                    config.synonyms[-1].name if config.synonyms else "",
+                )
+                for config in result.configs
+            } == KAFKA_TOPIC_SETTINGS
+            assert {config.config_source for config in result.configs} == {DEFAULT}
 
     asyncio.run(main())
 
