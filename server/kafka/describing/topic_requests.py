@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.errors import Invalid, InvalidConfig, InvalidPartitions, StreamlogError
+from streamlog.errors import (
+    Invalid,
+    InvalidConfig,
+    InvalidPartitions,
+    StreamlogError,
+    Unavailable,
+)
 from streamlog.kafka.messages.create_partitions_request import CreatePartitionsTopic
 from streamlog.kafka.messages.create_topics_request import CreatableTopic
 from streamlog.kafka.protocol.errors import KafkaError, answer_to
@@ -102,7 +108,15 @@ def check_growth(partitions: int, topic: CreatePartitionsTopic, cluster: Cluster
 
 
 def refusal(error: StreamlogError) -> tuple[int, str]:
-    """Code and message of a topic's result."""
+    """Code and message of a topic's result.
+
+    NOT_CONTROLLER where nothing was done because the metadata or the store is away: Java, franz-go
+    and kafka-python look for the controller, which is this node, and ask again until their time is
+    up. They would hand any other code to their user at once.
+    """
     if isinstance(error, Refused):
         return error.kafka_error, error.message
-    return answer_to(error)
+    code, message = answer_to(error)
+    if isinstance(error, Unavailable) and error.has_no_side_effects:
+        code = KafkaError.NOT_CONTROLLER
+    return code, message

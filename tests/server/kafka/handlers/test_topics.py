@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamlog.errors import MetadataUnavailable
 from streamlog.kafka.messages.create_partitions_request import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -188,6 +189,29 @@ def test_work_that_is_not_done_in_time_goes_on() -> None:
             assert result.error_code == KafkaError.REQUEST_TIMED_OUT
             await kafka.until_made(name)
             assert partitions_of(kafka, name) == 2
+
+    run(test)
+
+
+def test_clients_are_made_to_ask_again_while_the_metadata_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise MetadataUnavailable("the metadata store does not answer")
+
+    async def test(kafka: KafkaHandlers) -> None:
+        await kafka.logs.create_topic("a", 1)
+        with monkeypatch.context() as patch:
+            for call in ("create_topic", "delete_topic", "create_partitions"):
+                patch.setattr(kafka.logs, call, away)
+            again = KafkaError.NOT_CONTROLLER
+            (made,) = await create(kafka, new("b"))
+            (deleted,) = await delete(kafka, ["a"])
+            assert (made.error_code, deleted.error_code) == (again, again)
+            assert "does not answer" in (made.error_message or "")
+            assert await grow(kafka, ("a", 2)) == {"a": again}
+        (made,) = await create(kafka, new("b"))
+        assert made.error_code == 0
 
     run(test)
 
