@@ -38,6 +38,10 @@ from streamlog.server.services.support.topic_identity import check_topic_id, cli
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
 
+AT_ONCE_S = 0.002
+"""How long requests that lie ready together hold the event loop at most. In between, the medium
+begins to write what has its place, and other connections have their turn."""
+
 
 class _Sequenced(NamedTuple):
     partition: int
@@ -189,8 +193,12 @@ class ProduceService:
         """
         done: list[SequencedProduce | StreamlogError] = []
         sent: dict[str, int] = {}
+        began = self._clock.monotonic()
         try:
             for context, call in requests:
+                if done and self._clock.monotonic() - began > AT_ONCE_S:
+                    await asyncio.sleep(0)
+                    began = self._clock.monotonic()
                 try:
                     sequenced = await self._sequence(context, call)
                 except StreamlogError as error:

@@ -18,7 +18,7 @@ from streamlog.kafka.messages.produce_request import (
 )
 from streamlog.kafka.messages.produce_response import PartitionProduceResponse, ProduceResponse
 from streamlog.kafka.protocol.apis import ApiKey
-from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.server.composition import Services
 from streamlog.server.context import Authorize, RequestContext, allow_all
@@ -60,10 +60,13 @@ class ProduceWorld:
 
 
 def world_over(
-    logs: Any, authorize: Authorize = allow_all, limits: LimitsConfig | None = None
+    logs: Any,
+    authorize: Authorize = allow_all,
+    limits: LimitsConfig | None = None,
+    clock: Clock | None = None,
 ) -> ProduceWorld:
-    limits = limits or LimitsConfig()
-    registry, clock = CollectorRegistry(), SystemClock()
+    limits, clock = limits or LimitsConfig(), clock or SystemClock()
+    registry = CollectorRegistry()
     parts = RecordParts(
         logs=logs,
         clock=clock,

@@ -18,6 +18,7 @@ from streamlog.kafka.messages.produce_response import LeaderIdAndEpoch
 from streamlog.kafka.protocol.apis import ApiKey, decode_request, request_codec, response_codec
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.clock import SystemClock
 from streamlog.server.context import Operation, RequestContext, Resource
 from streamlog.server.kafka.call import CloseConnection
 from streamlog.settings.limits import LimitsConfig
@@ -407,6 +408,42 @@ def test_requests_that_lie_ready_together_are_sequenced_in_order_and_answered_la
         assert [reply.is_ready() for reply in replies] == [True, True, True]
         parts = [only(await reply.response()) for reply in replies]
         assert [part.base_offset for part in parts] == [0, -1, 1]
+
+    asyncio.run(main())
+
+
+class SlowClock(SystemClock):
+    """Every look at it takes a millisecond."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+def test_many_requests_at_once_do_not_hold_up_everything_else() -> None:
+    async def main() -> None:
+        logs = FakeLogs()
+        await logs.create_topic("t", 2)
+        log = await logs.log(TopicPartition("t", 0))
+        world = world_over(logs, clock=SlowClock())
+        version, ends = call(NEWEST_WITH_NAMES), list[int]()
+
+        async def look_on() -> None:
+            while True:
+                ends.append(log.log_end_offset)
+                await asyncio.sleep(0)
+
+        onlooker = asyncio.create_task(look_on())
+        requests = [(version, produce_request(batch(b"%d" % number))) for number in range(20)]
+        replies = await world.produce.produce_many(requests)
+        onlooker.cancel()
+        assert len(ends) > 5
+        assert ends == sorted(ends)
+        offsets = [only(await reply.response()).base_offset for reply in replies]
+        assert offsets == list(range(20))
 
     asyncio.run(main())
 
