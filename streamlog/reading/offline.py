@@ -5,7 +5,7 @@ A metadata folder that a node has open raises DataInUse. The folder is locked un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -30,12 +30,16 @@ from streamlog.model.located import Located, OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.reading.locating import located_in
 from streamlog.reading.stores import open_store
-from streamlog.reading.streams import first_offset_at, read_stream
+from streamlog.reading.streams import (
+    first_offset_at,
+    read_stream,
+    read_stream_from_batch,
+)
 from streamlog.reading.topics import Topic, TopicPartition
 from streamlog.reading.views import offline_view
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
-from streamlog.runtime.buffers import join
+from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -228,6 +232,22 @@ class OfflineTopics:
             if offset is not None:
                 return offset
         return None
+
+    async def batches(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[Buffer]:
+        """The record batches that hold offsets start to end (exclusive), whole, as stored."""
+        state = (await self.partitions([partition]))[partition]
+        for part in slices(state.segments, max(start, state.start), min(end, state.end)):
+            async for batch in read_stream_from_batch(
+                self._view,
+                self._store,
+                self._offload,
+                part.stream_id,
+                part.start + part.shift,
+                part.end + part.shift,
+            ):
+                yield join(batch.parts)
 
     async def locate(self, windows: Sequence[OffsetWindow]) -> Located:
         """Where the records of all windows lie; call it under a pin."""

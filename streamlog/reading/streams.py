@@ -48,6 +48,23 @@ async def read_stream(
             yield batch
 
 
+async def read_stream_from_batch(
+    view: MetadataView,
+    store: ObjectStore,
+    offload: Offload,
+    stream_id: int,
+    start: int,
+    end: int,
+) -> AsyncIterator[StoredBatch]:
+    """As `read_stream`, and the batch that contains `start`, whole: it may begin before it."""
+    reader = ObjectReader(store, offload)
+    async for live in _ranges(view, stream_id, start, end):
+        # The batch before `start` lies in the same object: little more is read.
+        async for batch in reader.batches(live.object, stream_id, live.start, min(end, live.end)):
+            if batch.end_offset > start:
+                yield batch
+
+
 async def first_offset_at(
     view: MetadataView,
     store: ObjectStore,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Unpack
+from typing import Unpack
 
 import click
 
 from streamlog.cli.commands.recover import RebuildFlags, rebuild_metadata, rebuild_options
 from streamlog.cli.output import emit, note, size
 from streamlog.cli.state import State, json_option, pass_state, remote_options
+from streamlog.cli.support.new_file import new_file
 from streamlog.cli.support.options import config_option, data_option, store_options
-from streamlog.runtime.disk.folders import fsync_folder
 
 
 @click.command()
@@ -47,7 +44,7 @@ def backup(
 
     if not out.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {out.absolute().parent}", param_hint="--out")
-    with _new_file(out) as file_out:
+    with new_file(out) as file_out:
         if data is None and store is None:
             if meta is not None:
                 raise click.UsageError("--meta needs --store")
@@ -75,24 +72,6 @@ def backup(
         emit({"file": str(out), "size_bytes": out.stat().st_size})
     else:
         note(f"{out}: {size(out.stat().st_size)}")
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name, durably, once it is whole and synced.
-
-    Each process writes a separate file: two backups to one name leave the later one, whole.
-    """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        fsync_folder(str(path.absolute().parent))
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @click.command()

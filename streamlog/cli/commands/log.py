@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, text_or_base64
-from streamlog.cli.records.record_copy import batches_until, unreadable
-from streamlog.cli.remote import admin, consumer
+from streamlog.cli.output import emit, note, size, text_or_base64
+from streamlog.cli.records.kafka_segment import segment_name, write_segments
+from streamlog.cli.records.record_copy import unreadable
 from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.cli.support.new_file import new_file
+from streamlog.cli.support.options import config_option, data_option, store_options
+from streamlog.cli.support.partition_batches import (
+    PartitionBatches,
+    batches_of_files,
+    batches_of_node,
+)
 from streamlog.codec.batch import (
     CRC_START,
     DELETE_HORIZON,
@@ -37,32 +46,60 @@ def log() -> None:
     "--from", "start", type=click.IntRange(min=0), help="First offset. [default: earliest]"
 )
 @click.option("--records", is_flag=True, help="Show each batch's records below it.")
+@click.option(
+    "--segment",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the batches into FILE as a segment of Kafka's log, and show none. In a folder, "
+    "files get the names that Kafka gives them.",
+)
+@data_option
+@store_options
+@config_option
 @remote_options
 @pass_state
-def dump(state: State, topic: str, partition: int, start: int | None, records: bool) -> None:
+def dump(
+    state: State,
+    topic: str,
+    partition: int,
+    start: int | None,
+    records: bool,
+    segment: Path | None,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+) -> None:
     """Show the batches of one partition of TOPIC, up to its end at the start.
+
+    Asks the node at --server; with --data or --store (and --meta) it reads a stopped node's data.
 
     `position` counts the bytes of the batches shown so far. `isvalid` compares the CRC-32C of the
     bytes as they came with the one in the header. With --records, a batch whose records cannot be
     decoded is shown with the reason, the dump goes on behind it, and the exit code is 1.
+
+    With --segment the batches are written, byte for byte and at their offsets. Kafka's
+    DumpLogSegments reads such a file, and a broker that finds it in its folder TOPIC-N serves it;
+    both take the first offset from the file's name.
     """
-    tp = (topic, partition)
-    with admin(state) as client:
-        there = len(client.describe_topic(topic).partitions)
-    if partition >= there:
-        raise click.UsageError(f"{topic} has partitions 0 to {there - 1}, not {partition}")
-    shown = _Dump(records=records, as_json=state.json)
-    with consumer(state) as client:
-        client.assign([tp])
-        first = client.beginning_offsets([tp])[tp] if start is None else start
-        end = client.end_offsets([tp])[tp]
-        client.seek(topic, partition, first)
-        if not state.json:
-            click.echo(f"Dumping {topic}-{partition}\nLog starting offset: {first}")
+    if segment is not None and records:
+        raise click.UsageError("--records shows batches, --segment writes them: give one of them")
+    if meta is not None and store is None:
+        raise click.UsageError("--meta needs --store")
+    source: AbstractContextManager[PartitionBatches]
+    if data is None and store is None:
+        source = batches_of_node(state, topic, partition, start)
+    else:
+        from streamlog.cli.support.offline import locations_of
+
+        locations = locations_of(data, store, meta, file)
+        source = batches_of_files(locations, topic, partition, start)
+    with source as batches:
         try:
-            for fetched in batches_until(client, {tp: end}, state.timeout_s):
-                for batch in scan(fetched.data, verify_crc=False):
-                    shown.show(batch)
+            if segment is not None:
+                _write(state, segment, batches)
+                return
+            shown = _show(state, f"{topic}-{partition}", batches, records)
         except (CorruptMessage, InvalidRecord) as error:
             raise unreadable(error, "log dump") from error
     if shown.unreadable:
@@ -72,6 +109,30 @@ def dump(state: State, topic: str, partition: int, start: int | None, records: b
             f"{len(shown.unreadable)} of {shown.batches} batches of {topic}-{partition} cannot be "
             f"decoded: those at offsets {offsets}{more}; consumers have to seek behind them"
         )
+
+
+def _write(state: State, target: Path, batches: PartitionBatches) -> None:
+    if not target.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"there is no folder {target.absolute().parent}", param_hint="--segment"
+        )
+    for written in write_segments(target, batches.first, batches.pieces, new_file):
+        if state.json:
+            emit(written._asdict() | {"path": str(written.path)})
+            continue
+        note(f"{written.path}: {written.batches} batches, {size(written.size_bytes)}")
+        if written.path.name != segment_name(written.base_offset):
+            note(f"Kafka wants the name {segment_name(written.base_offset)}")
+
+
+def _show(state: State, name: str, batches: PartitionBatches, records: bool) -> _Dump:
+    shown = _Dump(records=records, as_json=state.json)
+    if not state.json:
+        click.echo(f"Dumping {name}\nLog starting offset: {batches.first}")
+    for piece in batches.pieces:
+        for batch in scan(piece, verify_crc=False):
+            shown.show(batch)
+    return shown
 
 
 OFFSETS_TOLD = 10

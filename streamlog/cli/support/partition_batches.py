@@ -1,0 +1,79 @@
+"""A partition's record batches, from a node or from the data of a stopped one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from streamlog.cli.records.record_copy import batches_until
+from streamlog.cli.remote import admin, consumer
+from streamlog.cli.state import State
+from streamlog.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from streamlog.cli.support.offline import DataLocations
+    from streamlog.runtime.buffers import Buffer
+
+
+class PartitionBatches(NamedTuple):
+    """`pieces` hold whole batches, in order, from the one that contains offset `first` on."""
+
+    first: int
+    pieces: Iterator[Buffer]
+
+
+@contextmanager
+def batches_of_node(
+    state: State, topic: str, partition: int, start: int | None
+) -> Iterator[PartitionBatches]:
+    """Up to the partition's end now. Errors: UsageError where there is no such partition."""
+    tp = (topic, partition)
+    with admin(state) as client:
+        _check(topic, partition, len(client.describe_topic(topic).partitions))
+    with consumer(state) as client:
+        client.assign([tp])
+        first = client.beginning_offsets([tp])[tp] if start is None else start
+        end = client.end_offsets([tp])[tp]
+        client.seek(topic, partition, first)
+        fetched = batches_until(client, {tp: end}, state.timeout_s)
+        yield PartitionBatches(first, (batch.data for batch in fetched))
+
+
+@contextmanager
+def batches_of_files(
+    locations: DataLocations, topic: str, partition: int, start: int | None
+) -> Iterator[PartitionBatches]:
+    """As of a node, from the objects; no node may run on the data meanwhile.
+
+    Errors: DataInUse, WalPending, Corrupt, Unavailable; UsageError, UnknownTopicOrPartition.
+    """
+    from streamlog.reading.offline import open_offline
+
+    tp = (topic, partition)
+    with asyncio.Runner() as runner:
+        opened = runner.run(open_offline(locations.store, locations.meta, checks_wal=True))
+        try:
+            found = runner.run(opened.topics()).get(topic)
+            if found is None:
+                raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
+            _check(topic, partition, found.partitions)
+            offsets = runner.run(opened.partitions([tp]))[tp]
+            first = offsets.start if start is None else max(start, offsets.start)
+            batches = opened.batches(tp, first, sys.maxsize)
+
+            async def following() -> Buffer | None:
+                return await anext(batches, None)
+
+            yield PartitionBatches(first, iter(lambda: runner.run(following()), None))
+        finally:
+            runner.run(opened.close())
+
+
+def _check(topic: str, partition: int, partitions: int) -> None:
+    if partition >= partitions:
+        raise click.UsageError(f"{topic} has partitions 0 to {partitions - 1}, not {partition}")
