@@ -10,13 +10,14 @@ STORE ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
 EXAMPLES ?= 3000
+SEQUENCES ?= 1000
 BENCH_ARGS ?=
 
 # Tests start hundreds of Python processes: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-kafka bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka bench bench-kafka bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -70,6 +71,13 @@ test-fast: tools ## run the tests that are quick (3 minutes at most)
 test-minio: export TEST_S3_SERVER = minio
 test-minio: tools ## run the tests of the S3 store against MinIO (its first build takes 4 minutes)
 	$(BIN)/python -m pytest -n 0 --timeout 900 tests/objectstore tests/faults/test_store_faults.py $(PYTEST_ARGS)
+
+test-kafka: export TEST_KAFKA_CLIENTS = all
+test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of Kafka's clients and tools; needs Java 17, Maven and kcat
+	$(BIN)/python -m pytest -n 0 --timeout 600 tests/kafka_clients $(PYTEST_ARGS)
+
+differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
+	$(BIN)/python -m tests.kafka_clients.differential --sequences $(SEQUENCES)
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 

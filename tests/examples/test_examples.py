@@ -54,7 +54,7 @@ def run_python(text: str, folder: Path, server: str) -> str:
 
 
 def test_readme_has_an_example_of_each_way() -> None:
-    service, library = blocks("python")
+    service, library, _kafka = blocks("python")
     assert DEFAULT_SERVER in service
     assert "streamlog.open" in library
     assert any("streamlog dev" in block for block in blocks("sh"))
@@ -86,7 +86,7 @@ def test_an_example_file_runs(name: str, tmp_path: Path, server: str) -> None:
 
 
 def test_readme_examples_stand_in_the_folder() -> None:
-    files = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
+    files = {path.name: path.read_text() for path in EXAMPLES.glob("**/*.py")}
     for block in blocks("python"):
         body = textwrap.dedent(block).strip()
         assert any(body in text for text in files.values()), body.splitlines()[0]

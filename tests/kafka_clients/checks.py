@@ -1,0 +1,52 @@
+"""What the tests of all clients assert."""
+
+from __future__ import annotations
+
+from streamlog.codec.batch import scan
+from tests.kafka_clients.brokers import Broker
+from tests.kafka_clients.cases import CODECS
+from tests.kafka_clients.known_exchanges import unexplained
+from tests.kafka_clients.raw_client import RawClient, part, request
+from tests.kafka_clients.runs import Run, Runs
+
+NOT_COMPRESSED = {("streamlog", "librdkafka", "lz4")}
+"""librdkafka takes a broker without FindCoordinator, which a node does not serve yet, for one too
+old for LZ4: it sends such batches uncompressed, and says nothing."""
+
+
+def check_case(run: Run, case: str) -> None:
+    """The case passed in the client's program."""
+    assert case in run.cases, f"the program did not come to it; {run.output}"
+    assert run.cases[case].error is None, run.cases[case].error
+
+
+def check_codec(broker: Broker, client: str, codec: str) -> None:
+    """All batches of the case `codecs` are stored as the client compressed them."""
+    batches = fetched(broker, f"case-{client}-{codec}")
+    stored = {CODECS[batch.header.codec] for batch in scan(batches)}
+    wanted = "none" if (broker.name, client, codec) in NOT_COMPRESSED else codec
+    assert stored == {wanted}
+
+
+def check_exchanges(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:
+    """The client asked both brokers the same APIs in the same versions, and got the same errors."""
+    by_kafka, by_node = runs.of(client, kafka), runs.of(client, node)
+    assert kafka.tap.failures == node.tap.failures == []
+    differences = by_kafka.exchanged ^ by_node.exchanged
+    only = {one: "kafka" if one in by_kafka.exchanged else "streamlog" for one in differences}
+    assert unexplained(client, only) == {}
+
+
+def fetched(broker: Broker, topic: str, offset: int = 0) -> bytes:
+    """Record batches of partition 0 as they are stored, up to 8 MiB."""
+    place = part("fetch", "FetchPartition", fetch_offset=offset, partition_max_bytes=8 << 20)
+    asked = part("fetch", "FetchTopic", topic=topic, partitions=[place])
+    with RawClient(broker.server) as client:
+        answer = client.call("fetch", 12, request("fetch", topics=[asked], min_bytes=1))
+    (found,) = answer.responses[0].partitions
+    assert found.error_code == 0
+    return (
+        b"".join(map(bytes, found.records))
+        if isinstance(found.records, list)
+        else bytes(found.records or b"")
+    )

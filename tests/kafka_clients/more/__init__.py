@@ -1,0 +1,1 @@
+"""What `make test-kafka` runs, and each change does not: more clients, Kafka's tools, Spark."""

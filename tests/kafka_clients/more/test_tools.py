@@ -1,0 +1,167 @@
+"""Kafka's own command-line tools, unchanged, against a real Kafka and a node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_clients.brokers import BROKERS, Broker
+from tests.kafka_clients.runs import java
+
+pytestmark = pytest.mark.parametrize("broker", BROKERS, indirect=True)
+
+Tool = Callable[..., str]
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+CONFIGS = "kafka.admin.ConfigCommand"
+TIMEOUT_S = 90
+
+
+@pytest.fixture
+def tool(broker: Broker) -> Tool:
+    """Runs a tool by its class to a good end; what it printed."""
+
+    def run(name: str, *arguments: str, stdin: str = "") -> str:
+        ended = _run(broker, name, *arguments, stdin=stdin)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+def _run(
+    broker: Broker, name: str, *arguments: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        java(name, "--bootstrap-server", broker.bootstrap, *arguments),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def _filled(tool: Tool, topic: str, *lines: str) -> None:
+    tool(TOPICS, "--create", "--topic", topic, "--partitions", "1")
+    tool(PRODUCER, "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
+
+
+def test_topics_are_created_described_grown_and_deleted(broker: Broker, tool: Tool) -> None:
+    made = ("--create", "--topic", "tool-topics", "--partitions", "2")
+    tool(TOPICS, *made, "--config", "retention.ms=1000000")
+    described = tool(TOPICS, "--describe", "--topic", "tool-topics")
+    assert "PartitionCount: 2" in described
+    assert "retention.ms=1000000" in described
+    assert described.count("Leader: ") == 2
+    tool(TOPICS, "--alter", "--topic", "tool-topics", "--partitions", "3")
+    assert "PartitionCount: 3" in tool(TOPICS, "--describe", "--topic", "tool-topics")
+    assert "tool-topics" in tool(TOPICS, "--list").split()
+    again = _run(broker, TOPICS, *made)
+    assert again.returncode != 0
+    assert "already exists" in again.stdout + again.stderr
+    tool(TOPICS, "--delete", "--topic", "tool-topics")
+    assert "tool-topics" not in tool(TOPICS, "--list").split()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_the_console_produces_it_consumes(tool: Tool, codec: str) -> None:
+    topic = f"tool-console-{codec}"
+    tool(TOPICS, "--create", "--topic", topic)
+    keyed = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    lines = "h:1\tk\tone\nh:2\tk\ttwo\n"
+    tool(PRODUCER, "--topic", topic, "--compression-codec", codec, *keyed, stdin=lines)
+    shown = tool(
+        CONSUMER,
+        *("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", "2"),
+        *("--formatter-property", "print.key=true", "--formatter-property", "print.headers=true"),
+    )
+    assert shown == lines
+
+
+def test_offsets_are_told_by_time(tool: Tool) -> None:
+    _filled(tool, "tool-offsets", "a", "b", "c")
+    for time, offset in (
+        ("earliest", 0),
+        ("latest", 3),
+        ("-1", 3),
+        ("-2", 0),
+        ("max-timestamp", 2),
+    ):
+        told = tool(OFFSETS, "--topic", "tool-offsets", "--time", time).strip()
+        if time == "max-timestamp":
+            assert told.startswith("tool-offsets:0:")
+        else:
+            assert told == f"tool-offsets:0:{offset}"
+
+
+def test_settings_are_shown_and_changed(broker: Broker, tool: Tool) -> None:
+    tool(TOPICS, "--create", "--topic", "tool-configs")
+    of_topic = ("--entity-type", "topics", "--entity-name", "tool-configs")
+    tool(CONFIGS, "--alter", *of_topic, "--add-config", "retention.ms=1234567")
+    assert "retention.ms=1234567" in tool(CONFIGS, "--describe", *of_topic)
+    every = tool(CONFIGS, "--describe", "--all", *of_topic)
+    assert "max.message.bytes=1048588" in every
+    tool(CONFIGS, "--alter", *of_topic, "--delete-config", "retention.ms")
+    assert "1234567" not in tool(CONFIGS, "--describe", *of_topic)
+    wrong = _run(broker, CONFIGS, "--alter", *of_topic, "--add-config", "retention.ms=soon")
+    assert wrong.returncode != 0
+    assert "retention.ms" in wrong.stdout + wrong.stderr
+
+
+def test_records_are_deleted(tool: Tool, tmp_path: Path) -> None:
+    _filled(tool, "tool-deleted", "a", "b", "c")
+    asked = tmp_path / "offsets.json"
+    partition = {"topic": "tool-deleted", "partition": 0, "offset": 2}
+    asked.write_text(json.dumps({"partitions": [partition], "version": 1}))
+    told = tool("org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(asked))
+    assert "low_watermark: 2" in told
+    earliest = tool(OFFSETS, "--topic", "tool-deleted", "--time", "earliest")
+    assert earliest.strip() == "tool-deleted:0:2"
+
+
+def test_log_dirs_have_a_size(tool: Tool) -> None:
+    _filled(tool, "tool-dirs", "a" * 1000)
+    told = tool("org.apache.kafka.tools.LogDirsCommand", "--describe", "--topic-list", "tool-dirs")
+    (found,) = (json.loads(line) for line in told.splitlines() if line.startswith("{"))
+    (folder,) = found["brokers"][0]["logDirs"]
+    assert folder["error"] is None
+    (partition,) = folder["partitions"]
+    assert partition["partition"] == "tool-dirs-0"
+    assert partition["size"] > 1000
+
+
+def test_the_performance_producer_ends_with_its_records(broker: Broker, tool: Tool) -> None:
+    tool(TOPICS, "--create", "--topic", "tool-load")
+    ended = subprocess.run(
+        java(
+            *("org.apache.kafka.tools.ProducerPerformance", "--topic", "tool-load"),
+            *("--num-records", "20000", "--record-size", "100", "--throughput", "-1"),
+            *("--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all"),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "20000 records sent" in ended.stdout
+    assert tool(OFFSETS, "--topic", "tool-load").strip() == "tool-load:0:20000"
+
+
+def test_the_verifiable_producer_hears_of_each_record(tool: Tool) -> None:
+    tool(TOPICS, "--create", "--topic", "tool-verified")
+    told = tool(
+        "org.apache.kafka.tools.VerifiableProducer",
+        *("--topic", "tool-verified", "--max-messages", "1000"),
+    )
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    sent = [line for line in lines if line["name"] == "producer_send_success"]
+    assert sorted(line["offset"] for line in sent) == list(range(1000))
+    assert [line["acked"] for line in lines if line["name"] == "tool_data"] == [1000]

@@ -1,0 +1,259 @@
+"""librdkafka, through confluent-kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.kafka_clients.programs.running import (
+    BASE_MS,
+    CODECS,
+    RECORDS,
+    Record,
+    arguments,
+    expect,
+    expect_records,
+    run,
+)
+
+TIMEOUT_S = 20.0
+BOOTSTRAP, PREFIX = arguments()
+COMMON = {"bootstrap.servers": BOOTSTRAP, "client.id": "librdkafka"}
+admin = AdminClient(COMMON)
+
+
+def result(futures: dict[Any, Any]) -> Any:
+    (future,) = futures.values()
+    return future.result(TIMEOUT_S)
+
+
+def topic(name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+    full = f"{PREFIX}-{name}"
+    result(admin.create_topics([NewTopic(full, partitions, 1, config=config or {})]))
+    return full
+
+
+def produce(name: str, records: Sequence[Record] = RECORDS, **settings: object) -> list[int]:
+    """The offsets of the records."""
+    offsets: list[int] = []
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            offsets.append(message.offset())
+
+    producer = Producer({**COMMON, **{key.replace("_", "."): v for key, v in settings.items()}})
+    for record in records:
+        producer.produce(
+            name, record.value, record.key, partition=0, timestamp=record.timestamp_ms,
+            headers=record.headers or None, on_delivery=delivered,
+        )  # fmt: skip
+    expect(producer.flush(TIMEOUT_S), 0)
+    if errors:
+        raise KafkaException(errors[0])
+    return offsets
+
+
+def consume(name: str, count: int, offset: int = OFFSET_BEGINNING) -> list[tuple[int, Record]]:
+    consumer = Consumer({**COMMON, "group.id": "unused", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(name, 0, offset)])
+        return [_polled(consumer, name) for _ in range(count)]
+    finally:
+        consumer.close()
+
+
+def _polled(consumer: Consumer, name: str) -> tuple[int, Record]:
+    message = consumer.poll(TIMEOUT_S)
+    if message is None:
+        raise TimeoutError(f"no record of {name} came")
+    if message.error():
+        raise KafkaException(message.error())
+    record = Record(message.key(), message.value(), message.headers() or [], message.timestamp()[1])
+    return message.offset(), record
+
+
+def fails(code: int, work: Callable[[], object]) -> None:
+    try:
+        work()
+    except KafkaException as error:
+        expect(error.args[0].code(), code)
+        return
+    raise AssertionError(f"no error {code}")
+
+
+def codecs() -> None:
+    for codec in CODECS:
+        name = topic(codec)
+        produce(name, compression_type=codec, linger_ms=50)
+        expect_records([record for _, record in consume(name, len(RECORDS))])
+
+
+def acks() -> None:
+    name = topic("acks")
+    for setting in ("0", "1", "all"):
+        produce(name, acks=setting)
+    seen = consume(name, 3 * len(RECORDS))
+    expect([offset for offset, _ in seen], list(range(3 * len(RECORDS))))
+    expect_records([record for _, record in seen], RECORDS * 3)
+
+
+def idempotent() -> None:
+    name = topic("idempotent")
+    records = [Record(None, str(number).encode(), [], BASE_MS) for number in range(2000)]
+    offsets = produce(name, records, enable_idempotence=True, batch_num_messages=50)
+    expect(offsets, list(range(len(records))))
+    expect_records([record for _, record in consume(name, len(records))], records)
+
+
+def auto_create() -> None:
+    name = f"{PREFIX}-auto"
+    expect(produce(name, RECORDS[:1]), [0])
+    expect_records([record for _, record in consume(name, 1)], RECORDS[:1])
+
+
+def positions() -> None:
+    name = topic("positions")
+    produce(name)
+    expect([offset for offset, _ in consume(name, 5)], [0, 1, 2, 3, 4])
+    consumer = Consumer({**COMMON, "group.id": "unused", "enable.auto.commit": False})
+    try:
+        asked = TopicPartition(name, 0, BASE_MS + 2000)
+        (found,) = consumer.offsets_for_times([asked], timeout=TIMEOUT_S)
+        expect(found.offset, 2)
+        expect(consumer.get_watermark_offsets(TopicPartition(name, 0), TIMEOUT_S), (0, 5))
+        consumer.assign([TopicPartition(name, 0, OFFSET_END)])
+        _await_end(consumer, TopicPartition(name, 0), 5)
+        produce(name, RECORDS[:1])
+        expect(_polled(consumer, name)[0], 5)
+    finally:
+        consumer.close()
+
+
+def _await_end(consumer: Consumer, partition: TopicPartition, end: int) -> None:
+    """Polls until the consumer has fetched at the end: from then on it misses nothing."""
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while consumer.get_watermark_offsets(partition, cached=True)[1] != end:
+        expect(consumer.poll(0.1), None)
+        expect(time.monotonic() < give_up_at, True)
+
+
+def metadata() -> None:
+    name = topic("metadata", partitions=3)
+    found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name]
+    expect(sorted(found.partitions), [0, 1, 2])
+    nodes = admin.list_topics(timeout=TIMEOUT_S).brokers
+    expect({part.leader in nodes for part in found.partitions.values()}, {True})
+    described = result(admin.describe_topics(TopicCollection([name])))
+    expect([part.id for part in described.partitions], [0, 1, 2])
+    missing = admin.describe_topics(TopicCollection([f"{PREFIX}-missing"]))
+    fails(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: result(missing))
+
+
+def topics() -> None:
+    name = topic("topics", partitions=2)
+    again = admin.create_topics([NewTopic(name, 1, 1)])
+    fails(KafkaError.TOPIC_ALREADY_EXISTS, lambda: result(again))
+    wrong = admin.create_topics([NewTopic("not/a/name", 1, 1)])
+    fails(KafkaError.TOPIC_EXCEPTION, lambda: result(wrong))
+    none = admin.create_topics([NewTopic(f"{PREFIX}-no-partitions", 0, 1)])
+    fails(KafkaError.INVALID_PARTITIONS, lambda: result(none))
+    result(admin.create_partitions([NewPartitions(name, 4)]))
+    fewer = admin.create_partitions([NewPartitions(name, 3)])
+    fails(KafkaError.INVALID_PARTITIONS, lambda: result(fewer))
+    result(admin.delete_topics([name]))
+    gone = admin.delete_topics([name])
+    fails(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: result(gone))
+
+
+def delete_records() -> None:
+    name = topic("delete-records")
+    produce(name)
+    deleted = result(admin.delete_records([TopicPartition(name, 0, 3)]))
+    expect(deleted.low_watermark, 3)
+    expect(consume(name, 1)[0][0], 3)
+    beyond = admin.delete_records([TopicPartition(name, 0, 99)])
+    fails(KafkaError.OFFSET_OUT_OF_RANGE, lambda: result(beyond))
+
+
+def offsets() -> None:
+    name = topic("offsets")
+    produce(name)
+    for spec, wanted in (
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.latest(), 5),
+        (OffsetSpec.for_timestamp(BASE_MS + 1500), 2),
+        (OffsetSpec.for_timestamp(BASE_MS + 9999), -1),
+        (OffsetSpec.max_timestamp(), 4),
+    ):
+        expect(result(admin.list_offsets({TopicPartition(name, 0): spec})).offset, wanted)
+
+
+def configs() -> None:
+    name = topic("configs", config={"retention.ms": "1000000"})
+
+    def retention() -> tuple[str, int]:
+        entry = result(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))[
+            "retention.ms"
+        ]
+        return entry.value, entry.source
+
+    def alter(operation: AlterConfigOpType, value: str | None) -> None:
+        entry = ConfigEntry("retention.ms", value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        result(admin.incremental_alter_configs([resource]))
+
+    expect(retention(), ("1000000", 1))
+    alter(AlterConfigOpType.SET, "2000000")
+    expect(retention(), ("2000000", 1))
+    alter(AlterConfigOpType.DELETE, None)
+    expect(retention(), ("604800000", 5))
+    fails(KafkaError.INVALID_CONFIG, lambda: alter(AlterConfigOpType.SET, "soon"))
+
+
+def too_large() -> None:
+    name = topic("too-large", config={"max.message.bytes": "10000"})
+    large = Record(None, bytes(20_000), [], BASE_MS)
+    fails(KafkaError.MSG_SIZE_TOO_LARGE, lambda: produce(name, [large]))
+    expect(produce(name, RECORDS[:1]), [0])
+
+
+def cluster() -> None:
+    described = admin.describe_cluster().result(TIMEOUT_S)
+    expect(bool(described.cluster_id), True)
+    expect(described.controller.id in {node.id for node in described.nodes}, True)
+
+
+run(
+    {
+        case.__name__: case
+        for case in (
+            *(codecs, acks, idempotent, auto_create, positions, metadata, topics),
+            *(delete_records, offsets, configs, too_large, cluster),
+        )
+    }
+)

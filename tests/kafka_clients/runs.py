@@ -1,0 +1,98 @@
+"""Runs each client's program once against each broker, and keeps what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.kafka_clients.brokers import Broker
+from tests.kafka_clients.tap import Exchange
+from tests.support.go_clients import go_clients
+from tests.support.kafka_jars import class_path
+from tests.support.kafka_server import QUICK, die_with_parent
+
+PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 170
+
+
+def java(*arguments: str, heap: str = "-Xmx256m") -> list[str]:
+    """A command line of the Java client's libraries."""
+    logging = f"-Dlog4j2.configurationFile={PROGRAMS / 'log4j2.properties'}"
+    return ["java", heap, *QUICK, logging, "-cp", class_path(), *arguments]
+
+
+def _python(module: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-m", f"tests.kafka_clients.programs.{module}"]
+
+
+CLIENTS: Mapping[str, Callable[[], list[str]]] = {
+    "librdkafka": _python("librdkafka"),
+    "aiokafka": _python("aio"),
+    "java": lambda: java(str(PROGRAMS / "Driver.java")),
+    "franz-go": lambda: [str(go_clients()), "franz-go"],
+    "kafka-python": _python("kafka_python"),
+    "sarama": lambda: [str(go_clients("sarama")), "sarama"],
+}
+"""Command lines to which the address and the topics' prefix are added."""
+
+
+class Outcome(NamedTuple):
+    error: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`cases` by name; `exchanged` is what the tap saw; `output` what the program wrote besides."""
+
+    cases: Mapping[str, Outcome]
+    exchanged: frozenset[Exchange]
+    output: str
+
+
+class Runs:
+    """A program is run when its outcome is first asked for."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], Run] = {}
+
+    def of(self, client: str, broker: Broker) -> Run:
+        key = client, broker.name
+        if key not in self._runs:
+            self._runs[key] = _run(client, broker)
+        return self._runs[key]
+
+
+def _run(client: str, broker: Broker) -> Run:
+    command = [*CLIENTS[client](), broker.bootstrap, f"case-{client}"]
+    with broker.tap.recording() as seen:
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                timeout=TIMEOUT_S,
+                check=False,
+                preexec_fn=die_with_parent,
+            )
+            out, err = done.stdout, f"exit code {done.returncode}: {done.stderr[-2000:]}"
+        except subprocess.TimeoutExpired as late:
+            out, err = _text(late.stdout), f"it hung: {_text(late.stderr)[-2000:]}"
+    cases = {}
+    for line in out.splitlines():
+        told = json.loads(line)
+        cases[told["case"]] = Outcome(told["error"], told["seconds"])
+    return Run(cases, frozenset(seen), err)
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""

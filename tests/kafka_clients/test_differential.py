@@ -1,0 +1,59 @@
+"""The same seeded calls to a real Kafka and to a node; `make differential-kafka` runs many more."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kafka_clients.brokers import Broker
+from tests.kafka_clients.differential import known
+from tests.kafka_clients.differential.batches import BAD, batch
+from tests.kafka_clients.differential.calls import CreateTopic, Produce
+from tests.kafka_clients.differential.known import UNEVEN, explained
+from tests.kafka_clients.differential.sequence import run
+from tests.kafka_clients.differential.side import Side
+from tests.kafka_clients.known_exchanges import table as exchanges_table
+from tests.support.command import ROOT
+
+CALLS = 200
+SEEDS = range(1, 11)
+
+
+@pytest.fixture
+def sides(kafka: Broker, node: Broker) -> Iterator[tuple[Side, Side]]:
+    both = Side("kafka", kafka.server), Side("streamlog", node.server)
+    yield both
+    for side in both:
+        side.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_brokers_answer_the_same(sides: tuple[Side, Side], seed: int) -> None:
+    difference = run(seed, CALLS, *sides, Counter())
+    assert difference is None, str(difference)
+
+
+@pytest.mark.parametrize("kind", [*BAD, "null"])
+def test_a_bad_batch_has_the_same_answer(sides: tuple[Side, Side], kind: str) -> None:
+    """Also those whose answers are known to differ: in just that way."""
+    rng = random.Random(kind)
+    make = CreateTopic(7, f"bad-{kind.replace(' ', '-')}", 1, ())
+    data = None if kind == "null" else BAD[kind](rng, batch(rng))
+    call = Produce(9, make.topic, 0, kind, data)
+    answers = []
+    for side in sides:
+        make.settle(side, make.on(side))
+        answers.append(call.on(side))
+    if kind in UNEVEN:
+        assert UNEVEN[kind].applies(call, *answers), answers
+    else:
+        assert answers[0] == answers[1] or explained(call, *answers), answers
+
+
+def test_the_page_lists_every_known_difference() -> None:
+    page = (ROOT / "docs" / "kafka.md").read_text()
+    assert known.table() in page
+    assert exchanges_table() in page
