@@ -120,15 +120,15 @@ class FetchHandler:
         session.read_at(level)
         try:
             reads = await self._reads(call, request, session, turn)
-            answer = FetchAnswer(call, session, level, self._leaders)
-            for position, read in reads.items():
-                if isinstance(position, SessionPartition) and position.has_news(read):
-                    answer.add(position, read)
             session.finish(turn, reads.values())
         except Superseded:
             return FetchResponse(
                 error_code=KafkaError.INVALID_FETCH_SESSION_EPOCH, session_id=session.session_id
             )
+        answer = FetchAnswer(call, session, level, self._leaders)
+        for position, read in reads.items():
+            if isinstance(position, SessionPartition) and position.has_news(read):
+                answer.add(position, read)
         self._fetch.count(call.context, answer.reads)
         return answer.response()
 

@@ -49,8 +49,9 @@ from streamlog.server.services.support.plain_records import decode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
-OPEN_WAIT_BESIDE_OTHERS_S = 1.0
-"""How long open partitions of a request wait at most for those that are being opened.
+WAIT_BESIDE_OTHERS_S = 1.0
+"""How long open partitions of a request wait at most for those that are being opened, and in a
+Kafka client's fetch for those whose records are in the store.
 
 Records that can be read must not wait for a store that one other partition needs."""
 
@@ -67,6 +68,7 @@ class _Poll:
         "is_complete",
         "is_without_room",
         "isolation",
+        "late_deadline",
         "max_bytes",
         "min_bytes",
         "partitions",
@@ -81,7 +83,6 @@ class _Poll:
         bounds: FetchBounds,
         max_bytes: int,
         give_up: float,
-        read_deadline: float | None,
     ) -> None:
         self.context = context
         self.isolation = bounds.isolation
@@ -92,7 +93,10 @@ class _Poll:
         self.max_bytes = max_bytes
         self.min_bytes = min(max(bounds.min_bytes, 1), max_bytes)
         self.give_up = give_up
-        self.read_deadline = read_deadline
+        self.read_deadline: float | None = None
+        """Until when a read may wait for the store; None: as long as the store is tried."""
+        self.late_deadline: float | None = None
+        """The same for a read that the records of other partitions wait for."""
         self.reads: dict[ReadPosition, PartitionRead] = {}
         self.size_bytes = 0
 
@@ -101,11 +105,6 @@ class _Poll:
         if read is None:
             read = self.reads[position] = PartitionRead(position, self.max_bytes)
         return read
-
-    def deadline_of_a_read(self) -> float | None:
-        """Until when a read may wait for the store. Records that were read already wait no longer
-        than the client wants to."""
-        return self.give_up if self.read_deadline and self.size_bytes else self.read_deadline
 
     def is_answered_by(self, fresh: Sequence[PartitionRead], *, is_first: bool) -> bool:
         """Whether what was just read ends the wait."""
@@ -187,12 +186,12 @@ class FetchService:
         )
         if context.deadline is not None:
             give_up = min(give_up, context.deadline)
-        read_deadline = None
+        poll = _Poll(context, bounds, max_bytes, give_up)
         if bounds.partitions:
             # Clients give a connection up that is silent for longer, with all its partitions.
-            wait_s = self._limits.open_wait_ms / 1000
-            read_deadline = max(give_up, self._clock.monotonic() + wait_s)
-        poll = _Poll(context, bounds, max_bytes, give_up, read_deadline)
+            now, wait_s = self._clock.monotonic(), self._limits.open_wait_ms / 1000
+            poll.read_deadline = max(give_up, now + wait_s)
+            poll.late_deadline = max(give_up, now + min(wait_s, WAIT_BESIDE_OTHERS_S))
         is_first = True
         while True:
             fresh = await self._look(poll, consumer, turn)
@@ -262,7 +261,7 @@ class FetchService:
             return
         wait_s = self._limits.open_wait_ms / 1000
         if len(closed) < max(len(fresh), poll.partitions):
-            wait_s = min(wait_s, OPEN_WAIT_BESIDE_OTHERS_S)
+            wait_s = min(wait_s, WAIT_BESIDE_OTHERS_S)
         deadline = max(poll.give_up, self._clock.monotonic() + wait_s)
         if poll.context.deadline is not None:
             deadline = min(deadline, poll.context.deadline)
@@ -339,7 +338,7 @@ class FetchService:
                     max(room, 0),
                     min_one_batch=poll.size_bytes == 0,
                     isolation=poll.isolation,
-                    deadline=poll.deadline_of_a_read(),
+                    deadline=poll.late_deadline if poll.size_bytes else poll.read_deadline,
                 )
             except StreamlogError as error:
                 if self._is_merely_late(poll, error):
@@ -357,10 +356,10 @@ class FetchService:
     def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
         """Whether a read was cut off because records of other partitions waited for it."""
         return (
-            poll.read_deadline is not None
+            poll.late_deadline is not None
             and poll.size_bytes > 0
             and isinstance(error, StoreUnavailable)
-            and self._clock.monotonic() >= poll.give_up
+            and self._clock.monotonic() >= poll.late_deadline
         )
 
     @staticmethod

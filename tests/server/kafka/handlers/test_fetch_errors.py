@@ -311,7 +311,7 @@ def test_records_do_not_wait_for_a_store_that_another_partition_needs() -> None:
     async def main() -> None:
         logs = FakeLogs()
         await logs.create_topic("t", 2)
-        world = world_over(logs)
+        world = world_over(logs, limits=replace(LimitsConfig(), open_wait_ms=50))
         logs.open[TopicPartition("t", 0)] = SlowStore(TopicPartition("t", 0))
         await world.append(b"a", partition=1)
         async with asyncio.timeout(SOON_S):
