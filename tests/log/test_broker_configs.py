@@ -12,6 +12,7 @@ from streamlog.errors import (
     InvalidConfig,
     MessageTooLarge,
     MetadataUnavailable,
+    OutcomeUnknown,
     StreamlogError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -269,6 +270,45 @@ def test_a_watch_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPa
             await put(other, None, log_retention_ms="6")
             await heard()
             assert (logs.defaults.topic.retention_ms, logs.failure) == (6, None)
+
+    asyncio.run(body())
+
+
+class LostAnswers:
+    """A KVClient whose compare-and-set raises, before or after it took effect."""
+
+    def __init__(self, kv: Any, error: StreamlogError, *, is_done: bool) -> None:
+        self._kv = kv
+        self._error = error
+        self._is_done = is_done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv, name)
+
+    async def compare_and_set_kv(self, *args: Any) -> Any:
+        if self._is_done:
+            await self._kv.compare_and_set_kv(*args)
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_done"),
+    [(MetadataUnavailable("no route"), False), (OutcomeUnknown("the answer was lost"), True)],
+)
+def test_a_change_without_an_answer_is_an_error_and_what_is_stored_is_in_force(
+    error: StreamlogError, is_done: bool
+) -> None:
+    async def body() -> None:
+        async with cluster() as made:
+            real = made.medium.kv
+            made.medium.kv = LostAnswers(real, error, is_done=is_done)
+            logs = await made.node()
+            await refused(type(error), put(logs, log_retention_ms="5"))
+            await heard()
+            in_force = logs.defaults.topic.retention_ms
+            assert (in_force == 5) is is_done
+            assert (await real.get_kv(config_key(None)) is not None) is is_done
+            assert logs.failure is None
 
     asyncio.run(body())
 
