@@ -176,7 +176,8 @@ class ServerMetrics:
         """Bytes of all connections; every request changes them twice."""
         Gauge(
             "streamlog_in_flight_bytes",
-            "Bytes of produce and append requests that are not answered yet, all connections.",
+            "Bytes of produce and append requests, and of all requests of Kafka's clients, "
+            "that are not answered yet, all connections.",
             registry=registry,
         ).set_function(lambda: self.in_flight.value)
         self.in_flight_bytes_bound = Gauge(
