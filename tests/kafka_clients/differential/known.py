@@ -6,11 +6,9 @@ changes what later calls see.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamlog.codec.batch import Compression
 from tests.kafka_clients.differential.calls import (
     AlterConfig,
     Call,
@@ -23,7 +21,6 @@ from tests.kafka_clients.differential.calls import (
 )
 from tests.kafka_clients.differential.side import Seen
 
-ZSTD_FETCH = 10
 MAX_TIMESTAMP = -3
 OF_THE_REQUEST = (3, 100, 76)
 """Errors of Produce that do not come of what is wrong with the batch: an unknown topic, zstd in an
@@ -56,16 +53,6 @@ def _is_refused(kind: str, *, by_kafka: int, by_node: int) -> Callable[[Call, Se
     return applies
 
 
-def _is_without_zstd(call: Call, kafka: Seen, node: Seen) -> bool:
-    if not isinstance(call, Fetch) or call.version >= ZSTD_FETCH or kafka.get("error"):
-        return False
-    batches = kafka["batches"]
-    before = list(itertools.takewhile(lambda batch: batch["codec"] != Compression.ZSTD, batches))
-    if node.get("error") == 76:
-        return not before and bool(batches)
-    return len(before) < len(batches) and {**kafka, "batches": before} == node
-
-
 def _goes_on(call: Call, kafka: Seen, node: Seen) -> bool:
     if not isinstance(call, Fetch) or kafka.get("error") or node.get("error"):
         return False
@@ -86,11 +73,6 @@ KNOWN = [
         "two things are wrong with one call: which of them the answer names",
         "checks run in another order; the call is refused by both",
         _is_wrong_twice,
-    ),
-    Known(
-        "Fetch 4 to 9: batches from the first in zstd on are left out, and 76 at that one",
-        "clients of these versions cannot read zstd; Kafka 4.1 sends it all the same",
-        _is_without_zstd,
     ),
     Known(
         "Fetch: an answer goes on over the end of a segment",
