@@ -67,7 +67,7 @@ async def _ports_in_use(tmp_path: Path) -> None:
         for mode in ("dev", "serve"):
             with pytest.raises(Unavailable, match="is in use"):
                 await Node(settings(tmp_path / mode, listen=address), mode=mode).start()
-        default = settings(tmp_path / "data")
+        default = settings(tmp_path / "data", kafka_listen="none")
         # As if this were the default: no source names it.
         default = replace(default, node=replace(default.node, listen=address))
         node = Node(default, mode="dev")
