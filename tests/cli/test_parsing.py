@@ -34,7 +34,6 @@ def test_a_server_address_is_understood(typed: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("https://log.example:9000", "TLS is not there yet"),
         ("ftp://log.example", "ftp is unknown"),
         ("host:port", "'port' is not a port"),
         ("host:65536", "'65536' is not a port"),

@@ -23,11 +23,12 @@ from streamlog.server.tls.principal import of_peer_certificate
 from streamlog.settings.tls import TlsConfig
 from tests.support.certificates import Authority
 
+WAIT_S = 30.0
 BULK = random.Random(1).randbytes(3 << 20)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.002)
 
@@ -149,7 +150,7 @@ def test_a_client_that_does_not_read_pauses_the_protocol(
             reader, writer = await listener.connect()
             # The client's own library must not read ahead.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-            data = BULK * 8
+            data = BULK * 5
             writer.write(data)
             await until(lambda: listener.made and listener.made[0].is_paused)
             transport = listener.made[0].transport
@@ -195,7 +196,7 @@ def test_a_client_without_tls_or_with_rubbish_is_closed_and_not_counted(
                 reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
                 writer.write(data)
                 with suppress(ConnectionError):
-                    await asyncio.wait_for(reader.read(-1), 5)
+                    await asyncio.wait_for(reader.read(-1), WAIT_S)
                 writer.close()
             await listener.until_none()
             assert not listener.made
@@ -205,27 +206,37 @@ def test_a_client_without_tls_or_with_rubbish_is_closed_and_not_counted(
     assert line.__dict__["reason"] == "HTTP_REQUEST"
 
 
-def test_connections_are_bounded_before_their_handshake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_connection, "HANDSHAKE_S_MAX", 0.2)
-
+def test_connections_are_bounded_before_their_handshake(tmp_path: Path) -> None:
     async def main() -> None:
         async with listening(tmp_path) as listener:
             silent = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
-            await asyncio.sleep(0)
+            await until(lambda: listener.bound.count == 2)
             with pytest.raises((ssl.SSLError, OSError)):
                 await listener.connect()
-            # The silent ones are closed after the time for a handshake, and make room.
-            for reader, writer in silent:
-                with suppress(ConnectionError):
-                    assert await asyncio.wait_for(reader.read(1), 5) == b""
-                writer.close()
+            for _, writer in silent:
+                writer.transport.abort()
             await listener.until_none()
             reader, writer = await listener.connect()
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
-            await asyncio.sleep(0.3)  # The time for a handshake does not end what is open.
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_handshake_has_an_end_and_an_open_connection_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with listening(tmp_path) as listener:
+            monkeypatch.setattr(tls_connection, "HANDSHAKE_S_MAX", 0.05)
+            silent_reader, silent = await asyncio.open_connection("127.0.0.1", listener.port)
+            assert await asyncio.wait_for(silent_reader.read(1), WAIT_S) == b""
+            silent.close()
+            await listener.until_none()
+            monkeypatch.setattr(tls_connection, "HANDSHAKE_S_MAX", 0.7)
+            reader, writer = await listener.connect()
+            await asyncio.sleep(0.75)
             writer.write(b"y")
             assert await reader.readexactly(1) == b"y"
             writer.close()
@@ -244,7 +255,7 @@ def test_a_client_that_never_reads_its_end_is_cut_off(
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(b"x")
             await until(lambda: listener.made)
-            listener.made[0].transport.write(BULK * 8)
+            listener.made[0].transport.write(BULK * 5)
             listener.made[0].transport.close()
             await listener.until_none()
             writer.transport.abort()
@@ -392,7 +403,7 @@ def test_a_handshake_may_come_byte_by_byte_and_may_be_anything(tmp_path: Path) -
                     await asyncio.sleep(0)
                 writer.write_eof()
                 with suppress(ConnectionError):
-                    await asyncio.wait_for(reader.read(-1), 5)
+                    await asyncio.wait_for(reader.read(-1), WAIT_S)
                 writer.close()
             await listener.until_none()
             assert not listener.made
@@ -414,7 +425,7 @@ def test_a_protocol_that_raises_ends_its_connection_alone(tmp_path: Path) -> Non
             other_reader, other = await listener.connect()
             writer.write(b"boom")
             with suppress(ConnectionError, ssl.SSLError):
-                assert await asyncio.wait_for(reader.read(1), 5) == b""
+                assert await asyncio.wait_for(reader.read(1), WAIT_S) == b""
             other.write(b"fine")
             assert await other_reader.readexactly(4) == b"fine"
             assert isinstance(await listener.made[0].lost, ValueError)

@@ -31,7 +31,7 @@ async def tls_node(pair: Pair, ca: Path | None = None, **more: str) -> AsyncIter
 
 async def reach(node: RunningNode, tls: Tls | bool | None) -> str:
     """The name of the failure's reason; "" where the node was reached."""
-    async with aio.Admin(node.banner.grpc, tls=tls, timeout_ms=10_000) as admin:
+    async with aio.Admin(node.banner.grpc, tls=tls, timeout_ms=30_000) as admin:
         try:
             await admin.status()
         except TlsHandshakeFailed as error:
@@ -114,20 +114,20 @@ def test_the_blocking_client_diagnoses_too(tmp_path: Path) -> None:
         with Admin(server, tls=tls_of(authority)) as admin:
             admin.create_topic("t")
         with Producer(server, tls=tls_of(authority)) as producer:
-            producer.send("t", b"v").result(10)
+            producer.send("t", b"v").result(30)
         with Consumer(server, tls=tls_of(authority)) as consumer:
             consumer.assign([("t", 0)])
-            assert [record.value for record in consumer.poll(10)] == [b"v"]
+            assert [record.value for record in consumer.poll(30)] == [b"v"]
         with Consumer(server) as consumer:
             consumer.assign([("t", 0)])
             with pytest.raises(TlsHandshakeFailed, match=f"{server}: the node there speaks TLS"):
-                consumer.poll(10)
+                consumer.poll(30)
         with Consumer(server, tls=True) as consumer:
             consumer.subscribe(["t"])
             with pytest.raises(TlsHandshakeFailed, match="is not trusted here"):
-                consumer.poll(10)
+                consumer.poll(30)
         with (
-            Producer(server, max_block_ms=5000) as producer,
+            Producer(server, max_block_ms=30_000) as producer,
             pytest.raises(TlsHandshakeFailed, match=server),
         ):
             producer.send("t", b"v")
@@ -191,7 +191,7 @@ def test_the_node_notices_new_files_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         async with tls_node(pair) as node:
             pair.write(new.issue("new-node"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while await reach(node, tls_of(new)):  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.05)
 

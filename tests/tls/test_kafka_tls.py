@@ -130,7 +130,7 @@ async def is_served(port: int, context: ssl.SSLContext | None) -> bool:
     client: WireClient | None = None
     try:
         client = await connect(port, context)
-        return await asyncio.wait_for(client.is_served(), 5)
+        return await asyncio.wait_for(client.is_served(), 30)
     except (OSError, asyncio.IncompleteReadError):
         return False
     finally:
@@ -218,7 +218,7 @@ def test_a_client_of_kafkas_own_kind_produces_over_tls(tmp_path: Path) -> None:
             try:
                 consumer.assign([aiokafka.TopicPartition("t", 0)])
                 await consumer.seek_to_beginning()
-                record = await asyncio.wait_for(consumer.getone(), 10)
+                record = await asyncio.wait_for(consumer.getone(), 30)
                 assert record.value == b"value"
             finally:
                 await consumer.stop()
