@@ -37,7 +37,8 @@ class Writer(threading.Thread):
     """Sends numbered records to all partitions in turn until it is told to stop."""
 
     def __init__(self, server: str) -> None:
-        super().__init__(name=type(self).__name__)
+        # A test that has failed ends without it.
+        super().__init__(name=type(self).__name__, daemon=True)
         self.server = server
         self.stopping = threading.Event()
         self.sent = 0
