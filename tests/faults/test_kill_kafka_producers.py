@@ -1,7 +1,8 @@
-"""`kill -9` of the node under idempotent producers of Kafka's own clients, again and again.
+"""`kill -9` of the node under idempotent producers and a consumer of Kafka's own, again and again.
 
-Each acknowledged record is there once, in order, at its acknowledged offset. KILL_ROUNDS sets how
-often the node is killed (default 3).
+Each acknowledged record is there once, in order, at its acknowledged offset; the consumer goes on
+by itself, and what it was handed is what stays. KILL_ROUNDS sets how often the node is killed
+(default 3).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
 from streamlog.client import Admin, Consumer
 from streamlog.demo.ports import free_port
@@ -125,6 +128,53 @@ class AiokafkaWriter(Writer):
             self.acknowledged[value] = done.result().partition, done.result().offset
 
 
+class Follower(threading.Thread):
+    """Reads all partitions through the kills, offset by offset, until it is told to stop."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(name=type(self).__name__, daemon=True)
+        self.server = server
+        self.stopping = threading.Event()
+        self.seen: dict[Place, bytes] = {}
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        consumer = LibrdkafkaConsumer(
+            {
+                "bootstrap.servers": self.server,
+                "group.id": "none: it is assigned its partitions",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+        expected = dict.fromkeys(range(PARTITIONS), 0)
+        consumer.assign([LibrdkafkaPartition(TOPIC, number, 0) for number in expected])
+        while not self.stopping.is_set():
+            for message in consumer.consume(1000, 0.1):
+                place = message.partition(), message.offset()
+                if message.error() is not None:
+                    self.failures.append(str(message.error()))
+                elif place[1] != expected[place[0]]:
+                    self.failures.append(f"{place} came in place of {expected[place[0]]}")
+                else:
+                    self.seen[place] = message.value()
+                    expected[place[0]] += 1
+        consumer.close()
+
+    def finish(self, count: int) -> None:
+        """Stops it when it has seen `count` records."""
+        ends_at = time.monotonic() + PROGRESS_S
+        while len(self.seen) < count and not self.failures and self.is_alive():
+            assert time.monotonic() < ends_at, f"{len(self.seen)} of {count} records were read"
+            time.sleep(0.005)
+        self.stopping.set()
+        self.join(PROGRESS_S)
+        assert not self.is_alive()
+
+
 def wait_for_acks(writer: Writer) -> None:
     """Returns when something more was acknowledged."""
     before, ends_at = len(writer.acknowledged), time.monotonic() + PROGRESS_S
@@ -132,6 +182,14 @@ def wait_for_acks(writer: Writer) -> None:
         assert not writer.failures, writer.failures[0]
         assert writer.is_alive()
         assert time.monotonic() < ends_at, f"nothing was acknowledged for {PROGRESS_S} s"
+        time.sleep(0.005)
+
+
+def wait_for_no_request(node: NodeProcess) -> None:
+    """The node notices a moment later that its clients have closed their connections."""
+    ends_at = time.monotonic() + PROGRESS_S
+    while node.metric("streamlog_requests_active"):
+        assert time.monotonic() < ends_at, "a request is under way that no client waits for"
         time.sleep(0.005)
 
 
@@ -150,17 +208,19 @@ def read_everything(server: str) -> dict[Place, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 20 * ROUNDS)
-@pytest.mark.parametrize("kind", [LibrdkafkaWriter, AiokafkaWriter])
+@pytest.mark.parametrize(("kind", "wal"), [(LibrdkafkaWriter, "disk"), (AiokafkaWriter, "object")])
 def test_what_kafkas_clients_were_promised_is_there_once(
-    tmp_path: Path, kind: type[Writer]
+    tmp_path: Path, kind: type[Writer], wal: str
 ) -> None:
     choose = random.Random(20261123)
     kafka = f"127.0.0.1:{free_port()}"
-    with NodeProcess(tmp_path / "data", arguments=("--kafka-listen", kafka)) as node:
+    with NodeProcess(tmp_path / "data", wal, arguments=("--kafka-listen", kafka)) as node:
         with Admin(node.server) as admin:
             admin.create_topic(TOPIC, PARTITIONS)
         writer = kind(kafka)
+        follower = Follower(kafka)
         writer.start()
+        follower.start()
         pause = threading.Event()
         for _ in range(ROUNDS):
             wait_for_acks(writer)
@@ -173,6 +233,10 @@ def test_what_kafkas_clients_were_promised_is_there_once(
         assert not writer.is_alive()
         assert not writer.failures, writer.failures[0]
         found = read_everything(node.server)
+        follower.finish(len(found))
+        wait_for_no_request(node)
+    assert not follower.failures, follower.failures[0]
+    assert follower.seen == found
     assert len(writer.acknowledged) == writer.sent > 0
     for value, place in writer.acknowledged.items():
         assert found[place] == value
