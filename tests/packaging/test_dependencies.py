@@ -30,6 +30,8 @@ EXTRA_OF = {
 """Modules that need an extra, by the beginning of their path; all others make do without."""
 GOOGLE = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
 """Several distributions share the namespace package `google`."""
+NOT_INSTALLED = {"kafka": "kafka-python"}
+"""The packages of what only `make test-kafka` installs."""
 
 
 def _normal(name: str) -> str:
@@ -76,7 +78,10 @@ def _distributions(module: str) -> set[str]:
     for prefix, name in GOOGLE.items():
         if module == prefix or module.startswith(f"{prefix}."):
             return {name}
-    return {_normal(one) for one in _known().get(module.partition(".")[0], ())}
+    top = module.partition(".")[0]
+    if top in NOT_INSTALLED:
+        return {NOT_INSTALLED[top]}
+    return {_normal(one) for one in _known().get(top, ())}
 
 
 def _extras(path: str) -> tuple[str, ...]:
@@ -95,7 +100,8 @@ def test_every_import_is_a_declared_dependency() -> None:
 
 
 def test_every_import_of_a_test_or_a_benchmark_is_declared() -> None:
-    declared = _names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"])
+    extras = PROJECT["optional-dependencies"]
+    declared = _names(PROJECT["dependencies"] + extras["test"] + extras["kafka-clients"])
     missing = {
         f"{path} imports {module}"
         for path, module in _imports(("tests", "benchmarks", "examples"))
