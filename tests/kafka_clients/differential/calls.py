@@ -199,7 +199,7 @@ class ListOffsets(Call):
             "offset": found.offset,
             "has_epoch": found.leader_epoch >= 0,
         }
-        if self.timestamp == MAX_TIMESTAMP:
+        if self.timestamp == MAX_TIMESTAMP or self.timestamp >= 0:
             seen["start"] = self._found(side, EARLIEST).offset
         return seen
 

@@ -100,6 +100,16 @@ KNOWN = [
         ),
     ),
     Known(
+        "ListOffsets by time: the log's first record is found behind segments that are deleted",
+        "Kafka looks into the first segment that is late enough, even if all of it is deleted",
+        lambda call, kafka, node: (
+            isinstance(call, ListOffsets)
+            and call.timestamp >= 0
+            and kafka["offset"] == -1
+            and node["offset"] == node["start"] == kafka["start"] > 0
+        ),
+    ),
+    Known(
         "Produce: a duplicate's append time is -1 unless the topic has log-append time",
         "Kafka puts the batch's largest timestamp there",
         lambda call, kafka, node: (
