@@ -91,3 +91,24 @@ def test_new_partitions_are_checked_without_being_made() -> None:
         assert topic.partitions == 2
 
     run(test)
+
+
+def test_epochs_of_a_topic_made_anew_are_unknown_until_they_pass_the_deleted_ones() -> None:
+    async def test(logs: LogManager) -> None:
+        async def reopened() -> int:
+            await leadership_of(logs).assign(PARTITION, 77)
+            await leadership_of(logs).assign(PARTITION, leadership_of(logs).node_id)
+            return (await logs.log(PARTITION)).leader_epoch
+
+        await logs.create_topic("a", 1)
+        await logs.log(PARTITION)
+        former = await reopened()
+        await logs.delete_topic("a")
+        await logs.create_topic("a", 1)
+        assert (await logs.log(PARTITION)).leader_epoch < former
+        assert logs.revisions.leader_epochs("a") == {}
+        while (epoch := await reopened()) < former:
+            assert logs.revisions.leader_epochs("a") == {}
+        assert logs.revisions.leader_epochs("a") == {0: epoch}
+
+    run(test)
