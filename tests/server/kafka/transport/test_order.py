@@ -15,7 +15,7 @@ from streamlog.server.kafka.call import KafkaCall, Route
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, closing, fetch, list_offsets, produce
-from tests.support.kafka_wire import request_bytes, wire
+from tests.support.kafka_wire import API_VERSIONS, request_bytes, wire
 
 
 def test_produce_is_begun_in_order_and_answered_in_order_whatever_is_durable_first() -> None:
@@ -227,6 +227,23 @@ def test_requests_above_the_nodes_bound_are_refused_in_their_apis_own_words() ->
             scene.fetched.set()
             await holder.answer(ApiKey.FETCH, 12)
             assert await holder.is_served()
+
+    asyncio.run(main())
+
+
+def test_versions_are_told_above_the_nodes_bound_too() -> None:
+    """aiokafka and librdkafka would take the node for one that is too old to know the request."""
+
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes(), limits=LimitsConfig(requests_max=1)) as served:
+            holder, client = await served.client(), await served.client()
+            holder.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
+            response = await client.ask(ApiKey.API_VERSIONS, 3, API_VERSIONS)
+            assert response.error_code == 0
+            scene.fetched.set()
+            await holder.answer(ApiKey.FETCH, 12)
 
     asyncio.run(main())
 
