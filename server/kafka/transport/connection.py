@@ -155,9 +155,11 @@ class Connection(FrameReceiver):
                 task.cancel()
         if self._sender is not None:
             self._sender.end()
-        self._abandon()
         self.release_frame()
-        self._owner.closed(self)
+        try:
+            self._abandon()
+        finally:
+            self._owner.closed(self)
 
     def eof_received(self) -> bool:
         """The client sends no more, and reads no more answers: it has gone, or will at once.
@@ -283,7 +285,12 @@ class Connection(FrameReceiver):
         except Bug as bug:
             self._end("bug", str(bug))
         except asyncio.CancelledError:
-            raise
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task, but something that a request waited for.
+            log.exception("a request was cut off", extra={"peer": self.peer_address})
+            self._end("bug", "what a request waited for was cancelled")
         except Exception:
             log.exception("a connection failed by a bug", extra={"peer": self.peer_address})
             self._end("bug", "the connection failed by a bug")
@@ -318,8 +325,7 @@ class Connection(FrameReceiver):
 
     async def _serve_one(self, dispatcher: Dispatcher, sender: Sender) -> None:
         """Serves the next request, once everything before it has been answered and taken."""
-        while self._unanswered:
-            await self._none_begun.wait()
+        await self._all_answered()
         await sender.room()
         if not self._frames:
             return  # The node drains.
@@ -346,7 +352,14 @@ class Connection(FrameReceiver):
         while frames and len(requests) < TOGETHER_MAX and size_bytes < TOGETHER_BYTES_MAX:
             if requests and not dispatcher.is_pipelined(frames[0]):
                 break
-            request = dispatcher.read(frames[0], self._peer)
+            try:
+                request = dispatcher.read(frames[0], self._peer)
+            except CloseConnection:
+                # Kafka takes and answers what came before.
+                if requests:
+                    break
+                await self._all_answered()
+                raise
             frames.popleft()
             requests.append(request)
             size_bytes += request.call.frame_bytes
@@ -413,9 +426,13 @@ class Connection(FrameReceiver):
 
     # ---- the end
 
-    async def _end_drained(self, sender: Sender) -> None:
+    async def _all_answered(self) -> None:
+        """Waits until nothing that was begun is left."""
         while self._unanswered:
             await self._none_begun.wait()
+
+    async def _end_drained(self, sender: Sender) -> None:
+        await self._all_answered()
         await sender.drained()
         assert self._transport is not None
         self._transport.close()

@@ -49,7 +49,7 @@ class HeldReply(Reply):
         self.correlation_id = call.correlation_id
         self.acks = request.acks
         self.done = asyncio.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.is_abandoned = False
 
     async def response(self) -> ProduceResponse | None:
@@ -67,7 +67,7 @@ class HeldReply(Reply):
     def abandon(self) -> None:
         self.is_abandoned = True
 
-    def let_go(self, error: Exception | None = None) -> None:
+    def let_go(self, error: BaseException | None = None) -> None:
         self.error = error
         self.done.set()
 
@@ -89,7 +89,7 @@ class Scene:
         self.cancelled: list[int] = []
         self.may_begin: asyncio.Event | None = None
         """Produce requests get their places once it is set; None: at once."""
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """What the next handler raises."""
         self._is_held = is_held
         self._records = records

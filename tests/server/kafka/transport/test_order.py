@@ -15,7 +15,7 @@ from streamlog.server.kafka.call import KafkaCall, Route
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, closing, fetch, list_offsets, produce
-from tests.support.kafka_wire import API_VERSIONS, request_bytes, wire
+from tests.support.kafka_wire import API_VERSIONS, request_bytes, sized, wire
 
 
 def test_produce_is_begun_in_order_and_answered_in_order_whatever_is_durable_first() -> None:
@@ -193,6 +193,38 @@ def test_a_bug_in_a_reply_ends_its_connection_alone() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("request_bytes", [produce(1), fetch(1)])
+def test_a_request_that_waits_for_something_cancelled_does_not_keep_its_client_waiting(
+    request_bytes: bytes,
+) -> None:
+    """Such as work of a part that was closed; nobody cancelled the connection itself."""
+
+    async def main() -> None:
+        scene = Scene(is_held=False)
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            scene.failure = asyncio.CancelledError()
+            client.send(request_bytes)
+            assert await asyncio.wait_for(client.rest(), 5) == b""
+            assert served.ended("bug") == 1
+
+    asyncio.run(main())
+
+
+def test_a_reply_that_waits_for_something_cancelled_does_not_keep_its_client_waiting() -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(produce(1))
+            await until(lambda: len(scene.begun) == 1)
+            scene.begun[0].let_go(asyncio.CancelledError())
+            assert await asyncio.wait_for(client.rest(), 5) == b""
+            assert served.ended("bug") == 1
+
+    asyncio.run(main())
+
+
 def test_a_client_that_leaves_ends_its_fetch_and_abandons_its_replies() -> None:
     async def main() -> None:
         scene = Scene()
@@ -206,6 +238,26 @@ def test_a_client_that_leaves_ends_its_fetch_and_abandons_its_replies() -> None:
             await until(lambda: served.connections.count == 0)
             await until(lambda: scene.cancelled == [9])
             assert scene.begun[1].is_abandoned
+
+    asyncio.run(main())
+
+
+def test_requests_before_one_that_is_no_request_are_served_and_answered() -> None:
+    """As in Kafka: each is taken in its turn, whatever lies behind it."""
+    broken = sized(produce(3)[4:-8])
+
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(produce(1) + produce(2) + broken)
+            await until(lambda: len(scene.begun) == 2)
+            for reply in scene.begun:
+                reply.let_go()
+            assert (await client.answer(ApiKey.PRODUCE, 9))[0] == 1
+            assert (await client.answer(ApiKey.PRODUCE, 9))[0] == 2
+            assert await client.rest() == b""
+            assert served.ended("refused") == 1
 
     asyncio.run(main())
 
