@@ -81,7 +81,7 @@ class Banner:
             f"streamlog {self.version} ({self.mode}), node {self.node_id}, "
             f"cluster {self.cluster_id}, process {self.pid}",
             f"  gRPC   {self.grpc}",
-            *(f"  Kafka  {text}" for text in self._kafka()),
+            *(f"  Kafka  {text}, by partition: no consumer groups yet" for text in self._kafka()),
             f"  HTTP   http{'s' if self.https else ''}://{self.http}/metrics, /livez, /readyz",
             f"  store  {self.store}",
             f"  meta   {self.meta}",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamlog.errors import Invalid, StreamlogError, Unavailable
 from streamlog.server.addresses import is_loopback, probe, split_address
-from streamlog.server.listeners.kafka_addresses import kafka_addresses
+from streamlog.server.listeners.kafka_addresses import DEFAULT_NAME, kafka_addresses
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 
@@ -41,10 +41,14 @@ def _places(node: NodeConfig) -> list[_Place]:
         _Place("node.listen", "--listen", "gRPC", node.listen),
         _Place("node.http_listen", "--http-listen", "HTTP", node.http_listen),
         *(
-            _Place("node.kafka_listen", "--kafka-listen", "Kafka's protocol", address.listen)
+            _Place("node.kafka_listen", "--kafka-listen", _purpose(address.name), address.listen)
             for address in kafka_addresses(node)
         ),
     ]
+
+
+def _purpose(name: str) -> str:
+    return "Kafka's protocol" if name == DEFAULT_NAME else f"Kafka's protocol ({name})"
 
 
 def check_listeners(settings: Settings) -> bool:

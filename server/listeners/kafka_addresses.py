@@ -63,7 +63,9 @@ def _named(text: str | None, path: str) -> dict[str, str]:
         try:
             split_address(address)
         except Invalid as error:
-            raise Invalid(f"{path}: {error.message}") from error
+            raise Invalid(
+                f"{path}: {address[:80]!r} is no address; give HOST:PORT, such as 127.0.0.1:9092"
+            ) from error
         if not _NAME.fullmatch(name) or name.lower() in _TAKEN:
             raise Invalid(
                 f"{path}: {name[:80]!r} cannot be a listener's name; give one of letters, digits, "
