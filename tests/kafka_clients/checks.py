@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlog.codec.batch import scan
 from tests.kafka_clients.brokers import Broker
-from tests.kafka_clients.cases import CODECS
+from tests.kafka_clients.cases import CASES, CODECS
 from tests.kafka_clients.known_exchanges import unexplained
 from tests.kafka_clients.raw_client import RawClient, part, request
 from tests.kafka_clients.runs import Run, Runs
@@ -14,10 +14,22 @@ NOT_COMPRESSED = {("streamlog", "librdkafka", "lz4")}
 old for LZ4: it sends such batches uncompressed, and says nothing."""
 
 
-def check_case(run: Run, case: str) -> None:
-    """The case passed in the client's program."""
-    assert case in run.cases, f"the program did not come to it; {run.output}"
-    assert run.cases[case].error is None, run.cases[case].error
+def check_client(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:
+    """All cases of a client pass with both brokers; what it compressed is stored so; it asked both
+    the same, and heard the same. One test: each worker of the tests runs what it needs anew."""
+    for broker in (kafka, node):
+        run = runs.of(client, broker)
+        failed = {case: error for case in CASES if (error := _error_of(run, case))}
+        assert failed == {}, f"{client} with {broker.name}: {failed}"
+        for codec in CODECS:
+            check_codec(broker, client, codec)
+    check_exchanges(client, runs, kafka, node)
+
+
+def _error_of(run: Run, case: str) -> str | None:
+    if case not in run.cases:
+        return f"the program did not come to it; {run.output}"
+    return run.cases[case].error
 
 
 def check_codec(broker: Broker, client: str, codec: str) -> None:
@@ -25,7 +37,7 @@ def check_codec(broker: Broker, client: str, codec: str) -> None:
     batches = fetched(broker, f"case-{client}-{codec}")
     stored = {CODECS[batch.header.codec] for batch in scan(batches)}
     wanted = "none" if (broker.name, client, codec) in NOT_COMPRESSED else codec
-    assert stored == {wanted}
+    assert stored == {wanted}, f"{client} with {broker.name}, {codec}"
 
 
 def check_exchanges(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:

@@ -1,7 +1,7 @@
 """Brokers that live as long as the test process, and the clients' runs against them.
 
-All tests of this folder share one worker: the brokers are started once, and a tap notes what one
-client does at a time.
+All tests of this folder share one worker (`xdist_group`): the brokers are started once, and a tap
+notes what one client does at a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ ALL = "TEST_KAFKA_CLIENTS"
 """Set by `make test-kafka`, which runs what takes too long for each change."""
 
 collect_ignore = [] if os.environ.get(ALL) == "all" else ["more"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "kafka_clients" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("kafka_clients"))
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,18 @@ from tests.kafka_clients.golden import CLIENTS, GOLDEN
 from tests.kafka_clients.raw_client import RawClient
 from tests.kafka_clients.round_trip import produce_all
 
+pytestmark = pytest.mark.xdist_group("kafka_clients")
+
 EPOCH_END = 16
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_comes_back_but_for_offset_and_epoch(node: Broker, client: str, codec: str) -> None:
-    name = f"{client}-{codec}"
+def test_golden_batches_come_back_but_for_offset_and_epoch(node: Broker) -> None:
+    for client in CLIENTS:
+        for codec in CODECS:
+            _check(node, f"{client}-{codec}")
+
+
+def _check(node: Broker, name: str) -> None:
     golden = (GOLDEN / f"{name}.log").read_bytes()
     with RawClient(node.server) as raw:
         # Twice, so that the second copy is at other offsets than in Kafka's file.

@@ -14,6 +14,8 @@ from tests.kafka_clients.runs import java
 from tests.support.command import ROOT
 from tests.support.go_clients import build_program
 
+pytestmark = pytest.mark.xdist_group("kafka_clients")
+
 FOLDER = ROOT / "examples" / "kafka"
 FILES = {
     "python": FOLDER / "produce_consume.py",

@@ -204,12 +204,21 @@ public class Driver {
 
     void configs() throws Exception {
         String name = topic("configs", 1, Map.of("retention.ms", "1000000"));
-        expect(retention(name), "1000000 DYNAMIC_TOPIC_CONFIG");
+        expectRetention(name, "1000000 DYNAMIC_TOPIC_CONFIG");
         alter(name, AlterConfigOp.OpType.SET, "2000000");
-        expect(retention(name), "2000000 DYNAMIC_TOPIC_CONFIG");
+        expectRetention(name, "2000000 DYNAMIC_TOPIC_CONFIG");
         alter(name, AlterConfigOp.OpType.DELETE, "");
-        expect(retention(name), "604800000 DEFAULT_CONFIG");
+        expectRetention(name, "604800000 DEFAULT_CONFIG");
         fails(InvalidConfigurationException.class, () -> alter(name, AlterConfigOp.OpType.SET, "soon"));
+    }
+
+    /** Kafka answers a change before its brokers have heard of it. */
+    void expectRetention(String name, String wanted) throws Exception {
+        long until = System.nanoTime() + WAIT.toNanos();
+        while (!retention(name).equals(wanted) && System.nanoTime() < until) {
+            Thread.sleep(10);
+        }
+        expect(retention(name), wanted);
     }
 
     String retention(String name) throws Exception {

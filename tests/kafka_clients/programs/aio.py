@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from tests.kafka_clients.programs.running import (
     BASE_MS,
     CODECS,
     RECORDS,
+    SOON_S,
     Record,
     arguments,
     expect,
@@ -141,12 +143,20 @@ class Cases:
 
     async def configs(self) -> None:
         name = await self._topic("configs", config={"retention.ms": "1000000"})
-        expect(await self._retention(name), "1000000")
+        await self._expect_retention(name, "1000000")
         await self._alter(name, {"retention.ms": "2000000"})
-        expect(await self._retention(name), "2000000")
+        await self._expect_retention(name, "2000000")
         await self._alter(name, {})
-        expect(await self._retention(name), "604800000")
+        await self._expect_retention(name, "604800000")
         await _fails(INVALID_CONFIG, self._alter(name, {"retention.ms": "soon"}))
+
+    async def _expect_retention(self, name: str, wanted: str) -> None:
+        """Kafka answers a change before its brokers have heard of it."""
+        give_up_at = time.monotonic() + SOON_S
+        seen = await self._retention(name)
+        while seen != wanted and time.monotonic() < give_up_at:
+            seen = await self._retention(name)
+        expect(seen, wanted)
 
     async def _retention(self, name: str) -> str:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)

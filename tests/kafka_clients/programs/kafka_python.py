@@ -23,6 +23,7 @@ from tests.kafka_clients.programs.running import (
     arguments,
     expect,
     expect_records,
+    expect_soon,
     run,
 )
 from tests.kafka_clients.programs.running import RECORDS as ALL_RECORDS
@@ -185,9 +186,9 @@ def configs() -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": value})
         return str(admin.alter_configs([resource]))
 
-    expect("1000000" in str(_retention(name)), True)
+    expect_soon(lambda: "1000000" in str(_retention(name)), True)
     alter("2000000")
-    expect("2000000" in str(_retention(name)), True)
+    expect_soon(lambda: "2000000" in str(_retention(name)), True)
     expect("InvalidConfig" in alter("soon"), True)
 
 

@@ -35,6 +35,7 @@ from tests.kafka_clients.programs.running import (
     arguments,
     expect,
     expect_records,
+    expect_soon,
     run,
 )
 
@@ -227,11 +228,11 @@ def configs() -> None:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         result(admin.incremental_alter_configs([resource]))
 
-    expect(retention(), ("1000000", 1))
+    expect_soon(retention, ("1000000", 1))
     alter(AlterConfigOpType.SET, "2000000")
-    expect(retention(), ("2000000", 1))
+    expect_soon(retention, ("2000000", 1))
     alter(AlterConfigOpType.DELETE, None)
-    expect(retention(), ("604800000", 5))
+    expect_soon(retention, ("604800000", 5))
     fails(KafkaError.INVALID_CONFIG, lambda: alter(AlterConfigOpType.SET, "soon"))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 BASE_MS = 1_767_225_600_000
+SOON_S = 10.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Headers = list[tuple[str, bytes | None]]
@@ -70,6 +71,14 @@ def arguments() -> tuple[str, str]:
 def expect(seen: object, wanted: object) -> None:
     if seen != wanted:
         raise AssertionError(f"expected {wanted!r}, saw {seen!r}")
+
+
+def expect_soon(look: Callable[[], object], wanted: object) -> None:
+    """Kafka answers a change before its brokers have heard of it."""
+    give_up_at = time.monotonic() + SOON_S
+    while (seen := look()) != wanted and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    expect(seen, wanted)
 
 
 def expect_records(seen: Sequence[Record], wanted: Sequence[Record] = RECORDS) -> None:

@@ -356,7 +356,12 @@ func (f *franz) configs() error {
 		return err
 	}
 	is := func(wanted string) error {
+		// Kafka answers a change before its brokers have heard of it.
 		seen, err := f.retention(name)
+		for until := time.Now().Add(wait); err == nil && seen != wanted && time.Now().Before(until); {
+			time.Sleep(10 * time.Millisecond)
+			seen, err = f.retention(name)
+		}
 		return firstError(err, expect(seen, wanted))
 	}
 	return firstError(
