@@ -3,7 +3,9 @@
 When it is full, a new session takes the place of the one that was unused for longest, if that is
 more than EVICTION_S; else of the smallest one that is older than EVICTION_S, if the new one has
 more partitions. Otherwise the new one is not kept: its client goes on naming all its partitions,
-which is correct and costs more. Source: Kafka's FetchSessionCacheShard.
+which is correct and costs more. The same where there is no room for its partitions: sessions that
+were unused for so long give them back first. Source: Kafka's FetchSessionCacheShard, which does not
+bound partitions.
 """
 
 from __future__ import annotations
@@ -55,9 +57,12 @@ class FetchSessions:
     def keep(self, session: FetchSession) -> bool:
         """Gives the session an id, or returns False where there is no room for it."""
         now, size = self._clock.monotonic(), len(session.partitions)
-        if len(self._sessions) >= self._sessions_max and not self._evict(now, size):
+        if size > self._partitions_max:
             return False
-        if self._partitions + size > self._partitions_max:
+        while self._partitions + size > self._partitions_max:
+            if not self._evict_unused(now):
+                return False
+        if len(self._sessions) >= self._sessions_max and not self._evict(now, size):
             return False
         session.session_id = self._new_id()
         session.created_s = now
@@ -91,18 +96,24 @@ class FetchSessions:
             session.close()
 
     def _evict(self, now: float, size: int) -> bool:
-        if not self._sessions:
+        if self._evict_unused(now):
+            return True
+        if self._ranked and size > self._ranked[0][0]:
+            self._take_place_of(self._ranked[0][1])
+            return True
+        return False
+
+    def _evict_unused(self, now: float) -> bool:
+        """Ends the session that was unused for longest, if it was so for long enough."""
+        session_id, oldest = next(iter(self._sessions.items()), (0, None))
+        if oldest is None or now - oldest.used_s <= EVICTION_S:
             return False
-        oldest_id, oldest = next(iter(self._sessions.items()))
-        if now - oldest.used_s > EVICTION_S:
-            evicted_id = oldest_id
-        elif self._ranked and size > self._ranked[0][0]:
-            evicted_id = self._ranked[0][1]
-        else:
-            return False
-        self.remove(evicted_id)
-        self._metrics.fetch_session_evictions.inc()
+        self._take_place_of(session_id)
         return True
+
+    def _take_place_of(self, session_id: int) -> None:
+        self.remove(session_id)
+        self._metrics.fetch_session_evictions.inc()
 
     def _unrank(self, session: FetchSession) -> None:
         if session.ranked_size is not None:

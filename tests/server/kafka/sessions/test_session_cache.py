@@ -20,10 +20,14 @@ from streamlog.testing.clocks import ManualClock
 
 
 class Cache:
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, partitions_max: int = 250_000) -> None:
         self.clock = ManualClock()
         self.registry = CollectorRegistry()
-        limits = replace(LimitsConfig(), fetch_sessions_max=sessions_max)
+        limits = replace(
+            LimitsConfig(),
+            fetch_sessions_max=sessions_max,
+            fetch_session_partitions_max=partitions_max,
+        )
         self.sessions = FetchSessions(
             self.clock, SeededRandom(1), limits, ServerMetrics(self.registry)
         )
@@ -123,3 +127,28 @@ def test_the_cache_counts_sessions_and_their_partitions() -> None:
     cache.sessions.remove(first.session_id)
     cache.sessions.remove(first.session_id)
     assert (cache.metric("s"), cache.metric("_partitions")) == (1, 4)
+
+
+def test_sessions_of_clients_that_have_gone_give_their_partitions_back() -> None:
+    """A large consumer that was killed again and again, long before there are many sessions."""
+    cache = Cache(1000, partitions_max=10)
+    gone = [cache.keep(5), cache.keep(5)]
+    assert cache.keep(5) is None
+    cache.passes(EVICTION_S + 1)
+    assert cache.keep(11) is None
+    assert [cache.has(one) for one in gone] == [True, True]
+    assert cache.has(cache.keep(7))
+    assert [cache.has(one) for one in gone] == [False, False]
+    assert cache.sessions.partitions == 7
+    assert cache.metric("_evictions_total") == 2
+
+
+def test_a_session_that_is_too_large_takes_no_other_ones_place() -> None:
+    cache = Cache(2, partitions_max=10)
+    used = [cache.keep(1), cache.keep(8)]
+    cache.passes(EVICTION_S + 1)
+    for one in used:
+        assert one is not None
+        cache.sessions.touch(one)
+    assert cache.keep(9) is None
+    assert [cache.has(one) for one in used] == [True, True]
