@@ -88,7 +88,8 @@ class LimitsConfig:
     )
     fetch_session_partitions_max: int = setting(
         250_000,
-        "Partitions in all fetch sessions together; a session that would pass it is not kept. "
+        "Partitions in all fetch sessions together; a session that would pass it is not kept, "
+        "unless sessions unused for two minutes make room. "
         "Memory: about 600 bytes each.",
         minimum=0,
         maximum=100_000_000,
