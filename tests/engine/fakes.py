@@ -61,14 +61,15 @@ class FakeMetadata:
         self.tenure = Tenure(1, self.tenure.node_epoch + 1)
         self.is_fenced = False
 
-    def steal(self, *stream_ids: int) -> None:
-        """Another node takes the streams; the engine is notified at once."""
+    def steal(self, *stream_ids: int, is_noticed: bool = True) -> None:
+        """Another node takes the streams; the engine is notified at once, or hears of it later."""
         for stream_id in stream_ids:
             row = self.rows[stream_id]
             self.rows[stream_id] = dataclasses.replace(
                 row, holder=Tenure(2, 1), epoch=row.epoch + 1
             )
-            self._lost(stream_id, row.epoch + 1)
+            if is_noticed:
+                self._lost(stream_id, row.epoch + 1)
 
     def stream(self, stream_id: int) -> StreamRow | None:
         return self.rows.get(stream_id)

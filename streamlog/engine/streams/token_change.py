@@ -3,8 +3,10 @@
 1. An append barrier is raised: later appends wait.
 2. When all earlier appends are confirmed, the conditions are tested. So a refusal reveals nothing
    that may still vanish, and no append under the old token appears after the change was answered.
-3. The token is committed. Only then the barrier is lifted: with wal=disk an append under the new
-   token would otherwise be acknowledged out of the WAL, although a crash brings the old token back.
+3. The token is committed, also where the stream has it already: the stream may have another holder
+   by now, which changed it, and only a commit shows that.
+4. Then the barrier is lifted, and not before: with wal=disk an append under the new token would
+   otherwise be acknowledged out of the WAL, although a crash brings the old token back.
 
 Once the commit is sent, the change continues even if its caller is cancelled; it keeps the barrier
 until it is done.
@@ -85,8 +87,6 @@ class TokenChange:
             held.callback(engine.sequencer.lift_barrier, core)
             await self._all_confirmed()
             self._check_conditions()
-            if self._token == core.token:
-                return
             self._is_sent = True
             await engine.background.shielded_holding(held, self._commit, name="set_token")
 

@@ -116,6 +116,23 @@ def test_a_token_change_whose_caller_is_cancelled(mode: WalMode, stage: str, lea
     run(scenario)
 
 
+@both
+def test_a_change_to_the_same_token_fails_under_a_holder_that_lost_the_stream(
+    mode: WalMode,
+) -> None:
+    """The new holder may have changed it: an answer from memory would be an old one."""
+
+    async def scenario() -> None:
+        world = World(mode)
+        async with world.engine(crash=True) as (client, _):
+            stream = await client.create_and_open_stream()
+            await stream.set_fencing_token(b"")
+            world.metadata.steal(stream.stream_id, is_noticed=False)
+            assert isinstance(await error_of(stream.set_fencing_token(b"")), StreamFenced)
+
+    run(scenario)
+
+
 async def stolen(world: World, engine: Engine, stream: Stream) -> None:
     world.metadata.steal(stream.stream_id)
     world.metadata.gate.set()
