@@ -30,8 +30,6 @@ EXTRA_OF = {
 """Modules that need an extra, by the beginning of their path; all others make do without."""
 GOOGLE = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
 """Several distributions share the namespace package `google`."""
-NOT_INSTALLED = {"kafka": "kafka-python"}
-"""The packages of what only `make test-kafka` installs."""
 
 
 def _normal(name: str) -> str:
@@ -78,10 +76,7 @@ def _distributions(module: str) -> set[str]:
     for prefix, name in GOOGLE.items():
         if module == prefix or module.startswith(f"{prefix}."):
             return {name}
-    top = module.partition(".")[0]
-    if top in NOT_INSTALLED:
-        return {NOT_INSTALLED[top]}
-    return {_normal(one) for one in _known().get(top, ())}
+    return {_normal(one) for one in _known().get(module.partition(".")[0], ())}
 
 
 def _extras(path: str) -> tuple[str, ...]:

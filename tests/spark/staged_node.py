@@ -19,6 +19,7 @@ from streamlog.client import channel
 from streamlog.client.channel import Call, Caller
 from streamlog.client.forking import CallGuard
 from streamlog.client.staging import StagedObject, StagedWriter
+from streamlog.client.tls import Diagnosis
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
 from streamlog.engine.config import StagingConfig, StreamEngineConfig, UploadConfig
@@ -197,6 +198,7 @@ class DirectCaller(Caller):
     def __init__(self, node: StagedNode, timeout_ms: int, through: Through | None) -> None:
         self.server = "a node in this process"
         self.guard = CallGuard()
+        self.diagnosis = Diagnosis(self.server, None)
         self._timeout_ms = timeout_ms
         self._node = node
         self._through = through or StagedNode.answer

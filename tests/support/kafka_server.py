@@ -76,8 +76,9 @@ class KafkaServer:
         return self
 
     def _format(self) -> None:
+        # It may begin with a hyphen, and would be taken for an option as a word of its own.
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-        tool = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id)
+        tool = ("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster_id}")
         formatting = self._java("-Xmx200m", *tool, "-c", str(self._properties))
         if formatting.wait(START_TIMEOUT_S) != 0:
             raise Unavailable(f"Kafka's data was not formatted: {self._last_words()}")

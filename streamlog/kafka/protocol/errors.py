@@ -160,6 +160,7 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
     errors.Unavailable: KafkaError.KAFKA_STORAGE_ERROR,
     errors.StoreUnavailable: KafkaError.KAFKA_STORAGE_ERROR,
     errors.MetadataUnavailable: KafkaError.KAFKA_STORAGE_ERROR,
+    errors.TlsHandshakeFailed: KafkaError.KAFKA_STORAGE_ERROR,
     errors.Overloaded: KafkaError.KAFKA_STORAGE_ERROR,
     errors.DiskFull: KafkaError.KAFKA_STORAGE_ERROR,
     errors.OffsetNotAvailable: KafkaError.OFFSET_NOT_AVAILABLE,
