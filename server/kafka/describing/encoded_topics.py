@@ -12,9 +12,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from streamlog.kafka.messages.metadata_response import MetadataResponseTopic
+from streamlog.kafka.protocol.topic_ids import id_bytes
 from streamlog.metadata.steps import Steps, run_cooperatively
 from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.metadata_pieces import MetadataPieces
@@ -122,7 +122,7 @@ class EncodedTopics:
             numbers = range(start, min(start + ROWS_PER_STEP, topic.partitions))
             rows.append(kept.pieces.rows(self._states.of(name, numbers)))
         head = MetadataResponseTopic(
-            name=name, topic_id=UUID(topic.topic_id).bytes, is_internal=is_internal(name)
+            name=name, topic_id=id_bytes(topic.topic_id), is_internal=is_internal(name)
         )
         encoded = kept.pieces.topic(head, rows, topic.partitions)
         if is_current:

@@ -19,6 +19,7 @@ from streamlog.kafka.messages.fetch_request import FetchPartition, FetchRequest
 from streamlog.kafka.messages.fetch_response import FetchResponse
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.kafka.protocol.topic_ids import id_text
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, KafkaCall
 from streamlog.server.kafka.handlers.partition_questions import (
@@ -26,7 +27,7 @@ from streamlog.server.kafka.handlers.partition_questions import (
     check_count,
     isolation,
 )
-from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders, id_text
+from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders
 from streamlog.server.kafka.sessions.cache import FetchSessions
 from streamlog.server.kafka.sessions.session import (
     FetchSession,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
-from uuid import UUID
 
 from streamlog.errors import Invalid, InvalidName
 from streamlog.kafka.messages.describe_topic_partitions_request import (
@@ -32,6 +31,7 @@ from streamlog.kafka.messages.metadata_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.kafka.protocol.primitives import ZERO_UUID
+from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
 from streamlog.log.api.names import check_topic_name
 from streamlog.metadata.steps import Steps, run_cooperatively
 from streamlog.server.composition import Services
@@ -174,7 +174,7 @@ class MetadataHandler:
         )
 
     def _identified(self, call: KafkaCall, topic_id: bytes) -> _Found:
-        topic = self._views.topic_by_id(str(UUID(bytes=topic_id)))
+        topic = self._views.topic_by_id(id_text(topic_id))
         if topic is None:
             return self._refused(call, KafkaError.UNKNOWN_TOPIC_ID, None, topic_id)
         if not self._views.may(call.context, Operation.DESCRIBE, topic.name):
@@ -262,7 +262,7 @@ class MetadataHandler:
     ) -> DescribeTopicPartitionsResponseTopic:
         return DescribeTopicPartitionsResponseTopic(
             name=topic.name,
-            topic_id=UUID(topic.topic_id).bytes,
+            topic_id=id_bytes(topic.topic_id),
             is_internal=is_internal(topic.name),
             partitions=[
                 DescribeTopicPartitionsResponsePartition(

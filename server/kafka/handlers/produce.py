@@ -12,10 +12,8 @@ KIP-516 (topic ids), KIP-951 (the new leader in the answer).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
-from uuid import UUID
 
 from streamlog.codec.batch import (
     CODEC_MASK,
@@ -37,6 +35,7 @@ from streamlog.kafka.messages.produce_response import (
 )
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
+from streamlog.kafka.protocol.topic_ids import id_text
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
 from streamlog.server.kafka.cluster_view import ClusterView
@@ -54,7 +53,6 @@ ACKS = (-1, NO_ACKS, 1)
 """-1 and 1 mean the same: a batch has one copy, and the answer says that it is durable."""
 ZSTD_FROM = 7
 TOPIC_IDS_FROM = 13
-IDS_CACHED_MAX = 4096
 
 _START = Struct(">8xi4xb4xh")
 """Length, magic and attributes of a batch."""
@@ -130,7 +128,7 @@ class _Checked:
             if not partitions:
                 continue
             if call.version >= TOPIC_IDS_FROM:
-                self.topics.append(ProduceTopic("", partitions, _id_text(topic.topic_id)))
+                self.topics.append(ProduceTopic("", partitions, id_text(topic.topic_id)))
             else:
                 self.topics.append(ProduceTopic(topic.name, partitions))
 
@@ -187,11 +185,6 @@ class _ProduceReply(Reply):
     def abandon(self) -> None:
         if isinstance(self._outcome, SequencedProduce):
             self._outcome.abandon()
-
-
-@lru_cache(IDS_CACHED_MAX)
-def _id_text(topic_id: bytes) -> str:
-    return str(UUID(bytes=topic_id))
 
 
 def _refusal_of_all(request: ProduceRequest) -> Refusal | None:

@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
-from uuid import UUID
 
 from streamlog.errors import (
     DeadlinePassed,
@@ -42,6 +41,7 @@ from streamlog.kafka.messages.delete_topics_response import (
 )
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.primitives import ZERO_UUID
+from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
@@ -127,7 +127,7 @@ class TopicsHandler:
             return CreatableTopicResult(name=topic.name, error_code=code, error_message=message)
         result = CreatableTopicResult(
             name=topic.name,
-            topic_id=UUID(created.topic_id).bytes if created.topic_id else ZERO_UUID,
+            topic_id=id_bytes(created.topic_id) if created.topic_id else ZERO_UUID,
             error_message=None,
         )
         self._describe(call, result, created)
@@ -181,7 +181,7 @@ class TopicsHandler:
         if topic.name is None or topic.topic_id != ZERO_UUID:
             return topic.topic_id
         known = self._views.topic(topic.name)
-        return None if known is None else UUID(known.topic_id).bytes
+        return None if known is None else id_bytes(known.topic_id)
 
     async def _delete(
         self, call: KafkaCall, topic: DeleteTopicState, deadline: float, times: int
@@ -193,7 +193,7 @@ class TopicsHandler:
             if times > 1:
                 raise Invalid(_TWICE)
             known = self._known(call, topic)
-            result.name, result.topic_id = known.name, UUID(known.topic_id).bytes
+            result.name, result.topic_id = known.name, id_bytes(known.topic_id)
             work = self._admin.delete_topic(call.context, known.name, known.topic_id)
             await self._until(deadline, work, "the topic's deletion")
         except StreamlogError as error:
@@ -209,7 +209,7 @@ class TopicsHandler:
             if known is None:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name[:80]!r}")
             return known
-        topic_id = str(UUID(bytes=topic.topic_id))
+        topic_id = id_text(topic.topic_id)
         known = self._views.topic_by_id(topic_id)
         if known is None:
             raise UnknownTopicId(f"there is no topic with the id {topic_id}", topic_id=topic_id)

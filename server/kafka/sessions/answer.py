@@ -6,9 +6,7 @@ A partition with an error has no records and -1 for all offsets, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Protocol
-from uuid import UUID
 
 from streamlog.errors import InvalidName, StreamlogError
 from streamlog.kafka.messages.fetch_response import (
@@ -21,6 +19,7 @@ from streamlog.kafka.messages.fetch_response import (
     PartitionData,
 )
 from streamlog.kafka.protocol.errors import KafkaError, code_of
+from streamlog.kafka.protocol.topic_ids import id_bytes
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.partition import TopicPartition
 from streamlog.server.kafka.call import KafkaCall
@@ -29,7 +28,6 @@ from streamlog.server.services.records.partition_read import PartitionRead
 
 STORAGE_ERROR_FROM = 6
 LEADERS_FROM = 16
-IDS_CACHED_MAX = 4096
 
 CONSUMERS_KNOW = frozenset(
     (
@@ -173,13 +171,3 @@ def _empty(partition: int, code: KafkaError) -> PartitionData:
         high_watermark=-1,
         records=b"",
     )
-
-
-@lru_cache(IDS_CACHED_MAX)
-def id_bytes(topic_id: str) -> bytes:
-    return UUID(topic_id).bytes
-
-
-@lru_cache(IDS_CACHED_MAX)
-def id_text(topic_id: bytes) -> str:
-    return str(UUID(bytes=topic_id))
