@@ -25,10 +25,12 @@ class NamesPartitions(Protocol):
     def partitions(self) -> Sequence[object]: ...
 
 
-def check_partitions(topics: Sequence[NamesPartitions], most: int) -> None:
+def check_partitions(
+    topics: Sequence[NamesPartitions], most: int, *, may_be_empty: bool = False
+) -> None:
     """Errors: Invalid, whose `max_partitions` tells a client how to split the request."""
     count = sum(len(topic.partitions) for topic in topics)
-    if count == 0:
+    if count == 0 and not may_be_empty:
         raise Invalid("the request names no partition")
     if count > most:
         raise Invalid(

@@ -12,6 +12,7 @@ from streamlog.errors import StreamlogError, TopicAlreadyExists, Unauthorized
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.logs import SparseLines
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -67,7 +68,7 @@ class TopicViews:
         self._background = background
         self._auto_create = auto_create
         self._creating: set[str] = set()
-        self._refusal_logged_at: float | None = None
+        self._refusals = SparseLines(REFUSAL_LOGGED_EVERY_S)
 
     @property
     def revision(self) -> int:
@@ -149,8 +150,5 @@ class TopicViews:
         except TopicAlreadyExists:
             return
         except StreamlogError as error:
-            now = self._clock.monotonic()
-            last = self._refusal_logged_at
-            if last is None or now - last >= REFUSAL_LOGGED_EVERY_S:
-                self._refusal_logged_at = now
+            if self._refusals.may_write(self._clock.monotonic()):
                 log.warning("topic %s, which a client asked for, was not created: %s", name, error)

@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import Any
 
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.logs import SparseLines
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.tls.node_tls import NodeTls
 
@@ -64,8 +65,7 @@ class TlsConnections:
         self.bound = bound
         self.shaking: set[TlsConnection] = set()
         """In their handshake: the protocols above do not know them yet."""
-        self._logged_at = float("-inf")
-        self._unlogged = 0
+        self._lines = SparseLines(LOG_EVERY_S)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def __call__(self) -> TlsConnection:
@@ -73,13 +73,9 @@ class TlsConnections:
 
     def note_failure(self, reason: str, peer: str) -> None:
         """Logs a handshake that failed, unless another one just did: anybody can make them."""
-        now = asyncio.get_running_loop().time()
-        if now - self._logged_at < LOG_EVERY_S:
-            self._unlogged += 1
-            return
-        extra = {"reason": reason, "peer": peer, "unlogged": self._unlogged}
-        self._logged_at, self._unlogged = now, 0
-        log.info("a TLS handshake failed", extra=extra)
+        if self._lines.may_write(asyncio.get_running_loop().time()):
+            extra = {"reason": reason, "peer": peer, "unlogged": self._lines.left_out}
+            log.info("a TLS handshake failed", extra=extra)
 
     def abort_handshakes(self) -> None:
         """Ends the connections that nobody else can end, when the listener stops."""

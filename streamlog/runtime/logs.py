@@ -39,6 +39,29 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+class SparseLines:
+    """Says which of many like log lines are written: one in `every_s`, for anybody may cause them.
+
+    `may_write(now_s)` counts those that are left out in `left_out`, until one is written.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._written_s = float("-inf")
+        self._left_out = 0
+        self.left_out = 0
+        """Before the line that is written now."""
+
+    def may_write(self, now_s: float) -> bool:
+        """`now_s`: of any clock that never goes back, seconds."""
+        if now_s - self._written_s < self._every_s:
+            self._left_out += 1
+            return False
+        self._written_s = now_s
+        self.left_out, self._left_out = self._left_out, 0
+        return True
+
+
 class TextFormatter(logging.Formatter):
     """`2026-11-21T10:00:00.000Z info streamlog.server.node: text name=value`"""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.log.api.abstract_log import Isolation
-from streamlog.server.services.ports import NamesPartitions
+from streamlog.server.services.ports import NamesPartitions, check_partitions
 from streamlog.settings.limits import LimitsConfig
 
 
@@ -26,15 +26,7 @@ def isolation(level: int) -> Isolation:
 
 def check_count(topics: Sequence[NamesPartitions], limits: LimitsConfig) -> None:
     """Errors: Invalid. A request without partitions is a legal one in Kafka."""
-    most = limits.partitions_per_request_max
-    count = sum(len(topic.partitions) for topic in topics)
-    if count > most:
-        raise Invalid(
-            f"the request names {count} partitions; at most {most} are allowed "
-            "(limits.partitions_per_request_max): ask in several",
-            partitions=count,
-            max_partitions=most,
-        )
+    check_partitions(topics, limits.partitions_per_request_max, may_be_empty=True)
 
 
 def check_consumer(replica_id: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.logs import SparseLines
 from streamlog.runtime.rand import Random
 from streamlog.server.kafka.dispatch import Dispatcher, Peer
 from streamlog.server.kafka.transport.connection import Connection
@@ -70,8 +71,7 @@ class Connections:
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._tasks = Background("kafka", self._failed)
-        self._logged_at = float("-inf")
-        self._unlogged = 0
+        self._lines = SparseLines(LOG_EVERY_S)
 
     @property
     def count(self) -> int:
@@ -175,16 +175,12 @@ class Connections:
         """Counts a connection that the node ends, and logs it unless another one just was."""
         if self._serving is not None:
             self._serving.metrics.connections_ended.labels(self.name, why).inc()
-        now = self._clock.monotonic()
-        if now - self._logged_at < LOG_EVERY_S:
-            self._unlogged += 1
+        if not self._lines.may_write(self._clock.monotonic()):
             return
-        self._logged_at = now
         level = logging.DEBUG if why == "idle" else logging.WARNING
         extra = {"listener": self.name, "peer": peer, "reason": reason}
-        if self._unlogged:
-            extra["unlogged"] = str(self._unlogged)
-        self._unlogged = 0
+        if self._lines.left_out:
+            extra["unlogged"] = str(self._lines.left_out)
         log.log(level, "a Kafka connection was closed", extra=extra)
 
     def _failed(self, error: BaseException) -> None:

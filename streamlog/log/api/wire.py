@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from streamlog.errors import Corrupt
+from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.runtime.buffers import Buffer
 
 _U8, _U16, _U32, _U64 = Struct(">B"), Struct(">H"), Struct(">I"), Struct(">Q")
@@ -111,6 +111,17 @@ class FieldReader:
     def end(self) -> None:
         if self.left:
             raise self.corrupt(f"has {self.left} bytes too many")
+
+    def check_version(self, supported: int) -> None:
+        """Takes the u8 at the beginning. Errors: UnsupportedVersion, unless it is `supported`."""
+        version = self.u8()
+        if version != supported:
+            raise UnsupportedVersion(
+                f"{self._subject} has version {version}, this program knows {supported}; "
+                "use the program that wrote it, or a newer one",
+                found=version,
+                supported=supported,
+            )
 
     def corrupt(self, fault: str) -> Corrupt:
         return Corrupt(f"{self._subject} {fault}")

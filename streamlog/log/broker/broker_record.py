@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamlog.errors import UnsupportedVersion
 from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.model.kv import Key
 
@@ -37,14 +36,7 @@ def decode_configs(key: bytes, data: bytes) -> dict[str, str]:
     """Errors: Corrupt, UnsupportedVersion."""
     subject = f"the record of settings {key.decode(errors='replace')}"
     r = FieldReader(data, subject)
-    version = r.u8()
-    if version != VERSION:
-        raise UnsupportedVersion(
-            f"{subject} has version {version}, this program knows {VERSION}; "
-            "use the program that wrote it, or a newer one",
-            found=version,
-            supported=VERSION,
-        )
+    r.check_version(VERSION)
     configs = r.texts()
     r.end()
     return configs

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
-from streamlog.errors import UnsupportedVersion
 from streamlog.log.api.log_factory import LogKind
 from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.model.kv import Key
@@ -83,7 +82,7 @@ def encode_topic(record: TopicRecord) -> bytes:
 def decode_topic(name: str, data: bytes) -> TopicRecord:
     """Errors: Corrupt, UnsupportedVersion."""
     r = FieldReader(data, f"the record of topic {name}")
-    _check_version(r, f"the record of topic {name}")
+    r.check_version(VERSION)
     state = r.u8()
     if state not in list(TopicState):
         raise r.corrupt(f"has state {state}")
@@ -104,18 +103,7 @@ def decode_partition(key: bytes, data: bytes) -> int:
     """The partition's handle. Errors: Corrupt, UnsupportedVersion."""
     subject = f"the record of partition {key.decode(errors='replace')}"
     r = FieldReader(data, subject)
-    _check_version(r, subject)
+    r.check_version(VERSION)
     handle = r.u64()
     r.end()
     return handle
-
-
-def _check_version(r: FieldReader, subject: str) -> None:
-    version = r.u8()
-    if version != VERSION:
-        raise UnsupportedVersion(
-            f"{subject} has version {version}, this program knows {VERSION}; "
-            "use the program that wrote it, or a newer one",
-            found=version,
-            supported=VERSION,
-        )
