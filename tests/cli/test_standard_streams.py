@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,3 +178,32 @@ def test_ctrl_c_ends_a_command_whose_output_nobody_reads(
             assert process.wait(WAIT_S / 3) == 130
         finally:
             process.kill()
+
+
+def test_ctrl_c_right_behind_a_write_writes_no_record_twice(
+    done: Done, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The signal comes after the kernel took the records and before the command knows of it."""
+    done("produce", "once", stdin=b"one\ntwo\n")
+    interrupting = tmp_path / "interrupting.py"
+    interrupting.write_text(
+        "import os, signal\n"
+        "from streamlog.cli import main\n"
+        "write = os.write\n"
+        "def write_and_interrupt(descriptor, data):\n"
+        "    written = write(descriptor, data)\n"
+        "    if descriptor == 1:\n"
+        "        os.write = write\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    return written\n"
+        "os.write = write_and_interrupt\n"
+        "main.main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(interrupting), "consume", "once", "--follow"],
+        stdout=subprocess.PIPE,
+        env=environment,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert (ended.returncode, ended.stdout) == (130, b"one\ntwo\n")

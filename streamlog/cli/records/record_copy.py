@@ -139,7 +139,11 @@ class RecordCopy:
         self.size_bytes = 0
 
     def run(self, positions: dict[TopicPartition, int]) -> None:
-        """Copies until the limits are reached. Records read before an error are written."""
+        """Copies until the limits are reached.
+
+        Records read before an error are written. Ctrl-C writes nothing more: it may come between
+        a write and the note that it was done, and a second write would double these records.
+        """
         ends = self._limits.ends
         if ends is not None:
             self._unfinished = {tp for tp, end in ends.items() if positions[tp] < end}
@@ -147,8 +151,10 @@ class RecordCopy:
         try:
             while self._room != 0 and (self._unfinished is None or self._unfinished):
                 self._step()
-        finally:
+        except Exception:
             self._out.flush()
+            raise
+        finally:
             self._progress.done(self.records, self.size_bytes)
             self._tell_skipped()
 
