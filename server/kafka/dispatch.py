@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from streamlog.errors import StreamlogError
 from streamlog.kafka.protocol.apis import Api, ApiKey, request_codec, response_codec
@@ -147,15 +147,9 @@ class Dispatcher:
             pieces = _answer(request, response)
             status = OK
             return pieces
-        except StreamlogError as error:
-            status = code_of(error).name
-            return _failed(request, error)
-        except CloseConnection:
-            status = "CLOSED"
-            raise
-        except Exception as error:
-            status = "BUG"
-            raise _bug(request) from error
+        except Exception as error:  # noqa: BLE001 - `_refusal` tells it or raises
+            status = _status_of(error)
+            return _refusal(request, error)
         finally:
             requests.end(_method(request), status, named)
 
@@ -204,10 +198,8 @@ class Dispatcher:
             return outcomes
         except StreamlogError as error:
             return [error] * len(admitted)
-        except CloseConnection:
-            raise
-        except Exception as error:
-            raise _bug(first) from error
+        except Exception as error:  # noqa: BLE001 - raised anew
+            _end_connection(first, error)
         finally:
             self._requests.unname(named)
 
@@ -223,15 +215,9 @@ class Dispatcher:
             pieces = _answer(request, outcome)
             status = OK
             return pieces
-        except StreamlogError as error:
-            status = code_of(error).name
-            return _failed(request, error)
-        except CloseConnection:
-            status = "CLOSED"
-            raise
-        except Exception as error:
-            status = "BUG"
-            raise _bug(request) from error
+        except Exception as error:  # noqa: BLE001 - as in `answer`
+            status = _status_of(error)
+            return _refusal(request, error)
         finally:
             self._requests.end(_method(request), status, None)
 
@@ -279,28 +265,43 @@ def _encoded(api: Api, version: int, call: KafkaCall, response: Message) -> list
     return [encode_response_header(api, version, call.correlation_id, size), *pieces]
 
 
-def _failed(request: Request, error: StreamlogError) -> list[Buffer]:
-    """The API's own answer with the error. Errors: CloseConnection, where it has no answer."""
+def _refusal(request: Request, error: Exception) -> list[Buffer]:
+    """The API's own answer with the error, where the error is one that clients are told.
+
+    Errors: CloseConnection, for it and where the API has no answer; Bug for all others.
+    """
+    if not isinstance(error, StreamlogError):
+        _end_connection(request, error)
     assert request.route is not None
     log.debug("request refused", extra={"method": _method(request), "error": error.message})
     respond = request.route.error_response or error_response
-    return _answer(request, respond(request.call, request.message, error))
+    try:
+        return _answer(request, respond(request.call, request.message, error))
+    except Exception as failure:  # noqa: BLE001 - raised anew
+        _end_connection(request, failure)
 
 
-def _bug(request: Request) -> Bug:
+def _end_connection(request: Request, error: Exception) -> NoReturn:
+    """Raises what an exception without an answer becomes: CloseConnection, or Bug, logged here."""
+    if isinstance(error, CloseConnection):
+        raise error
     method = _method(request)
-    log.exception(
+    log.error(
         "request failed by a bug",
         extra={"method": method, "trace_id": request.call.context.trace_id},
+        exc_info=error,
     )
-    return Bug(f"{method} failed by a bug")
+    raise Bug(f"{method} failed by a bug") from error
+
+
+def _status_of(error: BaseException) -> str:
+    """The request's status in the metrics."""
+    if isinstance(error, StreamlogError):
+        return code_of(error).name
+    if isinstance(error, CloseConnection):
+        return "CLOSED"
+    return "BUG" if isinstance(error, Exception) else "CANCELLED"
 
 
 def _method(request: Request) -> str:
     return f"kafka.{request.header.api.name}"
-
-
-def _status_of(error: BaseException) -> str:
-    if isinstance(error, CloseConnection):
-        return "CLOSED"
-    return "BUG" if isinstance(error, Bug) else "CANCELLED"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from streamlog.errors import Overloaded, StoreUnavailable
+from streamlog.errors import Overloaded, StoreUnavailable, StreamlogError
 from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.runtime.logs import client_id, trace_id
-from streamlog.server.kafka.call import KafkaCall, Route
+from streamlog.server.kafka.call import KafkaCall, Message, Route
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, closing, fetch, list_offsets, produce
@@ -175,6 +176,30 @@ def test_a_bug_in_a_handler_ends_its_connection_alone(
     asyncio.run(main())
     (line, _) = caplog.records
     assert line.exc_info is not None
+    assert line.__dict__["trace_id"].endswith("-1")
+
+
+@pytest.mark.parametrize(("api", "request_bytes"), [("PRODUCE", produce(1)), ("FETCH", fetch(1))])
+def test_a_bug_in_the_answer_to_an_error_is_counted_and_logged_as_one(
+    api: str, request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def error_response(call: KafkaCall, request: Message, error: StreamlogError) -> Message:
+        raise KeyError("a bug")
+
+    async def main() -> None:
+        scene = Scene()
+        routes = scene.routes()
+        routes[ApiKey[api]] = replace(routes[ApiKey[api]], error_response=error_response)
+        async with wire(routes) as served:
+            client = await served.client()
+            scene.failure = Overloaded("full")
+            client.send(request_bytes)
+            assert await client.rest() == b""
+            assert served.ended("bug") == 1
+
+    asyncio.run(main())
+    (line, _) = caplog.records
+    assert line.message == "request failed by a bug"
     assert line.__dict__["trace_id"].endswith("-1")
 
 
