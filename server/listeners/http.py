@@ -15,10 +15,12 @@ from streamlog.runtime.offload import Lane
 from streamlog.server.addresses import Endpoint, cannot_listen, joined, split_address
 from streamlog.server.composition import Services
 from streamlog.server.limits.connections import BoundedConnections
+from streamlog.server.listeners.http_first_bytes import watched
 from streamlog.server.listeners.listener import NodeView
 from streamlog.server.metrics import ServerMetrics
 from streamlog.server.tls.connection import TlsConnections
 from streamlog.server.tls.node_tls import NodeTls
+from streamlog.server.wrong_ports import NodePorts
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -40,11 +42,16 @@ class HttpListener:
     """A `Listener`. Between `start` and `serve`, /readyz says what the node waits for."""
 
     def __init__(
-        self, settings: Settings, reason: Callable[[], str], tls: NodeTls | None = None
+        self,
+        settings: Settings,
+        reason: Callable[[], str],
+        tls: NodeTls | None = None,
+        ports: NodePorts | None = None,
     ) -> None:
         node = settings.node
         self._tls = tls
         self._protocol = "http" if tls is None else "https"
+        self._ports = ports or NodePorts()
         self._advertised = node.http_advertised
         self.endpoint = Endpoint(
             NAME, self._protocol, node.http_listen, node.http_advertised or node.http_listen
@@ -83,9 +90,10 @@ class HttpListener:
         self.endpoint = Endpoint(NAME, self._protocol, address, self._advertised or address)
 
     def _protocols(self, server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
+        pages = watched(server, self._ports)
         if self._tls is None:
-            return self._connections.bounded(server)
-        self._secured = TlsConnections(self._tls, server, self._connections)
+            return self._connections.bounded(pages)
+        self._secured = TlsConnections(self._tls, pages, self._connections, self._ports)
         return self._secured
 
     async def start(self) -> None:

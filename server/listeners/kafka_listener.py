@@ -19,6 +19,7 @@ from streamlog.server.listeners.listener import NodeView
 from streamlog.server.listeners.sockets import listening_sockets
 from streamlog.server.tls.connection import TlsConnections
 from streamlog.server.tls.node_tls import NodeTls
+from streamlog.server.wrong_ports import NodePorts
 from streamlog.settings import Settings
 
 PROTOCOL = "kafka"
@@ -31,7 +32,8 @@ ACCEPTED_TOGETHER_MAX = 16
 
 class KafkaListener:
     """A `Listener`. Made inside a running loop. `routes`: shared with the node's other Kafka
-    listeners. `tls`: the protocol runs inside TLS."""
+    listeners. `tls`: the protocol runs inside TLS. `ports`: of the node, for clients that came to
+    the wrong one."""
 
     def __init__(
         self,
@@ -40,17 +42,20 @@ class KafkaListener:
         routes: NodeRoutes | None = None,
         *,
         tls: NodeTls | None = None,
+        ports: NodePorts | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._advertised = address.advertised
         self._routes = routes or NodeRoutes()
         self._protocol = PROTOCOL if tls is None else f"{PROTOCOL}+tls"
-        self._connections = Connections(address.name, settings.limits, clock or SystemClock())
+        self._connections = Connections(
+            address.name, settings.limits, clock or SystemClock(), ports=ports
+        )
         self._secured: TlsConnections | None = None
         if tls is not None:
             # Counts those in their handshake, too, which the connections do not know.
             bound = BoundedConnections(settings.limits.connections_max)
-            self._secured = TlsConnections(tls, self._connections.new, bound)
+            self._secured = TlsConnections(tls, self._connections.new, bound, ports)
         self._servers: list[asyncio.Server] = []
         self.endpoint = Endpoint(
             address.name, self._protocol, address.listen, address.advertised or address.listen

@@ -27,6 +27,7 @@ from streamlog.server.listeners.kafka_addresses import kafka_addresses
 from streamlog.server.listeners.kafka_listener import KafkaListener
 from streamlog.server.listeners.listener import Listener, NodeView
 from streamlog.server.tls.node_tls import NodeTls, node_tls
+from streamlog.server.wrong_ports import NodePorts
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,10 @@ class Listeners:
         *,
         is_insecure: bool = False,
         tls: NodeTls | None = None,
+        ports: NodePorts | None = None,
     ) -> None:
         self.tls = tls
+        self._ports = ports or NodePorts()
         self._listeners = tuple(listeners)
         self._state = _State.NEW
         self.is_insecure = is_insecure
@@ -91,6 +94,7 @@ class Listeners:
             for listener in reversed(bound):
                 await _end(listener, 0)
             raise
+        self._ports.endpoints = self.endpoints
         self._state = _State.BOUND
 
     async def start(self) -> None:
@@ -148,16 +152,17 @@ def node_listeners(settings: Settings, reason: Callable[[], str] = lambda: "star
     """
     is_insecure = check_listeners(settings)
     tls = node_tls(settings.tls)
-    routes = NodeRoutes()
+    routes, ports = NodeRoutes(), NodePorts()
     return Listeners(
         [
-            HttpListener(settings, reason, tls if settings.tls.http else None),
+            HttpListener(settings, reason, tls if settings.tls.http else None, ports),
             GrpcListener(settings, reason, tls),
             *(
-                KafkaListener(settings, address, routes, tls=tls)
+                KafkaListener(settings, address, routes, tls=tls, ports=ports)
                 for address in kafka_addresses(settings.node)
             ),
         ],
         is_insecure=is_insecure,
         tls=tls,
+        ports=ports,
     )

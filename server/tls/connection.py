@@ -25,6 +25,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.logs import SparseLines
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.tls.node_tls import NodeTls
+from streamlog.server.wrong_ports import FIRST_BYTES_MAX, NodePorts, Spoken, spoken
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,13 @@ class TlsConnections:
         tls: NodeTls,
         factory: Callable[[], asyncio.BaseProtocol],
         bound: BoundedConnections | None = None,
+        ports: NodePorts | None = None,
     ) -> None:
         """`bound` None: `factory`'s protocols are counted by somebody else."""
         self.tls = tls
         self.factory = factory
         self.bound = bound
+        self.ports = ports or NodePorts()
         self.shaking: set[TlsConnection] = set()
         """In their handshake: the protocols above do not know them yet."""
         self._lines = SparseLines(LOG_EVERY_S)
@@ -96,6 +99,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
         self._above: asyncio.BaseProtocol | None = None
+        self._first_bytes = b""
         self._is_reading_paused = False
         self._read_bytes = READ_BYTES_MIN
         self._queue: deque[Buffer] = deque()
@@ -126,6 +130,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         if nbytes == self._read_bytes:
             self._read_bytes = min(SCRATCH_BYTES, 4 * nbytes)
         if self._state is _State.HANDSHAKE:
+            if not self._first_bytes:
+                self._first_bytes = bytes(self._shared.scratch[: min(nbytes, FIRST_BYTES_MAX)])
             self._shake_hands()
         self._deliver()
 
@@ -166,7 +172,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            self._shared.note_failure(error.reason or str(error), self._peer())
+            self._shared.note_failure(self._why_failed(error), self._peer())
             self._flush()  # The alert, which tells the client why.
             self._raw.close()
             self._state = _State.CLOSED
@@ -179,6 +185,11 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._above = self._shared.factory()
         # Not kept here: a cycle would hold a closed connection's memory until garbage is collected.
         self._above.connection_made(_TlsTransport(self))
+
+    def _why_failed(self, error: ssl.SSLError) -> str:
+        if spoken(self._first_bytes) is Spoken.TLS:
+            return error.reason or str(error)
+        return self._shared.ports.advice(self._first_bytes, is_tls_port=True)
 
     def _peer(self) -> str:
         name = self._raw.get_extra_info("peername")

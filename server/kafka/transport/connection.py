@@ -27,11 +27,12 @@ from typing import Any, Protocol, cast
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.kafka.call import CloseConnection
 from streamlog.server.kafka.dispatch import Begun, Bug, Dispatcher, Peer, Request
-from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory, looks_like
+from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory
 from streamlog.server.kafka.transport.send import Sender
 from streamlog.server.kafka.transport.signal import Signal
 from streamlog.server.limits.in_flight import ConnectionBudget
 from streamlog.server.limits.pipeline import REQUEST_OVERHEAD_BYTES
+from streamlog.server.wrong_ports import NodePorts
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Owner(Protocol):
     """The listener's side of a connection."""
 
     memory: ReceiveMemory
+    ports: NodePorts
 
     def opened(self, connection: Connection) -> bool:
         """Counts the connection; False: it is one too many."""
@@ -245,7 +247,7 @@ class Connection(FrameReceiver):
         self._regulate()
 
     def not_a_request(self, first_bytes: bytes, reason: str) -> None:
-        self._end("not_kafka", f"{reason}; it looks like {looks_like(first_bytes)}")
+        self._end("not_kafka", f"{reason}; {self._owner.ports.advice(first_bytes)}")
 
     def _regulate(self) -> None:
         """Pauses reading at the bounds, and resumes it when a quarter of them is free again."""

@@ -25,6 +25,7 @@ from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.limits.in_flight import ConnectionBudget
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.tls.principal import of_peer_certificate
+from streamlog.server.wrong_ports import NodePorts
 from streamlog.settings.limits import LimitsConfig
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,17 @@ class Connections:
     """Made inside a running loop. `advertised`: what clients of this listener are told."""
 
     def __init__(
-        self, name: str, limits: LimitsConfig, clock: Clock, *, held_s: float = HELD_S
+        self,
+        name: str,
+        limits: LimitsConfig,
+        clock: Clock,
+        *,
+        held_s: float = HELD_S,
+        ports: NodePorts | None = None,
     ) -> None:
         self.name = name
         self.advertised = ("", 0)
+        self.ports = ports or NodePorts()
         self.memory = ReceiveMemory(limits.kafka_request_bytes_max)
         self._bound = BoundedConnections(limits.connections_max)
         self._held_s = held_s

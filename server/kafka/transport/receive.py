@@ -18,6 +18,8 @@ from abc import abstractmethod
 from collections.abc import Container, Sequence
 from struct import Struct
 
+from streamlog.server.wrong_ports import FIRST_BYTES_MAX
+
 SCRATCH_BYTES = 1024 * 1024
 LARGE_BYTES = 192 * 1024
 """From this size on, a second read costs less than copying the request."""
@@ -162,19 +164,4 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._head = b""
         if frames:
             self.requests_received(frames)
-        self.not_a_request(first_bytes[:16], reason)
-
-
-_HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC")
-_TLS_HANDSHAKE = b"\x16\x03"
-
-
-def looks_like(first_bytes: bytes) -> str:
-    """What a client that does not speak Kafka's protocol seems to speak, for people."""
-    if first_bytes.startswith(_TLS_HANDSHAKE):
-        return "TLS: this listener is plain"
-    if first_bytes.startswith(b"PRI "):
-        return "HTTP/2, such as gRPC: another port of this node speaks that"
-    if first_bytes.startswith(_HTTP):
-        return "HTTP: another port of this node speaks that"
-    return "no protocol that is known here"
+        self.not_a_request(first_bytes[:FIRST_BYTES_MAX], reason)
