@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
-from streamlog.errors import AlreadyExists, Invalid
+from streamlog.errors import AlreadyExists, Invalid, UnknownTopicOrPartition
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING, run_sessions
@@ -72,12 +73,12 @@ class AbandonedCreates:
         name = f"given-up{int(TOPICS * self._random.random())}"
         logs = node.engine.logs
         if logs.topic(name) is not None and self._random.random() < 0.5:
-            await logs.delete_topic(name)
-            return
-        try:
-            await logs.create_topic(name, 2, {})
-        except AlreadyExists:
-            return
+            work: Coroutine[Any, Any, object] = logs.delete_topic(name)
+        else:
+            work = logs.create_topic(name, 2, {})
+        # Another node may have made it or deleted it, and this one's watch be late to tell.
+        with suppress(AlreadyExists, UnknownTopicOrPartition):
+            await work
 
     async def _refused(self, node: Node, *, is_large: bool) -> None:
         """Creates streams with a batch for another stream, or more streams than a commit holds."""
