@@ -1,7 +1,7 @@
 """Builds the services of a node, once, over an open engine.
 
 Listeners get the result and serve it over their protocols. This module imports no protocol: code
-that speaks gRPC, or later Kafka's protocol, stands above it.
+that speaks gRPC or Kafka's protocol stands above it.
 """
 
 from __future__ import annotations
@@ -129,16 +129,7 @@ def compose(
     resources = _resources(backend, settings, clients)
     topics = TopicMetrics(backend.registry, lambda name: logs.topic(name) is not None)
     polls = _long_polls(backend, resources.metrics)
-    parts = RecordParts(
-        logs=logs,
-        clock=clock,
-        authorize=authorize,
-        limits=limits,
-        topics=topics,
-        clients=clients,
-        metrics=resources.metrics,
-        offload=backend.offload,
-    )
+    parts = _record_parts(backend, settings, authorize, resources.metrics, topics, clients)
     runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
     runtime.bound_requests(resources.requests, resources.metrics)
     logs.on_broker_configs(runtime.follow)
@@ -153,19 +144,6 @@ def compose(
         topic_metrics=topics,
         auto_create=runtime.auto_create,
     )
-
-    async def status() -> dict[str, Any]:
-        topic_count, partition_count = admin.count()
-        fields = await backend.status()
-        return {
-            **fields,
-            "alarms": [*fields.get("alarms", ()), *alarms()],
-            "topics": topic_count,
-            "partitions": partition_count,
-            "rss_bytes": resident_bytes(),
-            "connections": connections(),
-            "listeners": [asdict(endpoint) for endpoint in endpoints()],
-        }
 
     return Services(
         produce=ProduceService(parts, auto_create=runtime.auto_create),
@@ -195,7 +173,11 @@ def compose(
         merging=MergeService(
             backend.compactor, backend.cluster_id, backend.store, authorize=authorize
         ),
-        status=StatusService(status, backend.backup, authorize=authorize),
+        status=StatusService(
+            _status(backend, admin, connections, endpoints, alarms),
+            backend.backup,
+            authorize=authorize,
+        ),
         polls=polls,
         topic_metrics=topics,
         resources=resources,
@@ -204,6 +186,51 @@ def compose(
         rack=settings.engine.metadata.rack or None,
         store_url=settings.node.store or "",
     )
+
+
+def _record_parts(
+    backend: Backend,
+    settings: Settings,
+    authorize: Authorize,
+    metrics: ServerMetrics,
+    topics: TopicMetrics,
+    clients: ClientMetrics,
+) -> RecordParts:
+    return RecordParts(
+        logs=backend.logs,
+        clock=backend.clock,
+        authorize=authorize,
+        limits=settings.limits,
+        topics=topics,
+        clients=clients,
+        metrics=metrics,
+        offload=backend.offload,
+    )
+
+
+def _status(
+    backend: Backend,
+    admin: AdminService,
+    connections: Callable[[], int],
+    endpoints: Callable[[], Sequence[Endpoint]],
+    alarms: Callable[[], Sequence[str]],
+) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """What GetStatus tells: the engine's fields, and those of the node around it."""
+
+    async def status() -> dict[str, Any]:
+        topic_count, partition_count = admin.count()
+        fields = await backend.status()
+        return {
+            **fields,
+            "alarms": [*fields.get("alarms", ()), *alarms()],
+            "topics": topic_count,
+            "partitions": partition_count,
+            "rss_bytes": resident_bytes(),
+            "connections": connections(),
+            "listeners": [asdict(endpoint) for endpoint in endpoints()],
+        }
+
+    return status
 
 
 def _resources(backend: Backend, settings: Settings, clients: ClientMetrics) -> ListenerResources:

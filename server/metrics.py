@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -128,125 +128,113 @@ class ClientMetrics:
         return lines
 
 
+class FetchSessionMetrics:
+    """Fetch sessions of Kafka consumers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.count = Gauge(
+            "streamlog_fetch_sessions",
+            "Fetch sessions of Kafka consumers that are kept between their fetches.",
+            registry=registry,
+        )
+        self.count_bound = Gauge(
+            "streamlog_fetch_sessions_bound", "Bound on fetch sessions.", registry=registry
+        )
+        self.partitions = Gauge(
+            "streamlog_fetch_session_partitions",
+            "Partitions in all fetch sessions together.",
+            registry=registry,
+        )
+        self.partitions_bound = Gauge(
+            "streamlog_fetch_session_partitions_bound",
+            "Bound on partitions in all fetch sessions together.",
+            registry=registry,
+        )
+        self.evictions = Counter(
+            "streamlog_fetch_session_evictions",
+            "Fetch sessions that ended because another one needed the place.",
+            registry=registry,
+        )
+
+
 class ServerMetrics:
     """One node's requests, connections and event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
         self.requests = Counts(
             "streamlog_requests",
             "Requests ended, by method and status; on Kafka listeners, by API and error.",
             ["method", "status"],
             registry,
         )
-        self._appends_failed = Counter(
+        self._appends_failed = counter(
             "streamlog_appends_failed",
             "Partitions of produce requests and appends to streams that were answered with an "
             "error, by the error's name; the request or stream that carries them ends as OK.",
             ["error"],
-            registry=registry,
         )
-        self.requests_active = Gauge(
+        self.requests_active = gauge(
             "streamlog_requests_active",
             "Requests under way, long polls and open streams included.",
-            registry=registry,
         )
-        self.requests_bound = Gauge(
-            "streamlog_requests_bound", "Bound on requests under way.", registry=registry
+        self.requests_bound = gauge("streamlog_requests_bound", "Bound on requests under way.")
+        self.connections = gauge(
+            "streamlog_connections", "Open connections of clients, by listener.", ["listener"]
         )
-        self.connections = Gauge(
-            "streamlog_connections",
-            "Open connections of clients, by listener.",
-            ["listener"],
-            registry=registry,
+        self.connections_bound = gauge(
+            "streamlog_connections_bound", "Bound on open connections of each listener."
         )
-        self.connections_bound = Gauge(
-            "streamlog_connections_bound",
-            "Bound on open connections of each listener.",
-            registry=registry,
-        )
-        self.connections_ended = Counter(
+        self.connections_ended = counter(
             "streamlog_connections_ended",
             "Connections of Kafka's protocol that the node ended, by listener and reason: bound "
             "(one too many), idle, not_kafka, refused (an API or version that is not served, bytes "
             "that are no request, or an error of acks=0), bug.",
             ["listener", "reason"],
-            registry=registry,
         )
         self.in_flight = Count()
         """Bytes of all connections; every request changes them twice."""
-        Gauge(
+        gauge(
             "streamlog_in_flight_bytes",
             "Bytes of produce and append requests, and of all requests of Kafka's clients, "
             "that are not answered yet, all connections.",
-            registry=registry,
         ).set_function(lambda: self.in_flight.value)
-        self.in_flight_bytes_bound = Gauge(
+        self.in_flight_bytes_bound = gauge(
             "streamlog_in_flight_bytes_per_connection_bound",
             "Bound on those bytes for one connection.",
-            registry=registry,
         )
-        self.in_flight_waits = Counter(
+        self.in_flight_waits = counter(
             "streamlog_in_flight_waits",
             "Times that a connection was not read from because its bytes in flight were at the "
             "bound.",
-            registry=registry,
         )
-        self.long_polls = Gauge(
-            "streamlog_long_polls", "Fetches that wait for new records.", registry=registry
-        )
-        self.fetch_sessions = Gauge(
-            "streamlog_fetch_sessions",
-            "Fetch sessions of Kafka consumers that are kept between their fetches.",
-            registry=registry,
-        )
-        self.fetch_sessions_bound = Gauge(
-            "streamlog_fetch_sessions_bound", "Bound on fetch sessions.", registry=registry
-        )
-        self.fetch_session_partitions = Gauge(
-            "streamlog_fetch_session_partitions",
-            "Partitions in all fetch sessions together.",
-            registry=registry,
-        )
-        self.fetch_session_partitions_bound = Gauge(
-            "streamlog_fetch_session_partitions_bound",
-            "Bound on partitions in all fetch sessions together.",
-            registry=registry,
-        )
-        self.fetch_session_evictions = Counter(
-            "streamlog_fetch_session_evictions",
-            "Fetch sessions that ended because another one needed the place.",
-            registry=registry,
-        )
-        self.read_stream_bytes = Gauge(
+        self.long_polls = gauge("streamlog_long_polls", "Fetches that wait for new records.")
+        self.fetch_sessions = FetchSessionMetrics(registry)
+        self.read_stream_bytes = gauge(
             "streamlog_read_stream_bytes",
             "Bytes that ReadStream calls have read and not yet handed to their connection.",
-            registry=registry,
         )
-        self.message_bytes_bound = Gauge(
-            "streamlog_message_bytes_bound", "Bound on one message.", registry=registry
-        )
-        self.topics = Gauge("streamlog_topics", "Topics.", registry=registry)
-        self.topics_bound = Gauge("streamlog_topics_bound", "Bound on topics.", registry=registry)
-        self.partitions = Gauge("streamlog_partitions", "Partitions.", registry=registry)
-        self.partitions_bound = Gauge(
-            "streamlog_partitions_bound", "Bound on partitions.", registry=registry
-        )
+        self.message_bytes_bound = gauge("streamlog_message_bytes_bound", "Bound on one message.")
+        self.topics = gauge("streamlog_topics", "Topics.")
+        self.topics_bound = gauge("streamlog_topics_bound", "Bound on topics.")
+        self.partitions = gauge("streamlog_partitions", "Partitions.")
+        self.partitions_bound = gauge("streamlog_partitions_bound", "Bound on partitions.")
         self.loop_lag = Histogram(
             "streamlog_loop_lag_seconds",
             "How much later than asked for the event loop ran a timer.",
             buckets=_LAG_BUCKETS_S,
             registry=registry,
         )
-        self.rss_bytes = Gauge(
-            "streamlog_resident_memory_bytes", "Resident memory of the process.", registry=registry
-        )
-        self.is_ready = Gauge(
-            "streamlog_ready", "1 while the node accepts requests.", registry=registry
-        )
-        self.is_insecure = Gauge(
+        self.rss_bytes = gauge("streamlog_resident_memory_bytes", "Resident memory of the process.")
+        self.is_ready = gauge("streamlog_ready", "1 while the node accepts requests.")
+        self.is_insecure = gauge(
             "streamlog_insecure_listener",
             "1 when a port listens beyond loopback and takes clients without a certificate.",
-            registry=registry,
         )
 
     def append_failed(self, error: StreamlogError) -> None:

@@ -1,4 +1,5 @@
 """Listeners: the addresses of a node, each with its protocol, from `bind` to `stop`.
 
-Imports `server.grpc` and the composed services. Used by the node and the node's server.
+Imports `server.grpc`, `server.kafka` and the composed services. Used by the node and
+its server.
 """

@@ -1,4 +1,8 @@
-"""Clients of a streamlog node for threads; `streamlog.client.aio` has the same for asyncio."""
+"""Clients of a streamlog node for threads; `streamlog.client.aio` has the same for asyncio.
+
+Imports generated code, the codec, the model and the ground, and no engine. Used by applications,
+the command line, the demonstrations and Spark.
+"""
 
 from streamlog.client.admin import Admin
 from streamlog.client.calls.topic import OffsetAndTimestamp

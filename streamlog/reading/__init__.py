@@ -3,5 +3,5 @@
 Spark reaches stores, metadata and bytes of objects through this package alone. Imports the wiring,
 repair's view of the metadata, the log's records and the formats; knows nothing of Spark.
 `offline` looks at metadata without a node, `locating` and `streams` at places in objects, `blocks`
-reads them, `stores` opens stores.
+reads them, `stores` opens stores. Used by Spark and the command line.
 """

@@ -1,4 +1,7 @@
-"""What the tests of users import: conformance classes, media and disks in memory, a simulator."""
+"""What the tests of users import: conformance classes, media and disks in memory, a simulator.
+
+Imports any part of the product. Used by tests alone, those of users and of this project.
+"""
 
 from __future__ import annotations
 

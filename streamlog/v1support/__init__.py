@@ -1,1 +1,4 @@
-"""Errors and metadata keys that server and client share; imports `v1` and `errors` alone."""
+"""Errors and metadata keys of gRPC that server and client share.
+
+Imports `v1` and `errors` alone. Used by the server and the client.
+"""

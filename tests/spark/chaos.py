@@ -26,7 +26,7 @@ from streamlog.errors import OutcomeUnknown, StagedNotFound, StreamlogError, Una
 from streamlog.runtime.clock import SystemClock
 from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
 from streamlog.spark.sink.sink import named_once
-from streamlog.spark.sink.stage import StagingTask
+from streamlog.spark.sink.stage import StageSizes, StagingTask
 from streamlog.spark.sink.write_options import WriteOptions
 from tests.spark.staged_node import StagedNode, broken_off, quick_retries
 
@@ -238,10 +238,12 @@ class _Query:
             f"{chance.getrandbits(64):x}",
             clock=SystemClock(),
             start=chance.random(),
-            chunk_bytes=chance.choice([100, 10_000]),
-            object_bytes=chance.choice([100, 10_000]),
-            part_bytes=chance.choice([1, 1000]),
-            staged_bytes_max=chance.choice([200, 10_000]),
+            sizes=StageSizes(
+                chunk_bytes=chance.choice([100, 10_000]),
+                object_bytes=chance.choice([100, 10_000]),
+                part_bytes=chance.choice([1, 1000]),
+                staged_bytes_max=chance.choice([200, 10_000]),
+            ),
         )
         return list(named_once(task.write(self._batches(rows, dies_after))))
 

@@ -54,9 +54,8 @@ class FetchHandler:
     ) -> None:
         resources = services.resources
         if sessions is None:
-            sessions = FetchSessions(
-                resources.clock, resources.random, resources.limits, resources.metrics
-            )
+            metrics = resources.metrics.fetch_sessions
+            sessions = FetchSessions(resources.clock, resources.random, resources.limits, metrics)
         self._fetch = services.fetch
         self._leaders = leaders
         self._limits = resources.limits

@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.server.kafka.sessions.session import FetchSession
-from streamlog.server.metrics import ServerMetrics
+from streamlog.server.metrics import FetchSessionMetrics
 from streamlog.settings.limits import LimitsConfig
 
 EVICTION_S = 120.0
@@ -24,7 +24,7 @@ _ID_BITS = 31
 
 class FetchSessions:
     def __init__(
-        self, clock: Clock, random: Random, limits: LimitsConfig, metrics: ServerMetrics
+        self, clock: Clock, random: Random, limits: LimitsConfig, metrics: FetchSessionMetrics
     ) -> None:
         self._clock = clock
         self._random = random
@@ -38,10 +38,10 @@ class FetchSessions:
         self._counted: dict[int, int] = {}
         """Id → partitions of the session, as they were counted last."""
         self._partitions = 0
-        metrics.fetch_sessions.set_function(lambda: len(self._sessions))
-        metrics.fetch_sessions_bound.set(limits.fetch_sessions_max)
-        metrics.fetch_session_partitions.set_function(lambda: self._partitions)
-        metrics.fetch_session_partitions_bound.set(limits.fetch_session_partitions_max)
+        metrics.count.set_function(lambda: len(self._sessions))
+        metrics.count_bound.set(limits.fetch_sessions_max)
+        metrics.partitions.set_function(lambda: self._partitions)
+        metrics.partitions_bound.set(limits.fetch_session_partitions_max)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -113,7 +113,7 @@ class FetchSessions:
 
     def _take_place_of(self, session_id: int) -> None:
         self.remove(session_id)
-        self._metrics.fetch_session_evictions.inc()
+        self._metrics.evictions.inc()
 
     def _unrank(self, session: FetchSession) -> None:
         if session.ranked_size is not None:

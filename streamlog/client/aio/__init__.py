@@ -1,4 +1,7 @@
-"""Clients of a streamlog node for asyncio; names and settings as in `streamlog.client`."""
+"""Clients of a streamlog node for asyncio; names and settings as in `streamlog.client`.
+
+Imports the parts of `client` that do no I/O. Used by applications.
+"""
 
 from streamlog.client.aio.admin import Admin
 from streamlog.client.aio.consumer import Consumer

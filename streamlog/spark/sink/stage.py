@@ -68,6 +68,19 @@ class _Gathered:
         self.size_bytes += len(data)
 
 
+@dataclass(frozen=True, slots=True)
+class StageSizes:
+    """How much a task encodes and stages at a time; tests have smaller ones."""
+
+    chunk_bytes: int = CHUNK_BYTES
+    object_bytes: int = OBJECT_BYTES
+    part_bytes: int = PART_BYTES
+    staged_bytes_max: int = STAGED_BYTES_MAX
+
+
+_SIZES = StageSizes()
+
+
 class StagingTask:
     """One attempt of one task; `write` is called once."""
 
@@ -79,21 +92,16 @@ class StagingTask:
         *,
         clock: Clock,
         start: float,
-        chunk_bytes: int = CHUNK_BYTES,
-        object_bytes: int = OBJECT_BYTES,
-        part_bytes: int = PART_BYTES,
-        staged_bytes_max: int = STAGED_BYTES_MAX,
+        sizes: StageSizes = _SIZES,
     ) -> None:
         """`attempt`: a unique name. `start`: as of Partitioner."""
         self._target = target
         self._options = options
         self._attempt = attempt
         self._clock = clock
-        self._chunk_bytes = self._chunk_bytes_min = chunk_bytes
-        self._chunk_bytes_max = max(chunk_bytes, options.buffer_bytes // 4)
-        self._object_bytes = object_bytes
-        self._part_bytes = part_bytes
-        self._staged_bytes_max = staged_bytes_max
+        self._chunk_bytes = self._chunk_bytes_min = sizes.chunk_bytes
+        self._chunk_bytes_max = max(sizes.chunk_bytes, options.buffer_bytes // 4)
+        self._sizes = sizes
         self._counts = _Remembered(target.partition_count)
         self._limits = _Remembered(target.batch_bytes_max)
         self._partitioner = Partitioner(self._counts, self._batch_bytes, start)
@@ -118,7 +126,7 @@ class StagingTask:
         return self._staged
 
     def _is_enough(self, gathered: _Gathered) -> bool:
-        decent = max(self._object_bytes, len(gathered.parts) * self._part_bytes)
+        decent = max(self._sizes.object_bytes, len(gathered.parts) * self._sizes.part_bytes)
         return gathered.size_bytes >= min(decent, self._options.buffer_bytes)
 
     def _encode(self, chunk: pa.RecordBatch, gathered: _Gathered) -> None:
@@ -162,7 +170,7 @@ class StagingTask:
         for partition in sorted(gathered.parts):
             data = b"".join(gathered.parts.pop(partition))
             if joined and (
-                size + len(data) > self._staged_bytes_max or len(joined) == STAGED_PARTS_MAX
+                size + len(data) > self._sizes.staged_bytes_max or len(joined) == STAGED_PARTS_MAX
             ):
                 self._store(joined)
                 joined, size = {}, 0

@@ -159,7 +159,7 @@ def world_over(
             resources=_Resources(limits),
         ),
     )
-    sessions = FetchSessions(clock, SeededRandom(1), limits, metrics)
+    sessions = FetchSessions(clock, SeededRandom(1), limits, metrics.fetch_sessions)
     leaders = OneNode()
     handlers = {
         **FetchHandler(services, leaders, sessions).routes(),

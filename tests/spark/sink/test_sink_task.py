@@ -26,7 +26,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.spark.sink import partitioner
 from streamlog.spark.sink.sink import named_once
-from streamlog.spark.sink.stage import StagingTask, chunks
+from streamlog.spark.sink.stage import StageSizes, StagingTask, chunks
 from streamlog.spark.sink.write_columns import check_columns
 from streamlog.spark.sink.write_options import WriteOptions
 
@@ -89,7 +89,9 @@ def _write(
 ) -> list[StagedObject]:
     if sizes:
         sizes.setdefault("part_bytes", 1)
-    task = StagingTask(target, options, "0-x", clock=SystemClock(), start=start, **sizes)
+    task = StagingTask(
+        target, options, "0-x", clock=SystemClock(), start=start, sizes=StageSizes(**sizes)
+    )
     return task.write(batches)
 
 

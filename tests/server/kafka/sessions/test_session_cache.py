@@ -14,7 +14,7 @@ from streamlog.server.kafka.sessions.session import (
     WantedPartition,
     WantedTopic,
 )
-from streamlog.server.metrics import ServerMetrics
+from streamlog.server.metrics import FetchSessionMetrics
 from streamlog.settings.limits import LimitsConfig
 from streamlog.testing.clocks import ManualClock
 
@@ -29,7 +29,7 @@ class Cache:
             fetch_session_partitions_max=partitions_max,
         )
         self.sessions = FetchSessions(
-            self.clock, SeededRandom(1), limits, ServerMetrics(self.registry)
+            self.clock, SeededRandom(1), limits, FetchSessionMetrics(self.registry)
         )
 
     def keep(self, size: int) -> FetchSession | None:
