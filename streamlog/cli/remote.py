@@ -21,6 +21,7 @@ from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.client import KV, Admin, Consumer, Producer, Streams
+from streamlog.client.diagnosis import CLOSED_TEXT, NOT_GRPC
 from streamlog.errors import (
     Invalid,
     OutcomeUnknown,
@@ -79,22 +80,27 @@ def await_listener(state: State) -> None:
 
 
 def _tell_silence(connection: socket.socket, state: State) -> None:
-    """Says on stderr when the server does not answer on the connection for some seconds."""
-    suppressed = contextlib.suppress(ConnectionError, ssl.SSLError)
-    with connection, contextlib.ExitStack() as opened, suppressed:
+    """Says on stderr what is odd about a server that gives no answer for some seconds."""
+    begun = time.monotonic()
+    with connection, contextlib.ExitStack() as opened:
         connection.settimeout(SILENCE_TOLD_AFTER_S)
+        is_answered = False
         try:
             if state.connection is not None:
                 # Whose answer it is does not matter: the command's own connection checks that.
                 context = ssl._create_unverified_context()
                 connection = opened.enter_context(context.wrap_socket(connection))
             connection.sendall(HTTP2_GREETING)
-            connection.recv(1)
+            is_answered = bool(connection.recv(1))
+            what = f"closes connections{CLOSED_TEXT}"
         except TimeoutError:
-            note(
-                f"{state.server} takes connections and has not answered for "
-                f"{SILENCE_TOLD_AFTER_S:g} s; waiting up to {state.timeout_s:g} s (--timeout)"
-            )
+            what = f"takes connections and has not answered for {SILENCE_TOLD_AFTER_S:g} s"
+        except (ConnectionError, ssl.SSLError):
+            what = f"closes connections{CLOSED_TEXT}"
+    if not is_answered:
+        # By then the command has ended, where its own connection found out what is there.
+        time.sleep(max(0.0, SILENCE_TOLD_AFTER_S - (time.monotonic() - begun)))
+        note(f"{state.server} {what}; waiting up to {state.timeout_s:g} s (--timeout)")
 
 
 @contextmanager
@@ -110,7 +116,7 @@ def with_server(error: StreamlogError, state: State) -> StreamlogError:
     """The error with the node's address in it, where the connection is what failed."""
     # Subclasses of these come from the node itself, so the connection works.
     is_connection = type(error) in (Unavailable, OutcomeUnknown, TlsHandshakeFailed)
-    is_foreign = isinstance(error, Invalid) and "HTTP/1" in error.message
+    is_foreign = isinstance(error, Invalid) and NOT_GRPC in error.message
     if state.server in error.message or not (is_connection or is_foreign):
         return error
     named = type(error)(f"{state.server}: {error.message}", **error.fields)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from streamlog.client.calls import admin as admin_calls
-from streamlog.client.channel import typed_error
 from streamlog.client.closing import CallingClient
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Admin(CallingClient):
         try:
             yield from call(None, metadata=self._caller.metadata)
         except grpc.RpcError as error:
-            raise typed_error(error, writes=False) from None
+            raise self._caller.final_error(error, writes=False) from None
 
     def delete_records(self, topic: str, partition: int, before_offset: int | None = None) -> int:
         """Raises the log start offset (None: to the high watermark); returns the new one.

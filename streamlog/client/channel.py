@@ -9,16 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from streamlog.client.diagnosis import CLOSED_TEXT, NOT_GRPC, Diagnosis, foreign_server, is_closed
 from streamlog.client.forking import CallGuard
 from streamlog.client.settings import backoff_s, check_number
-from streamlog.client.tls import (
-    Diagnosis,
-    Security,
-    Tls,
-    checked,
-    handshake_error,
-    security,
-)
+from streamlog.client.tls import Security, Tls, checked, handshake_error, security
 from streamlog.errors import (
     Invalid,
     StreamlogError,
@@ -122,7 +116,7 @@ class Retry:
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
         wait *= 0.8 + 0.4 * _JITTER.random()
-        error = self._caller.named_handshake(self._caller.diagnosis.of(error))
+        error = self._caller.with_server(self._caller.diagnosis.of(error))
         is_final = not error.is_retryable or isinstance(
             error, UnknownTopicOrPartition | TlsHandshakeFailed
         )
@@ -140,6 +134,8 @@ class Retry:
         text = (
             f"{self._caller.server} was not reached within {self._timeout_ms / 1000:g} s: {error}"
         )
+        if is_closed(text):
+            text += CLOSED_TEXT
         return Unavailable(text, **error.fields)
 
 
@@ -175,13 +171,19 @@ class BaseCaller:
 
     def typed_error(self, error: grpc.RpcError, *, writes: bool) -> StreamlogError:
         """As the function, with the reason of refused connections once it is known."""
-        return self.named_handshake(self.diagnosis.of(typed_error(error, writes=writes)))
+        return self.with_server(self.diagnosis.of(typed_error(error, writes=writes)))
 
-    def named_handshake(self, error: StreamlogError) -> StreamlogError:
-        """The error with the server in it, where a handshake failed."""
-        if not isinstance(error, TlsHandshakeFailed) or self.server in error.message:
+    def final_error(self, error: grpc.RpcError, *, writes: bool) -> StreamlogError:
+        """As `typed_error`, for a call that is not repeated: looks for the reason now, and blocks
+        meanwhile."""
+        return self.with_server(self.diagnosis.now(typed_error(error, writes=writes)))
+
+    def with_server(self, error: StreamlogError) -> StreamlogError:
+        """The error with the server in it, where that is the wrong one, or a handshake failed."""
+        is_wrong = isinstance(error, Invalid) and NOT_GRPC in error.message
+        if not (is_wrong or isinstance(error, TlsHandshakeFailed)) or self.server in error.message:
             return error
-        return TlsHandshakeFailed(f"{self.server}: {error.message}", **error.fields)
+        return type(error)(f"{self.server}: {error.message}", **error.fields)
 
     def method(self, call: Call) -> Any:
         """Errors: as `channel`."""
@@ -247,11 +249,9 @@ def never_connected(error: grpc.RpcError) -> bool:
 
 
 def typed_error(error: grpc.RpcError, *, writes: bool) -> StreamlogError:
-    if "http1.x server" in (error.details() or ""):
-        return Invalid(
-            "the server there speaks HTTP/1, not gRPC; a node's gRPC port is 9644 by default, "
-            "9645 is its HTTP port"
-        )
+    foreign = foreign_server(error.details() or "")
+    if foreign is not None:
+        return foreign
     if never_connected(error):
         failure = handshake_error(error.details() or "")
         if failure is not None:

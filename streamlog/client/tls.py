@@ -1,29 +1,20 @@
 """How a client reaches a node that speaks TLS, and why it does not, in words.
 
-gRPC reports a failed handshake as "failed to connect to all addresses" and OpenSSL's own words;
-where the node refuses the client, it reports no more than "Socket closed". `handshake_error` reads
-the former; for the latter, `Diagnosis` makes a handshake of its own, which is told the reason.
+gRPC reports a failed handshake as "failed to connect to all addresses" and OpenSSL's own words,
+which `handshake_error` reads; where it reports less, `client/diagnosis.py` looks itself.
 """
 
 from __future__ import annotations
 
 import re
-import socket
 import ssl
-import threading
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import grpc
 
-from streamlog.errors import InvalidConfig, StreamlogError, TlsHandshakeFailed
+from streamlog.errors import InvalidConfig, TlsHandshakeFailed
 from streamlog.runtime.certificates import PemFile, read_authorities, read_identity
-
-PROBE_S = 2.0
-DIAGNOSED_EVERY_S = 5.0
-"""A server that restarts closes connections, too, and is not asked at each of them."""
-_CLOSED = "Socket closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,79 +149,3 @@ def handshake_error(details: str) -> TlsHandshakeFailed | None:
             words = next(filter(None, found.groups()), found[0])
             return TlsHandshakeFailed(text.format(found=words.strip()[:200]), reason=reason)
     return None
-
-
-class Diagnosis:
-    """Looks into refusals of one server, in a thread beside the retries of a call.
-
-    So a retry waits for nothing; the reason is there for the next one.
-    """
-
-    def __init__(self, server: str, tls: Tls | None) -> None:
-        self._server = server
-        self._tls = tls
-        self._begun_at = -DIAGNOSED_EVERY_S
-        self._found: TlsHandshakeFailed | None = None
-
-    def of(self, error: StreamlogError) -> StreamlogError:
-        """The reason, where it is known; else the error itself."""
-        text = str(error)
-        if "failed to connect" not in text or _CLOSED not in text:
-            return error
-        found, self._found = self._found, None
-        if found is not None:
-            return found
-        now = time.monotonic()
-        if now - self._begun_at >= DIAGNOSED_EVERY_S:
-            self._begun_at = now
-            threading.Thread(target=self._look, name="streamlog-tls-probe", daemon=True).start()
-        return error
-
-    def _look(self) -> None:
-        self._found = diagnose(self._server, self._tls)
-
-
-def diagnose(server: str, tls: Tls | None) -> TlsHandshakeFailed | None:
-    """Why the node closes connections, by a handshake that takes PROBE_S at most; None: unknown.
-
-    It blocks. The certificate of the node is not checked here: gRPC has done that.
-    """
-    host, _, port = server.rpartition(":")
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls.context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.set_alpn_protocols(["h2"])
-        address = (host.strip("[]"), int(port))
-        with socket.create_connection(address, PROBE_S) as plain:
-            plain.settimeout(PROBE_S)
-            with context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured:
-                # By TLS 1.3 the node looks at a certificate when the client is done; gRPC sends
-                # its settings then, or closes the connection without a word.
-                if tls is not None and not secured.recv(1):
-                    return _refused(tls)
-    except ssl.SSLError as error:
-        if tls is not None:
-            return handshake_error(error.reason or str(error))
-        return None if _is_plaintext(error) else _speaks_tls()
-    except (OSError, ValueError, InvalidConfig):
-        return None
-    return _speaks_tls() if tls is None else None
-
-
-def _refused(tls: Tls) -> TlsHandshakeFailed | None:
-    name = "CERTIFICATE_REQUIRED" if tls.certificate is None else "ALERT_BAD_CERTIFICATE"
-    return handshake_error(name)
-
-
-def _is_plaintext(error: ssl.SSLError) -> bool:
-    """The other side answered with something else than TLS, or with nothing."""
-    return error.reason in (None, "WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")
-
-
-def _speaks_tls() -> TlsHandshakeFailed:
-    return TlsHandshakeFailed(
-        "the node there speaks TLS, and this client does not: give its authority's file "
-        "(tls=Tls(ca=…), --tls-ca, tlsCa)",
-        reason="tls_server",
-    )

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.client import channel
 from streamlog.client.channel import Call, Caller
+from streamlog.client.diagnosis import Diagnosis
 from streamlog.client.forking import CallGuard
 from streamlog.client.staging import StagedObject, StagedWriter
-from streamlog.client.tls import Diagnosis
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
 from streamlog.engine.config import StagingConfig, StreamEngineConfig, UploadConfig
