@@ -27,7 +27,7 @@ from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
-from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
 from streamlog.server.process_metrics import resident_bytes
 from streamlog.server.runtime_settings import RuntimeSettings
 from streamlog.server.services.admin import AdminService
@@ -101,7 +101,7 @@ class Services:
     merging: MergeService
     status: StatusService
     polls: LongPolls
-    topic_metrics: TopicMetrics
+    topic_metrics: TopicTraffic
     resources: ListenerResources
     cluster_id: str
     node_id: int
@@ -127,7 +127,7 @@ def compose(
     logs, clock, limits = backend.logs, backend.clock, settings.limits
     clients = ClientMetrics(backend.registry, limits.client_ids_max)
     resources = _resources(backend, settings, clients)
-    topics = TopicMetrics(backend.registry, lambda name: logs.topic(name) is not None)
+    topics = TopicTraffic(backend.registry, lambda name: logs.topic(name) is not None)
     polls = _long_polls(backend, resources.metrics)
     parts = _record_parts(backend, settings, authorize, resources.metrics, topics, clients)
     runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
@@ -193,7 +193,7 @@ def _record_parts(
     settings: Settings,
     authorize: Authorize,
     metrics: ServerMetrics,
-    topics: TopicMetrics,
+    topics: TopicTraffic,
     clients: ClientMetrics,
 ) -> RecordParts:
     return RecordParts(

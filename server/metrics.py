@@ -14,7 +14,7 @@ OTHER_CLIENT_IDS = "(other)"
 _LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
-class TopicMetrics:
+class TopicTraffic:
     """Records and bytes per topic; a deleted topic's lines are removed.
 
     `is_known`: whether a topic of that name exists. Without this check a request that ends after

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from streamlog.errors import StreamlogError
 from streamlog.kafka.protocol.apis import APIS, ApiKey
-from streamlog.kafka.protocol.errors import Answer, answer_to
+from streamlog.kafka.protocol.errors import ErrorAnswer, answer_to
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Message
 
 
@@ -142,7 +142,7 @@ def error_response(call: KafkaCall, request: Message, error: StreamlogError) -> 
     return response
 
 
-def _parts(module: ModuleType, part: _Part, asked: Any, answer: Answer) -> list[Any]:
+def _parts(module: ModuleType, part: _Part, asked: Any, answer: ErrorAnswer) -> list[Any]:
     cls = getattr(module, part.cls)
     parts = []
     for element in getattr(asked, part.asked) or ():
@@ -160,7 +160,7 @@ def _parts(module: ModuleType, part: _Part, asked: Any, answer: Answer) -> list[
     return parts
 
 
-def _set_error(message: Any, answer: Answer) -> None:
+def _set_error(message: Any, answer: ErrorAnswer) -> None:
     if "error_code" in message.__slots__:
         message.error_code = answer.code
     if "error_message" in message.__slots__:

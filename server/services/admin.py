@@ -22,10 +22,10 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ServerMetrics, TopicTraffic
 from streamlog.server.services.ports import (
+    KnownTopic,
     Logs,
-    TopicDescription,
     open_deadline,
     opened_until,
 )
@@ -54,7 +54,7 @@ class AdminService:
         clock: Clock,
         authorize: Authorize,
         metrics: ServerMetrics,
-        topic_metrics: TopicMetrics,
+        topic_metrics: TopicTraffic,
         auto_create: Callable[[], bool],
     ) -> None:
         self._logs = logs
@@ -80,7 +80,7 @@ class AdminService:
         partitions: int,
         configs: Mapping[str, str],
         validate_only: bool,
-    ) -> TopicDescription:
+    ) -> KnownTopic:
         """`partitions` 0: the broker's num.partitions."""
         self._authorize(context, Operation.CREATE, _topic(name))
         if len(name.encode("utf-8", "replace")) > TOPIC_NAME_BYTES_MAX:
@@ -98,15 +98,11 @@ class AdminService:
         await self._logs.delete_topic(name, topic_id)
         self._topic_metrics.forget(name)
 
-    def list_topics(
-        self, context: RequestContext, after: str, limit: int
-    ) -> Sequence[TopicDescription]:
+    def list_topics(self, context: RequestContext, after: str, limit: int) -> Sequence[KnownTopic]:
         self._authorize(context, Operation.DESCRIBE, CLUSTER)
         return self._logs.list_topics(after, limit)
 
-    async def topic(
-        self, context: RequestContext, name: str, *, auto_create: bool
-    ) -> TopicDescription:
+    async def topic(self, context: RequestContext, name: str, *, auto_create: bool) -> KnownTopic:
         """Creates it where `auto_create` and the broker's setting allow. Errors:
         UnknownTopicOrPartition."""
         self._authorize(context, Operation.DESCRIBE, _topic(name))

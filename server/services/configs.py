@@ -17,7 +17,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.config_entries import ConfigEntry, ConfigSource, Layers
-from streamlog.server.services.ports import Logs, TopicDescription
+from streamlog.server.services.ports import KnownTopic, Logs
 from streamlog.settings import Settings, dynamic
 
 
@@ -88,7 +88,7 @@ class ConfigService:
         """All settings of a topic that sets `own` itself, whether or not it exists."""
         return self._layers().topic_entries(own, self.capped(own))
 
-    def _topic(self, name: str) -> TopicDescription:
+    def _topic(self, name: str) -> KnownTopic:
         topic = self._logs.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(

@@ -77,7 +77,7 @@ async def opened_within(
         ) from None
 
 
-class TopicDescription(Protocol):
+class KnownTopic(Protocol):
     """A topic as the log manager knows it."""
 
     @property
@@ -133,13 +133,13 @@ class Logs(Protocol):
         """`listener()` is called after each change of what was set at run time."""
         ...
 
-    def topic(self, name: str) -> TopicDescription | None: ...
+    def topic(self, name: str) -> KnownTopic | None: ...
 
-    def topic_by_id(self, topic_id: str) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: str) -> KnownTopic | None:
         """None where no topic has the id, or none that this node knows of; never waits."""
         ...
 
-    def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[TopicDescription]: ...
+    def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[KnownTopic]: ...
 
     async def create_topic(
         self,
@@ -147,7 +147,7 @@ class Logs(Protocol):
         partitions: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> TopicDescription:
+    ) -> KnownTopic:
         """Errors: TopicAlreadyExists, InvalidName, InvalidPartitions, InvalidConfig."""
         ...
 

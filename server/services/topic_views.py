@@ -21,7 +21,7 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.services.ports import Logs, TopicDescription
+from streamlog.server.services.ports import KnownTopic, Logs
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +79,13 @@ class TopicViews:
         """What `revision` was after the topic's last change."""
         return self._logs.revisions.of(topic)
 
-    def topic(self, name: str) -> TopicDescription | None:
+    def topic(self, name: str) -> KnownTopic | None:
         return self._logs.topic(name)
 
-    def topic_by_id(self, topic_id: str) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: str) -> KnownTopic | None:
         return self._logs.topic_by_id(topic_id)
 
-    def topics(self, after: str, limit: int) -> Sequence[TopicDescription]:
+    def topics(self, after: str, limit: int) -> Sequence[KnownTopic]:
         """By name, those past `after`, whoever may see them."""
         return self._logs.list_topics(after, limit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.doctor.findings import CheckOutcome, Finding, failed
+from streamlog.doctor.findings import CheckOutcome, CheckResult, failed
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.certificates import PemFile, read_authorities, read_identity
 from streamlog.runtime.clock import Clock
@@ -13,7 +13,7 @@ DAYS_MIN = 7
 _DAY_S = 86_400
 
 
-def check_certificates(tls: TlsConfig, clock: Clock) -> Finding | None:
+def check_certificates(tls: TlsConfig, clock: Clock) -> CheckResult | None:
     """None: the settings name no certificate. Blocking."""
     if tls.certificate is None:
         return None
@@ -31,5 +31,5 @@ def check_certificates(tls: TlsConfig, clock: Clock) -> Finding | None:
     detail = f"{tls.certificate} is valid for {days:.0f} days"
     if days < DAYS_MIN:
         advice = "put a new one there soon: the node reads it without a restart"
-        return Finding(NAME, CheckOutcome.WARN, detail, advice, {"days": days})
-    return Finding(NAME, CheckOutcome.PASS, detail, "", {"days": days})
+        return CheckResult(NAME, CheckOutcome.WARN, detail, advice, {"days": days})
+    return CheckResult(NAME, CheckOutcome.PASS, detail, "", {"days": days})

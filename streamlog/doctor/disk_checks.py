@@ -11,9 +11,9 @@ from pathlib import Path
 
 from streamlog.doctor.findings import (
     Check,
+    CheckFailed,
     Doubtful,
     Good,
-    Wrong,
     milliseconds,
     percentile,
 )
@@ -99,7 +99,7 @@ async def room(disk: DiskSubject) -> Good:
     figures = {"free_bytes": float(free)}
     summary = f"{free / MIB:.0f} MiB free, the log takes up to {disk.wal_bytes_max / MIB:.0f} MiB"
     if free < disk.wal_bytes_max // 4:
-        raise Wrong(summary)
+        raise CheckFailed(summary)
     if free < 2 * disk.wal_bytes_max:
         raise Doubtful(summary, _ROOM_ADVICE, figures)
     return Good(summary, figures)

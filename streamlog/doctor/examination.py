@@ -13,7 +13,7 @@ from streamlog import settings as settings_module
 from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_checks, store_speed
 from streamlog.doctor.certificates import check_certificates
 from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
-from streamlog.doctor.findings import Check, CheckOutcome, Finding, T, failed
+from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, T, failed
 from streamlog.errors import DataInUse, StreamlogError
 from streamlog.objectstore.trust.scratch import Scratch
 from streamlog.objectstore.url import LocalUrl, S3Url, parse_store_url
@@ -47,8 +47,8 @@ class Examination:
         wal = self._settings.node.wal or ("disk" if isinstance(self._url, LocalUrl) else "object")
         return "disk" if wal == "disk" else "object"
 
-    async def run(self) -> list[Finding]:
-        findings: list[Finding] = []
+    async def run(self) -> list[CheckResult]:
+        findings: list[CheckResult] = []
         try:
             for part in (self._machine, self._disk, self._store, self._meta, self._costs):
                 findings += [finding async for finding in part()]
@@ -56,7 +56,7 @@ class Examination:
             await self._offload.close()
         return findings
 
-    async def _machine(self) -> AsyncIterator[Finding]:
+    async def _machine(self) -> AsyncIterator[CheckResult]:
         config, node = self._settings.engine, self._settings.node
         self._say("versions, machine, ports")
         yield machine.check_versions()
@@ -70,14 +70,14 @@ class Examination:
         if found is not None:
             yield found
 
-    async def _disk(self) -> AsyncIterator[Finding]:
+    async def _disk(self) -> AsyncIterator[CheckResult]:
         if self.wal != "disk":
             return
         folder = self._settings.node.wal_dir
         if folder is None and isinstance(self._url, LocalUrl):
             folder = f"{self._url.path}/wal"
         if folder is None:
-            yield Finding(
+            yield CheckResult(
                 "disk.sync",
                 CheckOutcome.FAIL,
                 f"wal=disk with the store {self._url} needs a local folder",
@@ -94,7 +94,7 @@ class Examination:
         async for one in self._each(disk_checks.CHECKS, subject):
             yield one
 
-    async def _store(self) -> AsyncIterator[Finding]:
+    async def _store(self) -> AsyncIterator[CheckResult]:
         self._say("store.open")
         try:
             store = await open_object_store(
@@ -124,21 +124,21 @@ class Examination:
                     Lane.STORE, _remove_empty, Path(self._url.path) / scratch.prefix
                 )
         if left:
-            yield Finding(
+            yield CheckResult(
                 "store.cleanup",
                 CheckOutcome.WARN,
                 f"{scratch.prefix} could not be removed: {left}",
                 "delete what lies under that prefix",
             )
 
-    async def _meta(self) -> AsyncIterator[Finding]:
+    async def _meta(self) -> AsyncIterator[CheckResult]:
         self._say("meta.open")
         try:
             kv = await open_metadata_store(
                 self._settings.node.meta, self._store_url, self._clock, self._offload
             )
         except DataInUse as error:
-            yield Finding(
+            yield CheckResult(
                 "meta.open",
                 CheckOutcome.WARN,
                 f"not checked: {error.message.partition(';')[0]}",
@@ -159,16 +159,16 @@ class Examination:
                 self._say(f"{scratch.prefix!r} could not be removed: {left}")
             await kv.close()
         if left:
-            yield Finding(
+            yield CheckResult(
                 "meta.cleanup",
                 CheckOutcome.WARN,
                 f"keys under {scratch.prefix.decode()} could not be removed: {left}",
                 "run it again when the metadata store answers",
             )
 
-    async def _costs(self) -> AsyncIterator[Finding]:
+    async def _costs(self) -> AsyncIterator[CheckResult]:
         if not isinstance(self._url, S3Url):
-            yield Finding(
+            yield CheckResult(
                 "cost.requests",
                 CheckOutcome.INFO,
                 "requests to a store on this machine cost nothing",
@@ -178,7 +178,7 @@ class Examination:
         prices = f"{PRICES_OF}, list prices of {PRICES_DATE}"
         month = cost.put_dollars_per_month_max + cost.checkpoint_dollars_per_month_max
         month += cost.list_dollars_per_month
-        yield Finding(
+        yield CheckResult(
             "cost.month",
             CheckOutcome.INFO,
             f"at most ${month:.2f} in PUTs and LISTs: "
@@ -189,7 +189,7 @@ class Examination:
             f"by the GiB; {prices}",
             figures={"dollars_per_month_max": month},
         )
-        yield Finding(
+        yield CheckResult(
             "cost.gib",
             CheckOutcome.INFO,
             f"written in full batches ${cost.put_dollars_per_gib:.5f} "
@@ -210,7 +210,7 @@ class Examination:
             },
         )
 
-    async def _each(self, checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Finding]:
+    async def _each(self, checks: Sequence[Check[T]], subject: T) -> AsyncIterator[CheckResult]:
         for check in checks:
             self._say(check.name)
             yield await check.run(subject)

@@ -1,8 +1,8 @@
-"""Checks and their findings.
+"""Checks and their results.
 
-A check is an async function over its subject. It returns `Good` with what it saw, raises `Wrong` if
-the engine cannot work that way, and `Doubtful` if somebody should look at it. An error of the
-subject, and no answer in time, are findings too.
+A check is an async function over its subject. It returns `Good` with what it saw, raises
+`CheckFailed` if the engine cannot work that way, and `Doubtful` if somebody should look at it. An
+error of the subject, and no answer in time, are results too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CheckOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """`advice`: empty if there is nothing to do. `figures`: the numbers in `detail`."""
 
     name: str
@@ -47,7 +47,7 @@ class Good:
     outcome: CheckOutcome = CheckOutcome.PASS
 
 
-class Wrong(Exception):
+class CheckFailed(Exception):
     """The text says what was expected and what was found."""
 
 
@@ -70,19 +70,21 @@ class Check(Generic[T]):
     body: Callable[[T], Awaitable[Good]]
     advice: str
 
-    async def run(self, subject: T) -> Finding:
+    async def run(self, subject: T) -> CheckResult:
         """Raises nothing, except when it is cancelled."""
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 good = await self.body(subject)
-        except Wrong as wrong:
-            return Finding(self.name, CheckOutcome.FAIL, str(wrong), self.advice)
+        except CheckFailed as wrong:
+            return CheckResult(self.name, CheckOutcome.FAIL, str(wrong), self.advice)
         except Doubtful as doubt:
-            return Finding(self.name, CheckOutcome.WARN, str(doubt), doubt.advice, doubt.figures)
+            return CheckResult(
+                self.name, CheckOutcome.WARN, str(doubt), doubt.advice, doubt.figures
+            )
         except StreamlogError as error:
             return failed(self.name, error, self.advice)
         except TimeoutError:
-            return Finding(
+            return CheckResult(
                 self.name,
                 CheckOutcome.FAIL,
                 f"no answer within {CHECK_TIMEOUT_S:.0f} s",
@@ -90,21 +92,21 @@ class Check(Generic[T]):
             )
         except OSError as error:
             what = f"{error.filename}: " if error.filename else ""
-            return Finding(
+            return CheckResult(
                 self.name, CheckOutcome.FAIL, f"{what}{error.strerror or error}", self.advice
             )
-        return Finding(self.name, good.outcome, good.detail, "", good.figures)
+        return CheckResult(self.name, good.outcome, good.detail, "", good.figures)
 
 
-async def run_all(checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Finding]:
+async def run_all(checks: Sequence[Check[T]], subject: T) -> AsyncIterator[CheckResult]:
     """Runs the checks one after another; yields each finding at once."""
     for check in checks:
         yield await check.run(subject)
 
 
-def failed(name: str, error: StreamlogError, advice: str = "") -> Finding:
+def failed(name: str, error: StreamlogError, advice: str = "") -> CheckResult:
     """A typed error as a finding. Without `advice` its message says what to do."""
-    return Finding(name, CheckOutcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
+    return CheckResult(name, CheckOutcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:

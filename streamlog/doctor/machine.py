@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from streamlog.codec import choice
-from streamlog.doctor.findings import CheckOutcome, Finding
+from streamlog.doctor.findings import CheckOutcome, CheckResult
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.format.checkpoint import state as checkpoint_state
 from streamlog.format.checkpoint import tail as checkpoint_tail
@@ -51,7 +51,7 @@ FORMATS = {
 PROTO_PACKAGE = "streamlog.v1"
 
 
-def check_versions() -> Finding:
+def check_versions() -> CheckResult:
     versions: dict[str, str] = {}
     missing = []
     for name in PACKAGES:
@@ -60,7 +60,7 @@ def check_versions() -> Finding:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Finding(
+        return CheckResult(
             "versions",
             CheckOutcome.FAIL,
             f"not installed: {', '.join(missing)}",
@@ -68,7 +68,7 @@ def check_versions() -> Finding:
         )
     formats = ", ".join(f"{name} {number}" for name, number in FORMATS.items())
     packages = ", ".join(f"{name} {text}" for name, text in versions.items())
-    return Finding(
+    return CheckResult(
         "versions",
         CheckOutcome.INFO,
         f"Python {platform.python_version()} on {platform.system()} {platform.release()}; "
@@ -90,23 +90,23 @@ def memory_bound(config: StreamEngineConfig) -> int:
     return BASE_BYTES + int(BOUND_FACTOR * bounds)
 
 
-def check_memory(config: StreamEngineConfig) -> Finding:
+def check_memory(config: StreamEngineConfig) -> CheckResult:
     """Compares the memory of the machine, or of the control group, with the bounds."""
     has, needs = _memory_bytes(), memory_bound(config)
     summary = f"{has / MIB:.0f} MiB here, the configured bounds come to {needs / MIB:.0f} MiB"
     figures = {"memory_bytes": float(has), "bound_bytes": float(needs)}
     if has < needs:
-        return Finding(
+        return CheckResult(
             "machine.memory",
             CheckOutcome.WARN,
             summary,
             "lower engine.append.append_bytes_max and the caches of [engine.read]",
             figures,
         )
-    return Finding("machine.memory", CheckOutcome.PASS, summary, figures=figures)
+    return CheckResult("machine.memory", CheckOutcome.PASS, summary, figures=figures)
 
 
-def check_files(connections_max: int) -> Finding:
+def check_files(connections_max: int) -> CheckResult:
     """Compares the limit on open files with the number of connections that are allowed.
 
     `connections_max`: to one port; there are two, of gRPC and of HTTP.
@@ -115,13 +115,13 @@ def check_files(connections_max: int) -> Finding:
     needs = 2 * connections_max + FILES_BASE
     summary = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
     if soft != resource.RLIM_INFINITY and soft < needs:
-        return Finding(
+        return CheckResult(
             "machine.files",
             CheckOutcome.WARN,
             summary,
             f"raise it: ulimit -n {needs}, or LimitNOFILE= in the unit",
         )
-    return Finding("machine.files", CheckOutcome.PASS, summary)
+    return CheckResult("machine.files", CheckOutcome.PASS, summary)
 
 
 def _limit(value: int) -> str:

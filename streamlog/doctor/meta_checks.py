@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from streamlog.doctor.findings import Check, Doubtful, Good, Wrong, milliseconds, percentile
+from streamlog.doctor.findings import Check, CheckFailed, Doubtful, Good, milliseconds, percentile
 from streamlog.errors import Invalid, NotFound, StreamlogError
 from streamlog.kvstore.interface import (
     OPERATIONS_MAX,
@@ -62,14 +62,16 @@ async def limits(meta: MetaScratch) -> Good:
     await meta.kv.txn((), full)
     written = await meta.kv.range(meta.key("limit/"), prefix_end(meta.key("limit/")))
     if len(written.kvs) != OPERATIONS_MAX:
-        raise Wrong(f"{len(written.kvs)} of a transaction's {OPERATIONS_MAX} writes are there")
+        raise CheckFailed(
+            f"{len(written.kvs)} of a transaction's {OPERATIONS_MAX} writes are there"
+        )
     one_more = [*full, Put(meta.key("limit/more"), b"x")]
     await _refused(meta.kv.txn((), one_more), Invalid, f"{len(one_more)} operations")
     large = bytes(TXN_BYTES_MAX - _OVERHEAD_BYTES)
     await meta.kv.txn((), (Put(meta.key("large"), large),))
     kept = await meta.kv.get(meta.key("large"))
     if kept is None or kept.value != large:
-        raise Wrong(f"a value of {len(large)} bytes did not come back")
+        raise CheckFailed(f"a value of {len(large)} bytes did not come back")
     too_large = Put(meta.key("large"), bytes(TXN_BYTES_MAX + 1))
     await _refused(meta.kv.txn((), (too_large,)), Invalid, f"{TXN_BYTES_MAX + 1} bytes")
     await meta.kv.txn((), (Delete(meta.key("large")),))
@@ -82,20 +84,20 @@ async def compare_and_set(meta: MetaScratch) -> Good:
     first = await meta.kv.txn((ValueIs(key, None),), (Put(key, b"a"),))
     again = await meta.kv.txn((RevisionIs(key, 0),), (Put(key, b"b"),), (Get(key),))
     if not first.succeeded or again.succeeded:
-        raise Wrong("a key that must be absent was written twice")
+        raise CheckFailed("a key that must be absent was written twice")
     if [kv.value for kv in again.responses[0]] != [b"a"]:
-        raise Wrong("the other branch of a refused transaction did not see the value")
+        raise CheckFailed("the other branch of a refused transaction did not see the value")
     kept = await meta.kv.get(key)
     if kept is None or kept.value != b"a" or kept.mod_revision != first.revision:
-        raise Wrong("a refused transaction changed the key")
+        raise CheckFailed("a refused transaction changed the key")
     compare: Compare = RevisionIs(key, kept.mod_revision)
     tries = [meta.kv.txn((compare,), (Put(key, b"%d" % number),)) for number in range(RACERS)]
     won = [number for number, one in enumerate(await asyncio.gather(*tries)) if one.succeeded]
     if len(won) != 1:
-        raise Wrong(f"{len(won)} of {RACERS} racing transactions won; exactly one must")
+        raise CheckFailed(f"{len(won)} of {RACERS} racing transactions won; exactly one must")
     kept = await meta.kv.get(key)
     if kept is None or kept.value != b"%d" % won[0]:
-        raise Wrong("the value is not the winner's")
+        raise CheckFailed("the value is not the winner's")
     return Good(f"of {RACERS} racing transactions exactly one won; refused ones change nothing")
 
 
@@ -106,10 +108,10 @@ async def revisions(meta: MetaScratch) -> Good:
     second = (await meta.kv.txn((), (Put(key, b"2"),))).revision
     now = await meta.kv.revision()
     if not first < second <= now:
-        raise Wrong(f"revisions do not rise: {first}, {second}, then {now}")
+        raise CheckFailed(f"revisions do not rise: {first}, {second}, then {now}")
     old, new = await meta.kv.get(key, revision=first), await meta.kv.get(key)
     if old is None or new is None or (old.value, new.value) != (b"1", b"2"):
-        raise Wrong("a read at an older revision does not show what was there")
+        raise CheckFailed("a read at an older revision does not show what was there")
     return Good(f"reads at an older revision see it; now at {now}")
 
 
@@ -132,11 +134,13 @@ async def watching(meta: MetaScratch) -> Good:
     finally:
         await watch.aclose()
     if [batch.revision for batch in seen] != made:
-        raise Wrong(f"changes of revisions {made} came as {[batch.revision for batch in seen]}")
+        raise CheckFailed(
+            f"changes of revisions {made} came as {[batch.revision for batch in seen]}"
+        )
     if [len(batch.changes) for batch in seen] != [2, 1, 2]:
-        raise Wrong("the changes of one revision did not come together")
+        raise CheckFailed("the changes of one revision did not come together")
     if any(change.kv is not None for change in seen[2].changes):
-        raise Wrong("a deletion came as something else")
+        raise CheckFailed("a deletion came as something else")
     return Good("changes come whole and in order")
 
 
@@ -148,7 +152,7 @@ async def leases(meta: MetaScratch) -> Good:
     await meta.kv.keep_alive(lease)
     await meta.kv.revoke_lease(lease)
     if await meta.kv.get(key) is not None:
-        raise Wrong("the key of a revoked lease is still there")
+        raise CheckFailed("the key of a revoked lease is still there")
     await _refused(meta.kv.keep_alive(lease), NotFound, "keeping a revoked lease")
     key = meta.key("lease/expires")
     lease = await meta.kv.grant_lease(LEASE_TTL_MS)
@@ -159,7 +163,9 @@ async def leases(meta: MetaScratch) -> Good:
         async with asyncio.timeout(LEASE_WAIT_S):
             await anext(watch)
     except TimeoutError:
-        raise Wrong(f"a lease of {LEASE_TTL_MS} ms has not ended after {LEASE_WAIT_S} s") from None
+        raise CheckFailed(
+            f"a lease of {LEASE_TTL_MS} ms has not ended after {LEASE_WAIT_S} s"
+        ) from None
     finally:
         await watch.aclose()
     waited = meta.clock.monotonic() - began
@@ -177,7 +183,7 @@ async def latency(meta: MetaScratch) -> Good:
         done = await meta.kv.txn((RevisionIs(key, revision),), (Put(key, body),))
         seconds.append(clock.monotonic() - began)
         if not done.succeeded:
-            raise Wrong("a transaction did not see what the one before it wrote")
+            raise CheckFailed("a transaction did not see what the one before it wrote")
         revision = done.revision
     seconds.sort()
     p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
@@ -193,7 +199,7 @@ async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) 
         await call
     except kind:
         return
-    raise Wrong(f"{what}: must be refused with {kind.__name__}, and was not")
+    raise CheckFailed(f"{what}: must be refused with {kind.__name__}, and was not")
 
 
 _ADVICE = "use a metadata store of a version that this release names, without a proxy in between"

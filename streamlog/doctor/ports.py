@@ -7,13 +7,13 @@ import os
 import socket
 from pathlib import Path
 
-from streamlog.doctor.findings import CheckOutcome, Finding
+from streamlog.doctor.findings import CheckOutcome, CheckResult
 
 _PROC = Path("/proc")
 _LISTENING = "0A"
 
 
-def check_port(name: str, address: str) -> Finding:
+def check_port(name: str, address: str) -> CheckResult:
     """A taken port is only a warning, because the node itself may have it. Blocking."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or not host or int(port) > 65535:
@@ -30,24 +30,24 @@ def check_port(name: str, address: str) -> Finding:
         return _no_address(name, address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return Finding(
+            return CheckResult(
                 name,
                 CheckOutcome.WARN,
                 f"{address} is in use by {_holder(int(port))}",
                 "if that is not the node that this configuration starts: stop it, or choose "
                 "another port",
             )
-        return Finding(
+        return CheckResult(
             name,
             CheckOutcome.FAIL,
             f"{address}: {error.strerror or error}",
             "choose an address of this machine, and a port that this user may open",
         )
-    return Finding(name, CheckOutcome.PASS, f"{address} is free")
+    return CheckResult(name, CheckOutcome.PASS, f"{address} is free")
 
 
-def _no_address(name: str, address: str) -> Finding:
-    return Finding(
+def _no_address(name: str, address: str) -> CheckResult:
+    return CheckResult(
         name,
         CheckOutcome.FAIL,
         f"{address[:80]!r} is no address",

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from streamlog.doctor.findings import Check, Good, Wrong
+from streamlog.doctor.findings import Check, CheckFailed, Good
 from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, StreamlogError, ValueConflict
 from streamlog.objectstore.trust.scratch import Scratch, parts_of
 
@@ -31,9 +31,9 @@ async def read_after_write(scratch: Scratch) -> Good:
         await _holds(scratch, name, data)
         head = await scratch.head(name)
         if (head.size_bytes, info.size_bytes) != (size, size):
-            raise Wrong(f"an object of {size} bytes is said to have {head.size_bytes}")
+            raise CheckFailed(f"an object of {size} bytes is said to have {head.size_bytes}")
         if head.etag != info.etag:
-            raise Wrong(f"put said etag {info.etag!r}, head says {head.etag!r}")
+            raise CheckFailed(f"put said etag {info.etag!r}, head says {head.etag!r}")
     return Good("new objects are there at once, whole")
 
 
@@ -46,13 +46,13 @@ async def overwrite(scratch: Scratch) -> Good:
         await _holds(scratch, "over", data)
         head = await scratch.head("over")
         if head.size_bytes != len(data) or head.etag != info.etag:
-            raise Wrong(f"after overwrite {number} head still tells of an older object")
+            raise CheckFailed(f"after overwrite {number} head still tells of an older object")
         if info.etag == etag:
-            raise Wrong(f"other bytes have the same etag {etag!r}")
+            raise CheckFailed(f"other bytes have the same etag {etag!r}")
         etag = info.etag
         listed = (await scratch.page("over")).objects
         if [one.size_bytes for one in listed] != [len(data)]:
-            raise Wrong(f"after overwrite {number} the list shows {_sizes(listed)}")
+            raise CheckFailed(f"after overwrite {number} the list shows {_sizes(listed)}")
     return Good(f"{rounds} overwrites were each visible at once")
 
 
@@ -84,7 +84,7 @@ async def if_match(scratch: Scratch) -> Good:
         scratch.put_if_match("nothing", new.etag, third), ObjectNotFound, "put over an absent key"
     )
     if await scratch.names("nothing"):
-        raise Wrong("a refused put over an absent key made an object")
+        raise CheckFailed("a refused put over an absent key made an object")
     head = await scratch.head("match")
     await scratch.put_if_match("match", head.etag, third)
     await _holds(scratch, "match", third)
@@ -108,7 +108,9 @@ async def racers(scratch: Scratch) -> Good:
                 raise outcome
         winners = [n for n, o in enumerate(outcomes) if not isinstance(o, BaseException)]
         if len(winners) != 1:
-            raise Wrong(f"{len(winners)} of {RACERS} racers with {kind} won; exactly one must")
+            raise CheckFailed(
+                f"{len(winners)} of {RACERS} racers with {kind} won; exactly one must"
+            )
         await _holds(scratch, name, bodies[winners[0]])
     return Good(f"of {RACERS} racers exactly one won, with if_absent and with if_match")
 
@@ -130,7 +132,7 @@ async def ranges(scratch: Scratch) -> Good:
         expected = whole[start:] if length is None else whole[start : start + length]
         answer = await scratch.get(name, start, length)
         if answer != expected:
-            raise Wrong(
+            raise CheckFailed(
                 f"{'all' if length is None else length} bytes from {start} of an object of "
                 f"{len(whole)}: got {_shown(answer)}, not {_shown(expected)}"
             )
@@ -158,21 +160,21 @@ async def listing(scratch: Scratch) -> Good:
         if token is None:
             break
         if len(sizes) > LISTED:
-            raise Wrong(f"a list of {LISTED} objects does not end after {len(sizes)} pages")
+            raise CheckFailed(f"a list of {LISTED} objects does not end after {len(sizes)} pages")
     if listed != keys:
         missing, more = set(keys) - set(listed), set(listed) - set(keys)
-        raise Wrong(
+        raise CheckFailed(
             f"a list of {LISTED} objects in pages of {LIST_PAGE} has {len(listed)}: "
             f"{len(missing)} missing, {len(more)} of other prefixes, "
             f"{'in order' if listed == sorted(listed) else 'out of order'}"
         )
     if max(sizes) > LIST_PAGE:
-        raise Wrong(f"a page of at most {LIST_PAGE} has {max(sizes)} objects")
+        raise CheckFailed(f"a page of at most {LIST_PAGE} has {max(sizes)} objects")
     await scratch.put("list/new", b"new")
     await scratch.delete(names[0])
     now = await scratch.names("list/")
     if now != [*names[1:], "list/new"]:
-        raise Wrong(
+        raise CheckFailed(
             "a list right after a put and a delete "
             + ("lacks the new object" if "list/new" not in now else "shows the deleted object")
         )
@@ -189,7 +191,7 @@ async def deleting(scratch: Scratch) -> Good:
         await _refused(scratch.get(name), ObjectNotFound, "a get of a deleted object")
         await _refused(scratch.head(name), ObjectNotFound, "a head of a deleted object")
     if await scratch.names("del/") != names[3:]:
-        raise Wrong("a list after the delete is not what is left")
+        raise CheckFailed("a list after the delete is not what is left")
     await scratch.delete(*names[:3])
     await _holds(scratch, names[3], b"x")
     return Good("deleted objects are gone at once; absent keys are no error")
@@ -206,13 +208,13 @@ async def multipart(scratch: Scratch) -> Good:
     info = await scratch.put("large", *parts_of(data, MIB))
     head = await scratch.head("large")
     if head.size_bytes != LARGE_BYTES:
-        raise Wrong(f"an object of {LARGE_BYTES} bytes was stored with {head.size_bytes}")
+        raise CheckFailed(f"an object of {LARGE_BYTES} bytes was stored with {head.size_bytes}")
     if head.etag != info.etag:
-        raise Wrong(f"put said etag {info.etag!r}, head says {head.etag!r}")
+        raise CheckFailed(f"put said etag {info.etag!r}, head says {head.etag!r}")
     for start in range(0, LARGE_BYTES, _READ_BYTES):
         expected = memoryview(data)[start : start + _READ_BYTES]
         if await scratch.get("large", start, _READ_BYTES) != expected:
-            raise Wrong(f"the bytes from {start} of an object of {LARGE_BYTES} are wrong")
+            raise CheckFailed(f"the bytes from {start} of an object of {LARGE_BYTES} are wrong")
     await scratch.delete("large")
     return Good(f"an object of {LARGE_BYTES} bytes came back whole")
 
@@ -220,7 +222,9 @@ async def multipart(scratch: Scratch) -> Good:
 async def _holds(scratch: Scratch, name: str, data: bytes) -> None:
     stored = await scratch.get(name)
     if stored != data:
-        raise Wrong(f"{name}: a get right after the put has {_shown(stored)}, not {_shown(data)}")
+        raise CheckFailed(
+            f"{name}: a get right after the put has {_shown(stored)}, not {_shown(data)}"
+        )
 
 
 async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) -> None:
@@ -229,8 +233,10 @@ async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) 
     except kind:
         return
     except StreamlogError as error:
-        raise Wrong(f"{what} failed with {type(error).__name__}, not {kind.__name__}") from error
-    raise Wrong(f"{what} succeeded; it must be refused with {kind.__name__}")
+        raise CheckFailed(
+            f"{what} failed with {type(error).__name__}, not {kind.__name__}"
+        ) from error
+    raise CheckFailed(f"{what} succeeded; it must be refused with {kind.__name__}")
 
 
 def _shown(data: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.doctor.findings import Check, Doubtful, Good, Wrong, milliseconds, percentile
+from streamlog.doctor.findings import Check, CheckFailed, Doubtful, Good, milliseconds, percentile
 from streamlog.objectstore.trust.scratch import Scratch
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ async def clock_skew(scratch: Scratch) -> Good:
     figures = {"skew_s": skew}
     summary = f"the store's clock is {abs(skew):.1f} s {'ahead' if ahead else 'behind'}"
     if abs(skew) > SKEW_S_FAIL:
-        raise Wrong(summary)
+        raise CheckFailed(summary)
     if abs(skew) > SKEW_S_WARN:
         raise Doubtful(summary, _CLOCK_ADVICE, figures)
     return Good(f"this machine and the store agree within {max(1.0, abs(skew)):.0f} s", figures)

@@ -21,7 +21,7 @@ __all__ = [
     "ObjectRow",
     "ObjectStore",
     "PlannedGet",
-    "StreamPart",
+    "StreamBlocks",
     "data_key",
     "get_exactly",
     "object_row",
@@ -36,7 +36,7 @@ SMALL_OBJECT_BYTES = 1 << 20
 P = TypeVar("P")
 
 
-class StreamPart(NamedTuple, Generic[P]):
+class StreamBlocks(NamedTuple, Generic[P]):
     """Stream offsets start to end (exclusive); `part` is the caller's name for them."""
 
     stream_id: int
@@ -92,7 +92,7 @@ async def read_index(store: ObjectStore, row: ObjectRow) -> tuple[ObjectIndex, m
 
 
 def plan_part_gets(
-    row: ObjectRow, index: ObjectIndex, parts: Iterable[StreamPart[P]]
+    row: ObjectRow, index: ObjectIndex, parts: Iterable[StreamBlocks[P]]
 ) -> Iterator[PlannedGet[P]]:
     """GETs for all blocks of the parts, in the order of the parts.
 
@@ -102,7 +102,7 @@ def plan_part_gets(
 
 
 def _blocks(
-    row: ObjectRow, index: ObjectIndex, parts: Iterable[StreamPart[P]]
+    row: ObjectRow, index: ObjectIndex, parts: Iterable[StreamBlocks[P]]
 ) -> Iterator[PartBlock[P]]:
     for stream_id, start, end, part in parts:
         offset = start

@@ -28,7 +28,7 @@ class Severity(IntEnum):
     ERROR = 3
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     METADATA_UNREADABLE = "metadata-unreadable"
     KEY_UNREADABLE = "key-unreadable"
     KEY_UNKNOWN = "key-unknown"
@@ -69,7 +69,7 @@ class Range:
 class Finding:
     """`key`: in the object store, or in the metadata as text. `lost`: unreadable offsets."""
 
-    kind: Kind
+    kind: FindingKind
     severity: Severity
     detail: str
     advice: str = ""
@@ -97,7 +97,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class RepairReport:
     """`counts`: what was checked. `repaired`: one line for each repair."""
 
     cluster_id: str = ""
@@ -123,7 +123,7 @@ class Report:
     def has_errors(self) -> bool:
         return self.by_severity[Severity.ERROR] > 0
 
-    def of_kind(self, kind: Kind) -> list[Finding]:
+    def of_kind(self, kind: FindingKind) -> list[Finding]:
         return [finding for finding in self.findings if finding.kind is kind]
 
     def description(self) -> dict[str, Any]:

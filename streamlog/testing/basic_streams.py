@@ -60,7 +60,7 @@ CLOSE, DELETE = CloseStreamOptions(), DeleteStreamOptions()
 
 
 @dataclass(slots=True)
-class StreamRow:
+class StoredStream:
     """The durable state of a stream: batches from `start` on, in order, without a gap."""
 
     stream_id: int
@@ -89,19 +89,19 @@ class StreamRow:
 class Backing(Protocol):
     """Each method makes its change durable; the caller then changes `rows` itself."""
 
-    rows: dict[int, StreamRow]
+    rows: dict[int, StoredStream]
     lock: asyncio.Lock
     live_holders: set[str]
 
     def next_stream_id(self) -> int: ...
 
-    async def create(self, rows: Sequence[StreamRow]) -> None:
+    async def create(self, rows: Sequence[StoredStream]) -> None:
         """Creates all streams or none, with the batches that they have."""
         ...
 
-    async def append(self, batches: Sequence[tuple[StreamRow, StoredBatch]]) -> None: ...
+    async def append(self, batches: Sequence[tuple[StoredStream, StoredBatch]]) -> None: ...
 
-    async def update(self, row: StreamRow) -> None:
+    async def update(self, row: StoredStream) -> None:
         """Stores everything but the batches; `row` has the new values."""
         ...
 
@@ -112,7 +112,7 @@ Granted = Callable[[StreamlogError | None], None]
 """Called once: with None when the budget is granted, otherwise with the error."""
 
 
-class Budget:
+class ByteBudget:
     """Bytes of appends under way; waiting appends are served in order."""
 
     def __init__(self, bound_bytes: int) -> None:
@@ -159,7 +159,7 @@ class Budget:
 class BasicReservation(Reservation):
     __slots__ = ("_budget", "is_used")
 
-    def __init__(self, size_bytes: int, budget: Budget) -> None:
+    def __init__(self, size_bytes: int, budget: ByteBudget) -> None:
         super().__init__(size_bytes)
         self._budget = budget
         self.is_used = False
@@ -185,7 +185,7 @@ class _Item:
 
 
 class BasicStream:
-    def __init__(self, client: BasicStreamClient, row: StreamRow) -> None:
+    def __init__(self, client: BasicStreamClient, row: StoredStream) -> None:
         self._client = client
         self._row = row
         self._epoch = row.epoch
@@ -455,7 +455,7 @@ class BasicStreamClient:
         self, backing: Backing, holder: str, clock: Clock, *, budget_bytes: int = 64 << 20
     ) -> None:
         self.backing = backing
-        self.budget = Budget(budget_bytes)
+        self.budget = ByteBudget(budget_bytes)
         self.stopped: StreamlogError | None = None
         self._clock = clock
         self._holder = holder
@@ -590,14 +590,14 @@ class BasicStreamClient:
 
     async def update(
         self,
-        row: StreamRow,
+        row: StoredStream,
         *,
         start: int | None = None,
         state: StreamState | None = None,
         epoch: int | None = None,
         token: bytes | None = None,
     ) -> None:
-        new = StreamRow(
+        new = StoredStream(
             row.stream_id,
             row.epoch if epoch is None else epoch,
             row.state if state is None else state,
@@ -625,7 +625,7 @@ class BasicStreamClient:
             rows = {}
             for one in options:
                 stream_id = self.backing.next_stream_id()
-                rows[stream_id] = StreamRow(
+                rows[stream_id] = StoredStream(
                     stream_id, 1, StreamState.OPEN, self._holder, 0, 0, dict(one.tags)
                 )
             for stream_id, batch in first_batches(list(rows)) if first_batches else ():
@@ -673,7 +673,7 @@ class BasicStreamClient:
                 old.progressed()
             return handle
 
-    def _handle(self, row: StreamRow) -> BasicStream:
+    def _handle(self, row: StoredStream) -> BasicStream:
         handle = self._open[row.stream_id] = BasicStream(self, row)
         return handle
 
@@ -711,7 +711,7 @@ class BasicStreamClient:
         if self.stopped is not None:
             raise self.stopped
 
-    def _row(self, stream_id: int) -> StreamRow:
+    def _row(self, stream_id: int) -> StoredStream:
         row = self.backing.rows.get(stream_id)
         if row is None:
             raise StreamNotFound(f"there is no stream {stream_id}", stream_id=stream_id)
@@ -726,7 +726,7 @@ def _up_to_token(items: list[_Item]) -> list[_Item]:
     return items
 
 
-def _describe(row: StreamRow) -> StreamDescription:
+def _describe(row: StoredStream) -> StreamDescription:
     return StreamDescription(
         row.stream_id,
         row.epoch,

@@ -34,7 +34,7 @@ from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.testing.basic_kv import BasicKV
-from streamlog.testing.basic_streams import BasicStreamClient, StreamRow
+from streamlog.testing.basic_streams import BasicStreamClient, StoredStream
 
 CREATED, REMOVED, ROW, BATCH, PUT, DELETE = range(1, 7)
 _FRAME = Struct(">II")
@@ -114,7 +114,7 @@ class FileMedium:
     """A Backing in one folder, of one process at a time; made by `open`."""
 
     def __init__(self, folder: Path, offload: Offload) -> None:
-        self.rows: dict[int, StreamRow] = {}
+        self.rows: dict[int, StoredStream] = {}
         self.lock = asyncio.Lock()
         self.live_holders: set[str] = set()
         self.kv = FileKV(folder / "keys", offload)
@@ -165,7 +165,7 @@ class FileMedium:
         self._stream_ids += 1
         return self._stream_ids
 
-    async def create(self, rows: Sequence[StreamRow]) -> None:
+    async def create(self, rows: Sequence[StoredStream]) -> None:
         def write() -> None:
             for row in rows:
                 frames = [_row_frame(row), *(_batch_frame(one) for one in row.batches)]
@@ -176,7 +176,7 @@ class FileMedium:
 
         await self._offload.run(Lane.WAL, write)
 
-    async def append(self, batches: Sequence[tuple[StreamRow, StoredBatch]]) -> None:
+    async def append(self, batches: Sequence[tuple[StoredStream, StoredBatch]]) -> None:
         by_stream: dict[int, list[Sequence[Buffer]]] = {}
         for row, batch in batches:
             by_stream.setdefault(row.stream_id, []).append(_batch_frame(batch))
@@ -187,7 +187,7 @@ class FileMedium:
 
         await self._offload.run(Lane.WAL, write)
 
-    async def update(self, row: StreamRow) -> None:
+    async def update(self, row: StoredStream) -> None:
         file = self._file(row.stream_id)
         await self._offload.run(Lane.WAL, file.append, [_row_frame(row)])
 
@@ -207,7 +207,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _row_frame(row: StreamRow) -> Sequence[Buffer]:
+def _row_frame(row: StoredStream) -> Sequence[Buffer]:
     fields = {"holder": row.holder, "tags": row.tags, "token": row.token.hex()}
     text = json.dumps(fields).encode()
     return (bytes([ROW]), _ROW.pack(row.epoch, row.state, row.start, len(text)), text)
@@ -220,9 +220,9 @@ def _batch_frame(batch: StoredBatch) -> Sequence[Buffer]:
     return (bytes([BATCH]), head, batch.attributes, *batch.parts)
 
 
-def _row_of(stream_id: int, frames: Sequence[bytes]) -> StreamRow:
+def _row_of(stream_id: int, frames: Sequence[bytes]) -> StoredStream:
     """Plays the frames of one stream's file."""
-    row = StreamRow(stream_id, 0, StreamState.CLOSED, "", 0, 0, {})
+    row = StoredStream(stream_id, 0, StreamState.CLOSED, "", 0, 0, {})
     for frame in frames:
         if frame[0] == ROW:
             row.epoch, state, start, length = _ROW.unpack_from(frame, 1)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from streamlog.model.batch import StoredBatch
 from streamlog.runtime.clock import Clock
 from streamlog.testing.basic_kv import BasicKV
-from streamlog.testing.basic_streams import BasicStreamClient, StreamRow
+from streamlog.testing.basic_streams import BasicStreamClient, StoredStream
 
 
 class MemoryMedium:
     """A Backing in memory; durability takes one turn of the event loop."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, StreamRow] = {}
+        self.rows: dict[int, StoredStream] = {}
         self.lock = asyncio.Lock()
         self.live_holders: set[str] = set()
         self.kv = BasicKV()
@@ -34,13 +34,13 @@ class MemoryMedium:
         self._stream_ids += 1
         return self._stream_ids
 
-    async def create(self, rows: Sequence[StreamRow]) -> None:
+    async def create(self, rows: Sequence[StoredStream]) -> None:
         await asyncio.sleep(0)
 
-    async def append(self, batches: Sequence[tuple[StreamRow, StoredBatch]]) -> None:
+    async def append(self, batches: Sequence[tuple[StoredStream, StoredBatch]]) -> None:
         await asyncio.sleep(0)
 
-    async def update(self, row: StreamRow) -> None:
+    async def update(self, row: StoredStream) -> None:
         await asyncio.sleep(0)
 
     async def remove(self, stream_id: int) -> None:

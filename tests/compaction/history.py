@@ -38,7 +38,7 @@ from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.local.store import LocalObjectStore
-from streamlog.repair.findings import Report, Severity
+from streamlog.repair.findings import RepairReport, Severity
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.repair.recover.recover import recover
 from streamlog.runtime.clock import SystemClock
@@ -342,6 +342,6 @@ class RandomHistory:
         return [stream_id for stream_id, content in self.contents.items() if content.batches]
 
 
-def _complain(report: Report) -> None:
+def _complain(report: RepairReport) -> None:
     bad = [one for one in report.findings if one.severity > Severity.NOTE]
     assert not bad, bad[:5]

@@ -17,7 +17,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
 from streamlog.doctor.disk_checks import CHECKS, DiskSubject
-from streamlog.doctor.findings import Check, CheckOutcome, Finding, Good, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, Good, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.engine.read.object_scan import ObjectScans
@@ -95,8 +95,8 @@ def test_open_files_are_held_against_the_connections() -> None:
         assert (found.outcome, "ulimit -n" in found.advice) == (CheckOutcome.WARN, True)
 
 
-def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, Finding]:
-    async def examine() -> dict[str, Finding]:
+def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, CheckResult]:
+    async def examine() -> dict[str, CheckResult]:
         offload = ThreadOffload()
         subject = DiskSubject(folder, wal_bytes_max, SystemClock(), offload, SeededRandom(1))
         try:

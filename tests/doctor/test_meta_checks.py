@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamlog.doctor import meta_checks
-from streamlog.doctor.findings import Check, CheckOutcome, Finding, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, run_all
 from streamlog.doctor.meta_checks import CHECKS, MetaScratch
 from streamlog.errors import MetadataUnavailable
 from streamlog.kvstore.interface import (
@@ -50,7 +50,7 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[KVStore]:
 
 async def examined(
     kv: KVStore, checks: Sequence[Check[MetaScratch]] = CHECKS
-) -> dict[str, Finding]:
+) -> dict[str, CheckResult]:
     meta = MetaScratch(kv, CLOCK, SeededRandom(1))
     found = {one.name: one async for one in run_all(checks, meta)}
     assert await meta.remove() == ""
@@ -146,7 +146,7 @@ def test_a_broken_metadata_store_is_found_by_name(
 ) -> None:
     monkeypatch.setattr("streamlog.doctor.findings.CHECK_TIMEOUT_S", 1.0)
 
-    async def examine() -> dict[str, Finding]:
+    async def examine() -> dict[str, CheckResult]:
         kv = broken(CLOCK)
         try:
             return await examined(kv, [check for check in CHECKS if check.name == name])

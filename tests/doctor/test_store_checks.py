@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.doctor import store_checks, store_speed
-from streamlog.doctor.findings import Check, CheckOutcome, Finding, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, run_all
 from streamlog.errors import StoreUnavailable, StoreUntrusted
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
@@ -50,7 +50,7 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[ObjectStore]:
 
 async def examined(
     store: ObjectStore, checks: tuple[Check[Scratch], ...] = ALL
-) -> dict[str, Finding]:
+) -> dict[str, CheckResult]:
     scratch = Scratch(store, CLOCK, SeededRandom(1))
     found = {one.name: one async for one in run_all(checks, scratch)}
     await scratch.remove()

@@ -26,7 +26,7 @@ from streamlog.model.staging import AttachedRow, WriterState
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.context import RequestContext, allow_all
-from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ServerMetrics, TopicTraffic
 from streamlog.server.services.admin import AdminService
 from streamlog.server.services.locating import LocateService
 from streamlog.settings import Settings
@@ -161,7 +161,7 @@ def admin_service(logs: LogManager, clock: Clock) -> AdminService:
         clock=clock,
         authorize=allow_all,
         metrics=ServerMetrics(registry),
-        topic_metrics=TopicMetrics(registry, lambda _: True),
+        topic_metrics=TopicTraffic(registry, lambda _: True),
         auto_create=lambda: False,
     )
 

@@ -21,7 +21,7 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.backup.backup import backup
 from streamlog.repair.backup.file import Backup, decode
 from streamlog.repair.backup.restore import restore
-from streamlog.repair.findings import Report
+from streamlog.repair.findings import RepairReport
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.runtime.clock import SystemClock
@@ -66,7 +66,9 @@ class Cluster:
     def lose_metadata(self) -> None:
         self.kv = MemoryKVStore(self.clock)
 
-    async def fsck(self, *, deep: bool = True, repair: bool = False, force: bool = False) -> Report:
+    async def fsck(
+        self, *, deep: bool = True, repair: bool = False, force: bool = False
+    ) -> RepairReport:
         return await fsck(
             self.kv,
             self.store,
@@ -120,7 +122,7 @@ async def read(stream: Stream) -> dict[int, bytes]:
     return payloads
 
 
-async def recovered(cluster: Cluster, **options: bool) -> Report:
+async def recovered(cluster: Cluster, **options: bool) -> RepairReport:
     return await recover(
         cluster.kv,
         cluster.store,
@@ -138,7 +140,7 @@ async def backed_up(cluster: Cluster) -> Backup:
     return decode(b"".join(pieces), "test")
 
 
-async def restored(cluster: Cluster, content: Backup, **options: bool) -> Report:
+async def restored(cluster: Cluster, content: Backup, **options: bool) -> RepairReport:
     return await restore(
         cluster.kv,
         cluster.store,

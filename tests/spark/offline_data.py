@@ -8,7 +8,7 @@ from pathlib import Path
 
 from streamlog.cli.support.offline import DataLocations, OfflineData, open_offline
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.repair.findings import Report
+from streamlog.repair.findings import RepairReport
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
 
 
@@ -16,15 +16,17 @@ def places_of(data: Path) -> DataLocations:
     return DataLocations(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
 
 
-def look(places: DataLocations, work: Callable[[OfflineData], Awaitable[Report]]) -> Report:
-    async def run() -> Report:
+def look(
+    places: DataLocations, work: Callable[[OfflineData], Awaitable[RepairReport]]
+) -> RepairReport:
+    async def run() -> RepairReport:
         async with open_offline(places) as at:
             return await work(at)
 
     return asyncio.run(run())
 
 
-def deep_fsck(places: DataLocations) -> Report:
+def deep_fsck(places: DataLocations) -> RepairReport:
     return look(
         places,
         lambda at: fsck(

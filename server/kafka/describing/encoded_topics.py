@@ -19,7 +19,7 @@ from streamlog.metadata.steps import Steps, run_cooperatively
 from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.metadata_pieces import MetadataPieces
 from streamlog.server.kafka.describing.partitions import PartitionStates
-from streamlog.server.services.ports import TopicDescription
+from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.topic_views import TopicViews
 
 VERSIONS_MAX = 4
@@ -64,17 +64,17 @@ class EncodedTopics:
     def pieces(self, version: int) -> MetadataPieces:
         return self._of(version).pieces
 
-    def kept(self, version: int, topic: TopicDescription) -> bytes | None:
+    def kept(self, version: int, topic: KnownTopic) -> bytes | None:
         """The topic's bytes, if they are there and true."""
         return self._kept(self._of(version), topic)
 
-    def _kept(self, kept: _Version, topic: TopicDescription) -> bytes | None:
+    def _kept(self, kept: _Version, topic: KnownTopic) -> bytes | None:
         found = kept.topics.get(topic.name)
         if found is None or found[0] != self._views.revision_of(topic.name):
             return None
         return found[2] if found[1] == topic.topic_id else None
 
-    async def topic(self, version: int, topic: TopicDescription) -> bytes:
+    async def topic(self, version: int, topic: KnownTopic) -> bytes:
         """Whatever is awaited, the bytes are not older than the call."""
         kept = self.kept(version, topic)
         if kept is not None:
@@ -108,7 +108,7 @@ class EncodedTopics:
         self._versions.move_to_end(version)
         return found
 
-    def _encode(self, kept: _Version, topic: TopicDescription) -> Steps[bytes]:
+    def _encode(self, kept: _Version, topic: KnownTopic) -> Steps[bytes]:
         name = topic.name
         # Taken together, and first: what changes from now on has a later revision.
         revision, current = self._views.revision_of(name), self._views.topic(name)

@@ -25,7 +25,7 @@ from streamlog.kafka.messages import (
     list_config_resources_response,
 )
 from streamlog.kafka.protocol.apis import ApiKey
-from streamlog.kafka.protocol.errors import Answer, KafkaError, answer_to
+from streamlog.kafka.protocol.errors import ErrorAnswer, KafkaError, answer_to
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import ConfigType
 from streamlog.server.composition import Services
@@ -35,7 +35,7 @@ from streamlog.server.services.config_entries import ConfigEntry
 from streamlog.server.services.configs import ConfigChange, ConfigOperation, ResourceKind
 
 Described = describe_configs_response.DescribeConfigsResourceResult
-_DONE = Answer(KafkaError.NONE, "")
+_DONE = ErrorAnswer(KafkaError.NONE, "")
 _OPERATIONS = {
     0: ConfigOperation.SET,
     1: ConfigOperation.DELETE,
@@ -47,7 +47,7 @@ RESOURCES_PER_STEP = 20
 """Described before other work gets its turn; about 1 ms."""
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Kafka's numbers."""
 
     TOPIC = 2
@@ -180,7 +180,7 @@ class ConfigsHandler:
         validate_only: bool,
         *,
         is_replacing: bool = False,
-    ) -> Answer:
+    ) -> ErrorAnswer:
         """Of a resource that the request names twice, nothing is changed."""
         try:
             if (resource.resource_type, resource.resource_name) in twice:
@@ -204,18 +204,18 @@ class ConfigsHandler:
         response = list_config_resources_response.ListConfigResourcesResponse
         asked = frozenset(request.resource_types)
         if not asked:
-            asked = frozenset(ResourceType) if call.version else frozenset()
-        if asked - frozenset(ResourceType):
+            asked = frozenset(ConfigResourceType) if call.version else frozenset()
+        if asked - frozenset(ConfigResourceType):
             return response(error_code=KafkaError.UNSUPPORTED_VERSION)
         resource = list_config_resources_response.ConfigResource
         listed = []
         try:
-            if ResourceType.BROKER in asked:
+            if ConfigResourceType.BROKER in asked:
                 name = str(self._configs.node_id)
-                listed.append(resource(resource_name=name, resource_type=ResourceType.BROKER))
-            if ResourceType.TOPIC in asked:
+                listed.append(resource(resource_name=name, resource_type=ConfigResourceType.BROKER))
+            if ConfigResourceType.TOPIC in asked:
                 listed += [
-                    resource(resource_name=name, resource_type=ResourceType.TOPIC)
+                    resource(resource_name=name, resource_type=ConfigResourceType.TOPIC)
                     for name in self._topics(call)
                 ]
         except Unauthorized:
@@ -258,12 +258,12 @@ def _checked(
 
 def _kind(number: int, name: str) -> ResourceKind:
     """Errors: Invalid, InvalidName."""
-    if number == ResourceType.TOPIC:
+    if number == ConfigResourceType.TOPIC:
         check_topic_name(name)
         return ResourceKind.TOPIC
-    if number == ResourceType.BROKER:
+    if number == ConfigResourceType.BROKER:
         return ResourceKind.BROKER if name else ResourceKind.BROKER_DEFAULT
-    if number == ResourceType.BROKER_LOGGER:
+    if number == ConfigResourceType.BROKER_LOGGER:
         raise Invalid(
             "loggers have no levels of their own here: set the broker's node.log_level instead"
         )
@@ -272,10 +272,10 @@ def _kind(number: int, name: str) -> ResourceKind:
     )
 
 
-def _answer(resource_type: int, error: StreamlogError) -> Answer:
+def _answer(resource_type: int, error: StreamlogError) -> ErrorAnswer:
     answer = answer_to(error)
-    if isinstance(error, Unauthorized) and resource_type != ResourceType.TOPIC:
-        return Answer(KafkaError.CLUSTER_AUTHORIZATION_FAILED, answer.message)
+    if isinstance(error, Unauthorized) and resource_type != ConfigResourceType.TOPIC:
+        return ErrorAnswer(KafkaError.CLUSTER_AUTHORIZATION_FAILED, answer.message)
     return answer
 
 

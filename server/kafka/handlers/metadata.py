@@ -42,7 +42,7 @@ from streamlog.server.kafka.describing.encoded_topics import EncodedTopics
 from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.operations import NOT_ASKED, bits
 from streamlog.server.kafka.describing.partitions import PartitionStates
-from streamlog.server.services.ports import TopicDescription
+from streamlog.server.services.ports import KnownTopic
 
 IDS_FROM = 12
 """Versions 10 and 11 have the field, but no broker ever answered to it."""
@@ -51,7 +51,7 @@ PARTITIONS_MAX = 1000
 whose bytes would take the event loop longer than 2 ms."""
 NAMES_PER_STEP = 200
 PAGE = 1000
-_Found: TypeAlias = bytes | TopicDescription
+_Found: TypeAlias = bytes | KnownTopic
 """An encoded topic of the answer, or a topic that has to be encoded."""
 
 
@@ -258,7 +258,7 @@ class MetadataHandler:
             after = page[-1].name
 
     def _described(
-        self, call: KafkaCall, topic: TopicDescription, numbers: range
+        self, call: KafkaCall, topic: KnownTopic, numbers: range
     ) -> DescribeTopicPartitionsResponseTopic:
         return DescribeTopicPartitionsResponseTopic(
             name=topic.name,

@@ -58,14 +58,14 @@ _START = Struct(">8xi4xb4xh")
 """Length, magic and attributes of a batch."""
 
 
-class Refusal(NamedTuple):
+class BatchRefusal(NamedTuple):
     """Why records do not go to the service: Kafka's code, and what to do about it."""
 
     code: KafkaError
     message: str
 
 
-TRANSACTIONS = Refusal(
+TRANSACTIONS = BatchRefusal(
     KafkaError.INVALID_TXN_STATE,
     "transactions are not supported yet: unset transactional.id; idempotent producers work",
 )
@@ -112,7 +112,7 @@ class _Checked:
         self.call = call
         self.request = request
         self.topics: list[ProduceTopic] = []
-        self.refusals: dict[tuple[int, int], Refusal] = {}
+        self.refusals: dict[tuple[int, int], BatchRefusal] = {}
         whole = _refusal_of_all(request)
         for position, topic in enumerate(request.topic_data):
             refusal = whole or _refusal_of_topic(topic)
@@ -187,59 +187,59 @@ class _ProduceReply(Reply):
             self._outcome.abandon()
 
 
-def _refusal_of_all(request: ProduceRequest) -> Refusal | None:
+def _refusal_of_all(request: ProduceRequest) -> BatchRefusal | None:
     if request.acks not in ACKS:
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, but must be -1, 0 or 1"
         )
     return None if request.transactional_id is None else TRANSACTIONS
 
 
-def _refusal_of_topic(topic: TopicProduceData) -> Refusal | None:
+def _refusal_of_topic(topic: TopicProduceData) -> BatchRefusal | None:
     if is_internal(topic.name):
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_TOPIC_EXCEPTION,
             f"{topic.name} is an internal topic: the node alone writes it",
         )
     return None
 
 
-def _refusal(records: memoryview, version: int) -> Refusal | None:
+def _refusal(records: memoryview, version: int) -> BatchRefusal | None:
     """The rules of a request, which has exactly one batch for a partition, in format 2.
 
     The log itself would take several batches in a row.
     """
     if len(records) < _START.size:
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_RECORD, "there is no whole record batch for the partition; send one"
         )
     length, magic, attributes = _START.unpack_from(records)
     if magic != MAGIC:
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_RECORD,
             f"the records have format {magic}; format {MAGIC} alone is taken (message.format of "
             "old clients): use a newer client",
         )
     size = length + LENGTH_END
     if size > len(records):
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_RECORD,
             f"the record batch says {size} bytes, but {len(records)} were sent for the partition",
         )
     if HEADER_BYTES <= size < len(records):
-        return Refusal(
+        return BatchRefusal(
             KafkaError.INVALID_RECORD,
             f"{len(records) - size} bytes follow the record batch; a request has exactly one batch "
             "for each partition: send the others in requests of their own",
         )
     codec = attributes & CODEC_MASK
     if codec > Compression.ZSTD:
-        return Refusal(
+        return BatchRefusal(
             KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression codec {codec} is not known; use none, gzip, snappy, lz4 or zstd",
         )
     if codec == Compression.ZSTD and version < ZSTD_FROM:
-        return Refusal(
+        return BatchRefusal(
             KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
             f"zstd needs Produce {ZSTD_FROM} or newer, the request has version {version}: use "
             "another compression.type, or a newer client",

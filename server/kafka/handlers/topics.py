@@ -54,7 +54,7 @@ from streamlog.server.kafka.describing.topic_requests import (
     partitions_of,
     refusal,
 )
-from streamlog.server.services.ports import TopicDescription
+from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.support.in_order import in_order
 
 T = TypeVar("T")
@@ -133,9 +133,7 @@ class TopicsHandler:
         self._describe(call, result, created)
         return result
 
-    def _describe(
-        self, call: KafkaCall, result: CreatableTopicResult, topic: TopicDescription
-    ) -> None:
+    def _describe(self, call: KafkaCall, result: CreatableTopicResult, topic: KnownTopic) -> None:
         """What the topic has got, for a principal that may know."""
         try:
             self._views.check(call.context, Operation.DESCRIBE_CONFIGS, topic.name)
@@ -200,9 +198,9 @@ class TopicsHandler:
             result.error_code, result.error_message = refusal(error)
         return result
 
-    def _known(self, call: KafkaCall, topic: DeleteTopicState) -> TopicDescription:
+    def _known(self, call: KafkaCall, topic: DeleteTopicState) -> KnownTopic:
         """Errors: UnknownTopicOrPartition, UnknownTopicId, Unauthorized."""
-        known: TopicDescription | None
+        known: KnownTopic | None
         if topic.name is not None:
             known = self._views.topic(topic.name)
             self._views.check(call.context, Operation.DESCRIBE, topic.name)

@@ -1,6 +1,6 @@
 """One client's connection: its requests in order, its answers in order, bounded in bytes.
 
-    frames → worker: decode, begin ─┬─ produce → answer task: wait until durable ─┬→ Sender
+    frames → worker: decode, begin ─┬─ produce → answer task: wait until durable ─┬→ AnswerSender
                                     └─ any other API: serve, once all before it ──┘
                                        have been answered
 
@@ -28,7 +28,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.server.kafka.call import CloseConnection
 from streamlog.server.kafka.dispatch import Begun, Bug, Dispatcher, Peer, Request
 from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory
-from streamlog.server.kafka.transport.send import Sender
+from streamlog.server.kafka.transport.send import AnswerSender
 from streamlog.server.kafka.transport.signal import Signal
 from streamlog.server.limits.in_flight import ConnectionBudget
 from streamlog.server.limits.pipeline import REQUEST_OVERHEAD_BYTES
@@ -114,7 +114,7 @@ class Connection(FrameReceiver):
         self._owner = owner
         self._serving: Serving | None = None
         self._transport: asyncio.Transport | None = None
-        self._sender: Sender | None = None
+        self._sender: AnswerSender | None = None
         self._budget: ConnectionBudget | None = None
         self._peer: Peer | None = None
         self._frames: deque[memoryview] = deque()
@@ -193,7 +193,7 @@ class Connection(FrameReceiver):
             return
         self._serving = serving
         self._budget = serving.new_budget()
-        self._sender = Sender(self._transport, self._wrote)
+        self._sender = AnswerSender(self._transport, self._wrote)
         certificate = self._transport.get_extra_info("peercert")
         self._peer = self._owner.peer_of(_address(self._transport), certificate)
         self._is_reading = True
@@ -325,7 +325,7 @@ class Connection(FrameReceiver):
     def _has_pipelined(self, dispatcher: Dispatcher) -> bool:
         return bool(self._frames) and dispatcher.is_pipelined(self._frames[0])
 
-    async def _serve_one(self, dispatcher: Dispatcher, sender: Sender) -> None:
+    async def _serve_one(self, dispatcher: Dispatcher, sender: AnswerSender) -> None:
         """Serves the next request, once everything before it has been answered and taken."""
         await self._all_answered()
         await sender.room()
@@ -433,7 +433,7 @@ class Connection(FrameReceiver):
         while self._unanswered:
             await self._none_begun.wait()
 
-    async def _end_drained(self, sender: Sender) -> None:
+    async def _end_drained(self, sender: AnswerSender) -> None:
         await self._all_answered()
         await sender.drained()
         assert self._transport is not None

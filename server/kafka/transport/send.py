@@ -30,7 +30,7 @@ ROOM_BYTES = 256 * 1024
 """The next answer is made once no more than this waits for the socket."""
 
 
-class Sender:
+class AnswerSender:
     """One connection's outgoing side. Its queue holds at most `ROOM_BYTES` and one answer, as long
     as its callers await `room` before they make the next one."""
 

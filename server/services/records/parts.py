@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.server.context import Authorize
-from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
 from streamlog.server.services.ports import Logs
 from streamlog.settings.limits import LimitsConfig
 
@@ -23,7 +23,7 @@ class RecordParts:
     clock: Clock
     authorize: Authorize
     limits: LimitsConfig
-    topics: TopicMetrics
+    topics: TopicTraffic
     clients: ClientMetrics
     metrics: ServerMetrics
     offload: Offload

@@ -24,7 +24,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ServerMetrics, TopicTraffic
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
@@ -68,7 +68,7 @@ class SequencedProduce:
         wait_durable: bool,
         deadline: float,
         clock: Clock,
-        counts: TopicMetrics,
+        counts: TopicTraffic,
         metrics: ServerMetrics,
     ) -> None:
         self._topics: list[tuple[str, list[_Sequenced]]] = []

@@ -50,14 +50,14 @@ def fsck(
     import asyncio
 
     from streamlog.cli.support.offline import locations_of, open_offline, progress_of, show
-    from streamlog.repair.findings import Report
+    from streamlog.repair.findings import RepairReport
     from streamlog.repair.fsck.fsck import FsckOptions
     from streamlog.repair.fsck.fsck import fsck as check
 
     if force and not repair:
         raise click.UsageError("--force goes with --repair")
 
-    async def run() -> Report:
+    async def run() -> RepairReport:
         async with open_offline(locations_of(data, store, meta, file)) as stores:
             return await check(
                 stores.kv,

@@ -9,7 +9,7 @@ import click
 from streamlog.cli.lazy import LazyGroup
 
 
-class Commands(LazyGroup):
+class SparkCommands(LazyGroup):
     lazy: ClassVar = {
         "demo": (
             "streamlog.cli.commands.spark_demo:demo",
@@ -38,7 +38,7 @@ class Commands(LazyGroup):
     }
 
 
-@click.group(cls=Commands)
+@click.group(cls=SparkCommands)
 def spark() -> None:
     """Bulk work on Apache Spark.
 

@@ -48,11 +48,11 @@ def scrub(
     import asyncio
 
     from streamlog.cli.support.offline import locations_of, open_offline, progress_of, show
-    from streamlog.repair.findings import Report
+    from streamlog.repair.findings import RepairReport
 
     progress = progress_of(state)
 
-    async def offline(spark: Any) -> Report:
+    async def offline(spark: Any) -> RepairReport:
         from streamlog.spark.jobs.scrub.job import scrub as check
 
         where = locations_of(data, store, meta, file)
@@ -69,7 +69,7 @@ def scrub(
                 progress=progress,
             )
 
-    async def beside(spark: Any) -> Report:
+    async def beside(spark: Any) -> RepairReport:
         from streamlog.spark.jobs.scrub.node import scrub_node
 
         return await scrub_node(
@@ -83,7 +83,7 @@ def scrub(
 
     is_stopped = is_offline()
 
-    def look() -> Report:
+    def look() -> RepairReport:
         # Before Spark starts.
         if is_stopped:
             locations_of(data, store, meta, file)

@@ -26,7 +26,7 @@ OFFSETS_MAX = (1 << 31) - 1
 NewFile = Callable[[Path], AbstractContextManager[BinaryIO]]
 
 
-class Segment(NamedTuple):
+class KafkaSegment(NamedTuple):
     """A file that was written: offsets base_offset (inclusive) to next_offset (exclusive)."""
 
     path: Path
@@ -42,7 +42,7 @@ def segment_name(base_offset: int) -> str:
 
 def write_segments(
     target: Path, first_offset: int, pieces: Iterable[Buffer], new_file: NewFile
-) -> list[Segment]:
+) -> list[KafkaSegment]:
     """Writes the batches of all pieces into `target`, or, where that is a folder, into files of it
     that have Kafka's names and size.
 
@@ -69,7 +69,7 @@ class _Writer:
         self._new_file = new_file
         self._stack = stack
         self._file: BinaryIO | None = None
-        self.segments: list[Segment] = []
+        self.segments: list[KafkaSegment] = []
 
     def write(self, data: memoryview, base_offset: int, next_offset: int) -> None:
         size = len(data)
@@ -103,4 +103,4 @@ class _Writer:
         self._stack.close()
         path = self._target / segment_name(base_offset) if self._is_folder else self._target
         self._file = self._stack.enter_context(self._new_file(path))
-        self.segments.append(Segment(path, base_offset, base_offset, 0, 0))
+        self.segments.append(KafkaSegment(path, base_offset, base_offset, 0, 0))

@@ -19,7 +19,7 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.repair.findings import Finding, Progress, Report, no_progress
+from streamlog.repair.findings import Finding, Progress, RepairReport, no_progress
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
@@ -111,7 +111,9 @@ def progress_of(state: State) -> Progress:
 
 
 def show(
-    state: State, look: Callable[[], Report], summary: Callable[[Report], dict[str, object]]
+    state: State,
+    look: Callable[[], RepairReport],
+    summary: Callable[[RepairReport], dict[str, object]],
 ) -> None:
     """Prints the report. Exit codes: 0 clean, 1 findings, 2 the check could not run."""
     try:
@@ -130,7 +132,7 @@ def show(
         click.get_current_context().exit(HAS_FINDINGS)
 
 
-def print_findings(report: Report) -> None:
+def print_findings(report: RepairReport) -> None:
     """Worst first; advice once for each kind."""
     findings = sorted(report.findings, key=lambda finding: -finding.severity)
     if findings:

@@ -48,7 +48,7 @@ class RunOutcome(NamedTuple):
     error: StreamlogError | None
 
 
-class Waiter(Protocol):
+class DeliveryWaiter(Protocol):
     """Set once, when a batch is done."""
 
     def set(self) -> object: ...
@@ -117,7 +117,7 @@ class PendingBatch:
         self.base_offset = -1
         self.log_append_time_ms: int | None = None
         self.error: StreamlogError | None = None
-        self.waiter: Waiter | None = None
+        self.waiter: DeliveryWaiter | None = None
         self.callbacks: list[Callable[[], None]] = []
         self.parent: PendingBatch | None = None
         self.parts: list[PendingBatch] | None = None

@@ -221,7 +221,7 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
 """Every class of `streamlog.errors`; a class from elsewhere has its nearest base's code."""
 
 
-class Answer(NamedTuple):
+class ErrorAnswer(NamedTuple):
     code: KafkaError
     message: str
     """For the APIs that have a field for it: what happened and what to do."""
@@ -239,5 +239,5 @@ def code_of(error: errors.StreamlogError) -> KafkaError:
     return code
 
 
-def answer_to(error: errors.StreamlogError) -> Answer:
-    return Answer(code_of(error), error.message)
+def answer_to(error: errors.StreamlogError) -> ErrorAnswer:
+    return ErrorAnswer(code_of(error), error.message)

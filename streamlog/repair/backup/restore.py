@@ -29,7 +29,14 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.backup.file import Backup
 from streamlog.repair.bucket import list_bucket
-from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
+from streamlog.repair.findings import (
+    Finding,
+    FindingKind,
+    Progress,
+    RepairReport,
+    Severity,
+    no_progress,
+)
 from streamlog.repair.frozen_kv import FrozenKV
 from streamlog.repair.recover.recover import (
     RecoverOptions,
@@ -59,9 +66,9 @@ async def restore(
     offload: Offload,
     options: RecoverOptions | None = None,
     progress: Progress = no_progress,
-) -> Report:
+) -> RepairReport:
     """As `recover`. Errors: also ForeignCluster (a backup of another cluster)."""
-    options, report = options or RecoverOptions(), Report()
+    options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     if backup.head.cluster_id != report.cluster_id:
         raise ForeignCluster(
@@ -128,7 +135,7 @@ async def _view_of(
         return None
 
 
-def _take_backup(backup: Backup, recovered: Recovered, report: Report) -> None:
+def _take_backup(backup: Backup, recovered: Recovered, report: RepairReport) -> None:
     prefix = prefix_of(backup.head.cluster_id)
     recovered.revision_max = max(recovered.revision_max, backup.head.revision)
     old: dict[tuple[str, bytes], bytes] = {}
@@ -171,7 +178,9 @@ def _take_partitions(old: dict[tuple[str, bytes], bytes], recovered: Recovered) 
                 recovered.values[namespace, name] = value
 
 
-def _take_topics(old: dict[tuple[str, bytes], bytes], recovered: Recovered, report: Report) -> None:
+def _take_topics(
+    old: dict[tuple[str, bytes], bytes], recovered: Recovered, report: RepairReport
+) -> None:
     partitions = {name.rpartition(b"/")[0] for ns, name in recovered.values if ns == "_partition"}
     for (namespace, name), value in old.items():
         if namespace != TOPIC_NAMESPACE:
@@ -192,7 +201,7 @@ def _take_topics(old: dict[tuple[str, bytes], bytes], recovered: Recovered, repo
             continue
         report.add(
             Finding(
-                Kind.TOPIC,
+                FindingKind.TOPIC,
                 Severity.NOTE,
                 f"topic {topic} is in the backup and its streams are gone: it was deleted since",
             )

@@ -27,7 +27,7 @@ from streamlog.metadata.keys import checkpoint, id_block
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket
-from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.fsck.keys import Keys
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
@@ -49,7 +49,7 @@ async def check_bucket(
     store: ObjectStore,
     live: array[int],
     keys: Keys,
-    report: Report,
+    report: RepairReport,
 ) -> Unneeded:
     """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
     unneeded = Unneeded()
@@ -75,12 +75,12 @@ async def check_bucket(
             continue
         finding = rules.finding(object_id)
         report.add(finding)
-        if finding.kind in (Kind.ORPHAN, Kind.ORPHAN_DUE):
+        if finding.kind in (FindingKind.ORPHAN, FindingKind.ORPHAN_DUE):
             unneeded.orphans.append(object_id)
     for key in bucket.foreign:
         report.add(
             Finding(
-                Kind.FOREIGN_KEY,
+                FindingKind.FOREIGN_KEY,
                 Severity.WARNING,
                 f"the store has the key {key}, which is not of streamlog's making",
                 "give the cluster a prefix of its own",
@@ -90,7 +90,7 @@ async def check_bucket(
     if not bucket.has_cluster_file:
         report.add(
             Finding(
-                Kind.CLUSTER_FILE,
+                FindingKind.CLUSTER_FILE,
                 Severity.ERROR,
                 "the store has no cluster.json: another cluster could take it for empty",
                 "streamlog fsck --repair writes it again, and so does the next start of a node",
@@ -102,7 +102,7 @@ async def check_bucket(
 
 
 async def _check_staged(
-    view: MetadataView, bucket: Bucket, store: ObjectStore, report: Report
+    view: MetadataView, bucket: Bucket, store: ObjectStore, report: RepairReport
 ) -> None:
     async def is_there(stage: Stage) -> bool:
         """Looks again, because it may have been staged since the bucket was listed."""
@@ -122,7 +122,7 @@ async def _check_staged(
         if not is_stored:
             report.add(
                 _finding(
-                    Kind.OBJECT_MISSING,
+                    FindingKind.OBJECT_MISSING,
                     Severity.WARNING,
                     object_id,
                     f"was staged by writer {stage.writer_id} and is not in the store as it was",
@@ -144,7 +144,7 @@ class _OwnerRules:
         block = object_id >> id_block.OBJECTS.block_bits
         if not 0 < block <= self._keys.object_counter:
             return _finding(
-                Kind.OBJECT_NEWER,
+                FindingKind.OBJECT_NEWER,
                 Severity.ERROR,
                 object_id,
                 "has an id that this metadata never handed out: the metadata is older than the "
@@ -164,7 +164,7 @@ class _OwnerRules:
             return _orphan(object_id, f"tenure {owner} is past it")
         if fence.is_live:
             return _finding(
-                Kind.UPLOAD_UNDER_WAY,
+                FindingKind.UPLOAD_UNDER_WAY,
                 Severity.NOTE,
                 object_id,
                 f"was stored by tenure {owner} and not committed yet",
@@ -178,12 +178,14 @@ class _OwnerRules:
 
 
 def _due(object_id: int, what: str) -> Finding:
-    return _finding(Kind.ORPHAN_DUE, Severity.NOTE, object_id, what, "the collector deletes it")
+    return _finding(
+        FindingKind.ORPHAN_DUE, Severity.NOTE, object_id, what, "the collector deletes it"
+    )
 
 
 def _orphan(object_id: int, why: str) -> Finding:
     return _finding(
-        Kind.ORPHAN,
+        FindingKind.ORPHAN,
         Severity.WARNING,
         object_id,
         f"is in no stream and never will be ({why})",
@@ -191,7 +193,9 @@ def _orphan(object_id: int, why: str) -> Finding:
     )
 
 
-def _finding(kind: Kind, severity: Severity, object_id: int, what: str, advice: str) -> Finding:
+def _finding(
+    kind: FindingKind, severity: Severity, object_id: int, what: str, advice: str
+) -> Finding:
     return Finding(
         kind,
         severity,
@@ -203,7 +207,7 @@ def _finding(kind: Kind, severity: Severity, object_id: int, what: str, advice: 
 
 
 def _check_files(
-    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, unneeded: Unneeded
+    view: MetadataView, bucket: Bucket, keys: Keys, report: RepairReport, unneeded: Unneeded
 ) -> None:
     named = view.state.checkpoint.files if view.state.checkpoint is not None else ()
     names = {ref.name for ref in named}
@@ -215,7 +219,7 @@ def _check_files(
         if tenure is None:
             report.add(
                 Finding(
-                    Kind.FOREIGN_KEY,
+                    FindingKind.FOREIGN_KEY,
                     Severity.WARNING,
                     f"{info.key} is not the name of a checkpoint file",
                     "give the cluster a prefix of its own",
@@ -227,7 +231,7 @@ def _check_files(
         is_live = fence is not None and fence.is_live
         report.add(
             Finding(
-                Kind.CHECKPOINT_STRAY,
+                FindingKind.CHECKPOINT_STRAY,
                 Severity.NOTE,
                 f"{info.key} is a checkpoint file that nothing names",
                 "a node deletes it in time" + ("" if is_live else ", and so does --repair"),

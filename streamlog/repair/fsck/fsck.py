@@ -29,9 +29,9 @@ from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket, list_bucket
 from streamlog.repair.findings import (
     Finding,
-    Kind,
+    FindingKind,
     Progress,
-    Report,
+    RepairReport,
     Severity,
     no_progress,
 )
@@ -67,12 +67,12 @@ async def fsck(
     offload: Offload,
     options: FsckOptions | None = None,
     progress: Progress = no_progress,
-) -> Report:
+) -> RepairReport:
     """Errors: Invalid (the metadata store is empty), ForeignCluster, LineageFenced (a recovery made
     newer metadata, whose objects would look like waste), UnsupportedVersion, StoreUnavailable,
     MetadataUnavailable, Conflict (nodes are running).
     """
-    options, report = options or FsckOptions(), Report()
+    options, report = options or FsckOptions(), RepairReport()
     report.cluster_id = await cluster_of(kv, store)
     mine = await lineage.read(kv, prefix_of(report.cluster_id))
     claimed = await read_cluster(store)
@@ -118,7 +118,11 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
 
 
 async def _old_copy(
-    store: ObjectStore, claimed: ClusterFile, mine: Lineage, report: Report, options: FsckOptions
+    store: ObjectStore,
+    claimed: ClusterFile,
+    mine: Lineage,
+    report: RepairReport,
+    options: FsckOptions,
 ) -> None:
     if options.repair:
         await restate_lineage(store, claimed, mine)
@@ -126,7 +130,7 @@ async def _old_copy(
         return
     report.add(
         Finding(
-            Kind.CLUSTER_FILE,
+            FindingKind.CLUSTER_FILE,
             Severity.ERROR,
             f"cluster.json names lineage {claimed.lineage.number}, the metadata is of lineage "
             f"{mine.number}: somebody put an old copy back, and older metadata would be taken for "
@@ -139,7 +143,7 @@ async def _old_copy(
 
 def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
     return Finding(
-        Kind.METADATA_UNREADABLE,
+        FindingKind.METADATA_UNREADABLE,
         Severity.ERROR,
         f"the metadata cannot be read, so nothing else was checked: {error}",
         "restore it from a backup, or rebuild it with streamlog recover",
@@ -151,7 +155,7 @@ async def _repair(
     store: ObjectStore,
     bucket: Bucket,
     unneeded: Unneeded,
-    report: Report,
+    report: RepairReport,
     options: FsckOptions,
     live: int,
     mine: Lineage,
@@ -167,11 +171,11 @@ async def _repair(
     if any(
         report.by_kind[str(kind)]
         for kind in (
-            Kind.OBJECT_NEWER,
-            Kind.KEY_MISMATCH,
-            Kind.KEY_UNREADABLE,
-            Kind.CHECKPOINT_CORRUPT,
-            Kind.STREAM_RANGES,
+            FindingKind.OBJECT_NEWER,
+            FindingKind.KEY_MISMATCH,
+            FindingKind.KEY_UNREADABLE,
+            FindingKind.CHECKPOINT_CORRUPT,
+            FindingKind.STREAM_RANGES,
         )
     ):
         report.repaired.append("deleted nothing: the metadata is not to be trusted")
@@ -187,7 +191,7 @@ async def _repair(
     await _delete(store, unneeded.files, "checkpoint files", report)
 
 
-async def _delete(store: ObjectStore, keys: list[str], what: str, report: Report) -> None:
+async def _delete(store: ObjectStore, keys: list[str], what: str, report: RepairReport) -> None:
     for low in range(0, len(keys), DELETE_BATCH):
         await store.delete(keys[low : low + DELETE_BATCH])
     if keys:

@@ -25,7 +25,7 @@ from streamlog.metadata.keys import (
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in, tenure_in
-from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.view import MetadataView
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Keys:
     """Objects that tenures gave up and deleted once; a late PUT may have stored one again."""
 
 
-async def check_keys(view: MetadataView, report: Report) -> Keys:
+async def check_keys(view: MetadataView, report: RepairReport) -> Keys:
     """Reads every key of the metadata store except users' values. Errors: MetadataUnavailable."""
     keys, reader = Keys(), _KeyReader(report)
     prefix = view.prefix
@@ -101,7 +101,7 @@ async def _all_keys(view: MetadataView) -> AsyncIterator[KeyValue]:
 
 
 class _KeyReader:
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: RepairReport) -> None:
         self.report = report
 
     def read(self, kv: KeyValue, decode: Callable[[bytes], T]) -> T | None:
@@ -110,7 +110,7 @@ class _KeyReader:
         except (StreamlogError, struct.error, ValueError) as error:
             self.report.add(
                 Finding(
-                    Kind.KEY_UNREADABLE,
+                    FindingKind.KEY_UNREADABLE,
                     Severity.ERROR,
                     f"the metadata key {shown(kv.key)} cannot be read: {error}",
                     "restore the metadata from a backup, or rebuild it with streamlog recover",
@@ -159,7 +159,7 @@ def _block(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
     reader.report.add(_unknown(kv.key))
 
 
-def _check_tenures(view: MetadataView, keys: Keys, report: Report) -> None:
+def _check_tenures(view: MetadataView, keys: Keys, report: RepairReport) -> None:
     fold = view.state.fold
     if keys.compactions != fold.compactions.counter:
         report.add(
@@ -197,7 +197,7 @@ def _check_tenures(view: MetadataView, keys: Keys, report: Report) -> None:
             report.add(_mismatch(f"tenure {holder} holds {len(streams)} streams and has no fence"))
 
 
-def _check_ids(view: MetadataView, keys: Keys, report: Report) -> None:
+def _check_ids(view: MetadataView, keys: Keys, report: RepairReport) -> None:
     for kind, blocks, handed_out in (
         (id_block.OBJECTS, keys.object_blocks, keys.object_counter),
         (id_block.STREAMS, keys.stream_blocks, keys.stream_counter),
@@ -228,13 +228,13 @@ def _name(kind: IdKind) -> str:
 def _mismatch(detail: str, severity: Severity = Severity.ERROR) -> Finding:
     advice = "keep a backup of the metadata as it is, then rebuild it with streamlog recover"
     return Finding(
-        Kind.KEY_MISMATCH, severity, detail, advice if severity is Severity.ERROR else ""
+        FindingKind.KEY_MISMATCH, severity, detail, advice if severity is Severity.ERROR else ""
     )
 
 
 def _unknown(key: bytes) -> Finding:
     return Finding(
-        Kind.KEY_UNKNOWN,
+        FindingKind.KEY_UNKNOWN,
         Severity.WARNING,
         f"the metadata store has the key {shown(key)}, which is not of streamlog's making",
         "nothing uses it; find out who wrote it",

@@ -22,7 +22,14 @@ from streamlog.metadata.interface import ObjectRow, RangeRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.object_reader import GET_BYTES, get_tail
-from streamlog.repair.findings import Finding, Kind, Range, Report, Severity, some_ranges
+from streamlog.repair.findings import (
+    Finding,
+    FindingKind,
+    Range,
+    RepairReport,
+    Severity,
+    some_ranges,
+)
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
@@ -40,7 +47,7 @@ class ObjectCheck:
         cluster_id: str,
         store: ObjectStore,
         offload: Offload,
-        report: Report,
+        report: RepairReport,
         *,
         deep: bool,
     ) -> None:
@@ -58,9 +65,9 @@ class ObjectCheck:
             if self._deep:
                 await self._read_blocks(row, index)
         except ObjectNotFound:
-            self._add(Kind.OBJECT_MISSING, row, "is not in the store", ranges)
+            self._add(FindingKind.OBJECT_MISSING, row, "is not in the store", ranges)
         except (Corrupt, UnsupportedVersion, Invalid) as error:
-            self._add(Kind.OBJECT_CORRUPT, row, f"cannot be read: {error}", ranges)
+            self._add(FindingKind.OBJECT_CORRUPT, row, f"cannot be read: {error}", ranges)
         self._report.counts["objects"] += 1
         self._report.counts["object_bytes"] += row.size_bytes
 
@@ -73,16 +80,18 @@ class ObjectCheck:
     async def _compare(self, row: ObjectRow, footer: ObjectFooter, ranges: list[Range]) -> None:
         identity = footer.identity
         if identity.cluster_id != self._cluster_id:
-            self._add(Kind.OBJECT_FOREIGN, row, f"is of the cluster {identity.cluster_id}", ranges)
+            self._add(
+                FindingKind.OBJECT_FOREIGN, row, f"is of the cluster {identity.cluster_id}", ranges
+            )
         elif (identity.object_id, footer.row) != (row.object_id, replace(row, placements=())):
             text = f"says of itself that it is {footer.row}, the metadata has {row}"
-            self._add(Kind.OBJECT_WRONG, row, text, ranges)
+            self._add(FindingKind.OBJECT_WRONG, row, text, ranges)
         else:
             rows = rows_placed(Rows(footer.ranges), row.placements)
             missing = uncovered(ranges, list(rows))
             if missing:
                 text = f"does not hold {some_ranges(missing)}"
-                self._add(Kind.OBJECT_WRONG, row, text, missing)
+                self._add(FindingKind.OBJECT_WRONG, row, text, missing)
 
     async def _read_blocks(self, row: ObjectRow, index: ObjectIndex) -> None:
         key = data_key(row.object_id)
@@ -102,9 +111,9 @@ class ObjectCheck:
             await self._offload.run(Lane.CPU, _decode_block, data, block, key)
         except StreamlogError as error:
             lost = [Range(block.stream_id, block.start, block.end)]
-            self._add(Kind.OBJECT_CORRUPT, row, f"has a damaged block: {error}", lost)
+            self._add(FindingKind.OBJECT_CORRUPT, row, f"has a damaged block: {error}", lost)
 
-    def _add(self, kind: Kind, row: ObjectRow, what: str, lost: Sequence[Range]) -> None:
+    def _add(self, kind: FindingKind, row: ObjectRow, what: str, lost: Sequence[Range]) -> None:
         ranges = tuple(lost)
         told = f"; it holds {some_ranges(ranges)}" if ranges else ""
         self._report.add(

@@ -19,7 +19,7 @@ from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.interface import StreamRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.findings import Finding, Kind, Progress, Range, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, Progress, Range, RepairReport, Severity
 from streamlog.repair.fsck.object import ObjectCheck
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
@@ -52,7 +52,7 @@ class ObjectChecks:
         view: MetadataView,
         store: ObjectStore,
         offload: Offload,
-        report: Report,
+        report: RepairReport,
         progress: Progress,
         *,
         deep: bool,
@@ -146,7 +146,7 @@ class ObjectChecks:
         lost = Range(row.stream_id, min(at, start), max(at, start))
         self._report.add(
             Finding(
-                Kind.STREAM_RANGES,
+                FindingKind.STREAM_RANGES,
                 Severity.ERROR,
                 f"{lost} {what}, by the metadata",
                 "rebuild the metadata with streamlog recover",
@@ -159,7 +159,7 @@ class ObjectChecks:
         lost = Range(row.stream_id, at, row.end)
         self._report.add(
             Finding(
-                Kind.CHECKPOINT_CORRUPT,
+                FindingKind.CHECKPOINT_CORRUPT,
                 Severity.ERROR,
                 f"where {lost} lie is unknown: {error}",
                 "rebuild the metadata with streamlog recover",
@@ -191,7 +191,7 @@ class ObjectChecks:
     def _add_count(self, object_id: int, what: str, severity: Severity = Severity.ERROR) -> None:
         self._report.add(
             Finding(
-                Kind.OBJECT_COUNT,
+                FindingKind.OBJECT_COUNT,
                 severity,
                 f"object {object_id} {what}",
                 "rebuild the metadata with streamlog recover",

@@ -12,14 +12,14 @@ from streamlog.log.topics.topic_record import (
     decode_partition,
     decode_topic,
 )
-from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.fsck.keys import shown
 from streamlog.repair.view import MetadataView
 
 VALUE_VERSION = 1
 
 
-async def check_topics(view: MetadataView, report: Report) -> None:
+async def check_topics(view: MetadataView, report: RepairReport) -> None:
     """Errors: MetadataUnavailable."""
     topics: dict[str, TopicRecord] = {}
     partitions: dict[tuple[str, int], int] = {}
@@ -39,7 +39,7 @@ async def check_topics(view: MetadataView, report: Report) -> None:
         except (StreamlogError, ValueError) as error:
             report.add(
                 Finding(
-                    Kind.KEY_UNREADABLE,
+                    FindingKind.KEY_UNREADABLE,
                     Severity.ERROR,
                     f"the value of {shown(kv.key)} cannot be read: {error}",
                     "write it again, or restore the metadata from a backup",
@@ -69,4 +69,4 @@ async def check_topics(view: MetadataView, report: Report) -> None:
 
 def _wrong(detail: str, severity: Severity = Severity.ERROR) -> Finding:
     advice = "rebuild the metadata with streamlog recover" if severity > Severity.NOTE else ""
-    return Finding(Kind.TOPIC, severity, detail, advice)
+    return Finding(FindingKind.TOPIC, severity, detail, advice)

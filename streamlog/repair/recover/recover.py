@@ -21,7 +21,14 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster.guard import check_same, read_cluster
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.bucket import Bucket, list_bucket
-from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
+from streamlog.repair.findings import (
+    Finding,
+    FindingKind,
+    Progress,
+    RepairReport,
+    Severity,
+    no_progress,
+)
 from streamlog.repair.recover.handover import hand_over
 from streamlog.repair.recover.recovered import Recovered
 from streamlog.repair.recover.sources import find_candidates, view_of
@@ -57,7 +64,7 @@ async def recover(
     offload: Offload,
     options: RecoverOptions | None = None,
     progress: Progress = no_progress,
-) -> Report:
+) -> RepairReport:
     """No node should run. One that runs on the old metadata is ended, and none opens that again.
 
     After an interruption it can be run again; no node opens the metadata before it is done.
@@ -66,7 +73,7 @@ async def recover(
     ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node or another recovery
     runs), Unavailable, OutcomeUnknown.
     """
-    options, report = options or RecoverOptions(), Report()
+    options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
     view = await newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
@@ -112,7 +119,7 @@ async def gather(
     store: ObjectStore,
     bucket: Bucket,
     view: MetadataView | None,
-    report: Report,
+    report: RepairReport,
     *,
     offload: Offload,
     progress: Progress,
@@ -131,7 +138,7 @@ async def check_and_hand_over(
     store: ObjectStore,
     recovered: Recovered,
     bucket: Bucket,
-    report: Report,
+    report: RepairReport,
     options: RecoverOptions,
     *,
     clock: Clock,
@@ -160,7 +167,7 @@ async def check_and_hand_over(
     report.revision = await kv.revision()
 
 
-def _check_losses(report: Report, options: RecoverOptions) -> None:
+def _check_losses(report: RepairReport, options: RecoverOptions) -> None:
     """Errors: Corrupt, unless the loss is accepted or nothing is written."""
     errors = report.by_severity[Severity.ERROR]
     if not errors or options.dry_run or options.accept_data_loss:
@@ -176,7 +183,7 @@ def _check_losses(report: Report, options: RecoverOptions) -> None:
 async def newest_view(
     store: ObjectStore,
     bucket: Bucket,
-    report: Report,
+    report: RepairReport,
     *,
     clock: Clock,
     random: Random,
@@ -218,13 +225,13 @@ async def newest_view(
 def _useless(reason: StreamlogError) -> Finding:
     if isinstance(reason, ForeignCluster):
         return Finding(
-            Kind.OBJECT_FOREIGN,
+            FindingKind.OBJECT_FOREIGN,
             Severity.WARNING,
             str(reason),
             "it is left out; look whose it is",
         )
     return Finding(
-        Kind.CHECKPOINT_CORRUPT,
+        FindingKind.CHECKPOINT_CORRUPT,
         Severity.WARNING,
         f"a checkpoint is of no use: {reason}",
         "an older one is taken; more of what was trimmed may come back",

@@ -20,34 +20,34 @@ from streamlog.runtime.rand import Random
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CheckpointCandidate:
     info: ObjectInfo
     checkpoint: CheckpointPointer
 
 
 async def find_candidates(
     store: ObjectStore, files: list[ObjectInfo], cluster_id: str
-) -> tuple[list[Candidate], list[StreamlogError]]:
+) -> tuple[list[CheckpointCandidate], list[StreamlogError]]:
     """Deltas that name their base, the newest first; and why the other files are of no use.
 
     Errors: UnsupportedVersion (a newer release wrote one), StoreUnavailable.
     """
 
-    async def look(info: ObjectInfo) -> Candidate | StreamlogError | None:
+    async def look(info: ObjectInfo) -> CheckpointCandidate | StreamlogError | None:
         try:
             trailer = await read_trailer(store, info, cluster_id)
         except (Corrupt, ForeignCluster, ObjectNotFound) as error:
             return error
-        return None if trailer is None else Candidate(info, trailer)
+        return None if trailer is None else CheckpointCandidate(info, trailer)
 
     looked = await in_flight(files, look)
-    usable = [one for one in looked if isinstance(one, Candidate)]
+    usable = [one for one in looked if isinstance(one, CheckpointCandidate)]
     usable.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
     return usable, [one for one in looked if isinstance(one, StreamlogError)]
 
 
 async def view_of(
-    candidate: Candidate,
+    candidate: CheckpointCandidate,
     store: ObjectStore,
     cluster_id: str,
     *,

@@ -21,7 +21,15 @@ from streamlog.model.batch import StreamState
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket, read_footer
-from streamlog.repair.findings import Finding, Kind, Progress, Range, Report, Severity, some_ranges
+from streamlog.repair.findings import (
+    Finding,
+    FindingKind,
+    Progress,
+    Range,
+    RepairReport,
+    Severity,
+    some_ranges,
+)
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.recovered import NOBODY, Recovered, RecoveredStream
 from streamlog.repair.recover.resolve import Known, Piece, Resolved, Row, resolve
@@ -87,7 +95,7 @@ class StreamRecovery:
         bucket: Bucket,
         view: MetadataView | None,
         recovered: Recovered,
-        report: Report,
+        report: RepairReport,
         progress: Progress,
     ) -> None:
         self._store = store
@@ -114,7 +122,7 @@ class StreamRecovery:
 
     @property
     def _is_checkpoint_damaged(self) -> bool:
-        return self._report.by_kind[str(Kind.CHECKPOINT_CORRUPT)] > 0 or (
+        return self._report.by_kind[str(FindingKind.CHECKPOINT_CORRUPT)] > 0 or (
             self._view is None and bool(self._bucket.checkpoints)
         )
 
@@ -185,24 +193,26 @@ class StreamRecovery:
         try:
             footer = await read_footer(self._store, self._offload, object_id, size_bytes)
         except (Corrupt, UnsupportedVersion) as error:
-            self._skip(Kind.OBJECT_CORRUPT, object_id, f"cannot be read: {error}", Severity.ERROR)
+            self._skip(
+                FindingKind.OBJECT_CORRUPT, object_id, f"cannot be read: {error}", Severity.ERROR
+            )
             return None
         if footer is None:
             return None
         identity = footer.identity
         if identity.cluster_id != self._recovered.cluster_id:
             reason = f"is of the cluster {identity.cluster_id}"
-            self._skip(Kind.OBJECT_FOREIGN, object_id, reason, Severity.WARNING)
+            self._skip(FindingKind.OBJECT_FOREIGN, object_id, reason, Severity.WARNING)
             return None
         if identity.object_id != object_id:
             reason = f"says of itself that it is object {identity.object_id}"
-            self._skip(Kind.OBJECT_WRONG, object_id, reason, Severity.ERROR)
+            self._skip(FindingKind.OBJECT_WRONG, object_id, reason, Severity.ERROR)
             return None
         return footer
 
     def _skip(
         self,
-        kind: Kind,
+        kind: FindingKind,
         object_id: int,
         what: str,
         severity: Severity,
@@ -227,7 +237,7 @@ class StreamRecovery:
             # With wal=object a commit is acknowledged only after a checkpoint holds it.
             self._unknown_staged.update(row.stream_id for row in footer.ranges)
             self._skip(
-                Kind.STAGED,
+                FindingKind.STAGED,
                 object_id,
                 "was staged, and no checkpoint knows it",
                 Severity.NOTE,
@@ -281,7 +291,7 @@ class StreamRecovery:
         if lost:
             self._report.add(
                 Finding(
-                    Kind.OBJECT_MISSING,
+                    FindingKind.OBJECT_MISSING,
                     Severity.ERROR,
                     f"{some_ranges(lost)} lie in objects that are gone",
                     "put the objects back from a copy of the store; reads of these offsets fail",
@@ -293,7 +303,7 @@ class StreamRecovery:
         if tail:
             self._report.add(
                 Finding(
-                    Kind.UNACKNOWLEDGED_TAIL,
+                    FindingKind.UNACKNOWLEDGED_TAIL,
                     Severity.ERROR,
                     f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
                     "is missing was trimmed, which a checkpoint told that is gone or cannot be "
@@ -306,7 +316,7 @@ class StreamRecovery:
                 )
                 if self._trims_are_lost
                 else Finding(
-                    Kind.UNACKNOWLEDGED_TAIL,
+                    FindingKind.UNACKNOWLEDGED_TAIL,
                     Severity.WARNING,
                     f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
                     f"{resolved.end}: they were never acknowledged{_OR_STAGED}",
@@ -317,7 +327,7 @@ class StreamRecovery:
                 )
                 if stream_id in self._unknown_staged
                 else Finding(
-                    Kind.UNACKNOWLEDGED_TAIL,
+                    FindingKind.UNACKNOWLEDGED_TAIL,
                     Severity.NOTE,
                     f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
                     f"and the stream ends at {resolved.end}",
@@ -329,7 +339,7 @@ class StreamRecovery:
         if before:
             self._report.add(
                 Finding(
-                    Kind.TRIMMED,
+                    FindingKind.TRIMMED,
                     # An object is deleted only after a checkpoint knows of the trim.
                     Severity.ERROR
                     if self._view is not None or self._is_checkpoint_damaged or resolved.is_guess

@@ -31,7 +31,7 @@ from streamlog.log.topics.topic_record import (
 from streamlog.model.batch import StreamSlice
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.recovered import Recovered, RecoveredStream
 from streamlog.repair.recover.stream_reader import read_batches
@@ -76,7 +76,7 @@ class TopicRecovery:
         store: ObjectStore,
         offload: Offload,
         recovered: Recovered,
-        report: Report,
+        report: RepairReport,
         progress: Progress,
     ) -> None:
         self._store = store
@@ -209,7 +209,7 @@ class TopicRecovery:
             self._recovered.values[key.namespace, key.name] = bytes(w.data)
 
     def _tell(self, detail: str, severity: Severity) -> None:
-        self._report.add(Finding(Kind.TOPIC, severity, detail))
+        self._report.add(Finding(FindingKind.TOPIC, severity, detail))
 
 
 def _end_of(state: MetaState, role: str, slices: Sequence[StreamSlice]) -> int:

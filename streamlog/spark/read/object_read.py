@@ -24,7 +24,7 @@ from streamlog.reading.blocks import (
     ObjectRow,
     ObjectStore,
     PlannedGet,
-    StreamPart,
+    StreamBlocks,
     data_key,
     get_exactly,
     object_row,
@@ -231,12 +231,12 @@ class PieceReader:
             return body[planned.start : planned.end]
         return await get_exactly(self._store, key, planned.start, planned.length)
 
-    def _stream_parts(self, visit: Visit) -> Iterator[StreamPart[Part]]:
+    def _stream_parts(self, visit: Visit) -> Iterator[StreamBlocks[Part]]:
         for part in visit.parts:
             piece = self._plan.pieces[part.piece]
             assert isinstance(piece, StorePiece)
             shift = piece.shift
-            yield StreamPart(piece.stream_id, part.start + shift, part.end + shift, part)
+            yield StreamBlocks(piece.stream_id, part.start + shift, part.end + shift, part)
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:

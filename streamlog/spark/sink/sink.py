@@ -38,7 +38,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class TableSink:
     """One write; pickled to the tasks."""
 
     options: WriteOptions
@@ -109,7 +109,7 @@ def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObjec
 
 
 class BatchWriter(DataSourceArrowWriter):
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: TableSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Spark makes a new one for each commit, so it has no state but its options."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: TableSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -147,14 +147,14 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
         )
     options = parse_write_options(given, streaming=False)
     check_columns(_arrow_schema(schema), options.topic)
-    return BatchWriter(Sink(options, batch_writer_id(options, SystemRandom())))
+    return BatchWriter(TableSink(options, batch_writer_id(options, SystemRandom())))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
     """Errors: InvalidConfig, which names the option or column."""
     options = parse_write_options(given, streaming=True)
     check_columns(_arrow_schema(schema), options.topic)
-    return StreamWriter(Sink(options, stream_writer_id(options)))
+    return StreamWriter(TableSink(options, stream_writer_id(options)))
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -46,7 +46,7 @@ class TaskPartition(InputPartition):
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Errors: InvalidConfig."""
-    return BatchReader(parse_read_options(options, streaming=False), _arrow_schema(schema))
+    return TableReader(parse_read_options(options, streaming=False), _arrow_schema(schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -81,7 +81,7 @@ def _attempt() -> dict[str, int]:
     }
 
 
-class BatchReader(DataSourceReader):
+class TableReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema

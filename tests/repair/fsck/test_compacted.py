@@ -16,7 +16,7 @@ from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.findings import Kind
+from streamlog.repair.findings import FindingKind
 from streamlog.wiring import OpenEngine
 from tests.repair.cluster import Cluster, append, read, recovered, run
 
@@ -122,7 +122,7 @@ def test_compacted_streams_come_back(seed: int, checkpoint: str) -> None:
                 await cluster.store.put(key, [content])
         cluster.lose_metadata()
         report = await recovered(cluster)
-        assert not report.of_kind(Kind.TRIMMED)
+        assert not report.of_kind(FindingKind.TRIMMED)
         checked = await cluster.fsck()
         assert checked.is_clean, checked.findings
         await story.check(trims_are_kept=checkpoint == "newest")
@@ -163,7 +163,7 @@ def test_trims_without_a_checkpoint_are_seen_by_missing_objects() -> None:
         await cluster.store.delete([info.key for info in files])
         cluster.lose_metadata()
         report = await recovered(cluster)
-        (finding,) = report.of_kind(Kind.TRIMMED)
+        (finding,) = report.of_kind(FindingKind.TRIMMED)
         assert [(one.start, one.end) for one in finding.lost] == [(0, 1)]
         async with cluster.node() as opened:
             assert await read(await opened.streams.open_stream(trimmed_id)) == {6: b"6", 7: b"7"}
@@ -201,9 +201,9 @@ def test_a_trimmed_beginning_in_a_shared_object_does_not_pass_for_the_whole_stre
         with pytest.raises(Corrupt, match="taken for trimmed"):
             await recovered(cluster)
         report = await recovered(cluster, accept_data_loss=True)
-        (finding,) = report.of_kind(Kind.TRIMMED)
+        (finding,) = report.of_kind(FindingKind.TRIMMED)
         assert [(one.start, one.end) for one in finding.lost] == [(0, 1)]
-        assert not report.of_kind(Kind.UNACKNOWLEDGED_TAIL)
+        assert not report.of_kind(FindingKind.UNACKNOWLEDGED_TAIL)
         async with cluster.node() as opened:
             records = await read(await opened.streams.open_stream(trimmed_id))
             assert records == {6: b"6", 7: b"7", 8: b"8", 9: b"9"}

@@ -11,7 +11,7 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import list_bucket
-from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.view import load_view
 from tests.repair.cluster import Cluster, append, partition, produce, run
 from tests.support.object_ids import give_up_id, take_id
@@ -50,7 +50,7 @@ async def live_id(cluster: Cluster) -> int:
     raise AssertionError("the stream has no object")
 
 
-def only(report: Report, kind: Kind) -> Finding:
+def only(report: RepairReport, kind: FindingKind) -> Finding:
     (finding,) = report.of_kind(kind)
     return finding
 
@@ -76,13 +76,13 @@ def test_a_missing_object_is_named_with_the_offsets_that_are_lost() -> None:
         gone = await live_id(cluster)
         await cluster.store.delete([data_key(gone)])
         report = await cluster.fsck(repair=True)
-        finding = only(report, Kind.OBJECT_MISSING)
+        finding = only(report, FindingKind.OBJECT_MISSING)
         assert finding.severity is Severity.ERROR
         assert finding.object_id == gone
         assert [one.end - one.start for one in finding.lost] == [1]
         assert finding.lost[0].end == 6
         # Reported, and left alone: the second run says the same.
-        assert only(await cluster.fsck(), Kind.OBJECT_MISSING).lost == finding.lost
+        assert only(await cluster.fsck(), FindingKind.OBJECT_MISSING).lost == finding.lost
 
     run(scenario)
 
@@ -105,11 +105,11 @@ def test_damage_in_index_footer_and_blocks_is_found() -> None:
             flipped[position] ^= 1
             await cluster.store.put(key, [bytes(flipped)])
             report = await cluster.fsck(deep=deep)
-            assert bool(report.of_kind(Kind.OBJECT_CORRUPT)) is is_found, position
+            assert bool(report.of_kind(FindingKind.OBJECT_CORRUPT)) is is_found, position
             if is_found:
-                assert only(report, Kind.OBJECT_CORRUPT).object_id == damaged
+                assert only(report, FindingKind.OBJECT_CORRUPT).object_id == damaged
         await cluster.store.put(key, [whole + b"!"])
-        assert "instead of" in only(await cluster.fsck(), Kind.OBJECT_CORRUPT).detail
+        assert "instead of" in only(await cluster.fsck(), FindingKind.OBJECT_CORRUPT).detail
         await cluster.store.put(key, [whole])
         await cluster.is_clean()
 
@@ -145,10 +145,10 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
         for object_id in (due, past, newer):
             await cluster.store.put(data_key(object_id), [whole])
         report = await cluster.fsck()
-        assert only(report, Kind.ORPHAN_DUE).object_id == due
-        assert only(report, Kind.ORPHAN_DUE).severity is Severity.NOTE
-        assert only(report, Kind.ORPHAN).object_id == past
-        assert only(report, Kind.OBJECT_NEWER).object_id == newer
+        assert only(report, FindingKind.ORPHAN_DUE).object_id == due
+        assert only(report, FindingKind.ORPHAN_DUE).severity is Severity.NOTE
+        assert only(report, FindingKind.ORPHAN).object_id == past
+        assert only(report, FindingKind.OBJECT_NEWER).object_id == newer
         # An object that this metadata cannot know: nothing is deleted at all.
         repaired = await cluster.fsck(repair=True)
         assert "not to be trusted" in repaired.repaired[0]
@@ -159,7 +159,7 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
             taken = await take_id(engine.metadata)
             await cluster.store.put(data_key(taken), [whole])
             await engine.kill()
-        assert only(await cluster.fsck(), Kind.UPLOAD_UNDER_WAY).object_id == taken
+        assert only(await cluster.fsck(), FindingKind.UPLOAD_UNDER_WAY).object_id == taken
         repaired = await cluster.fsck(repair=True)
         assert repaired.repaired == ["deleted 2 orphans"]
         assert taken in set(await ids(cluster))
@@ -187,7 +187,7 @@ def test_a_late_put_of_an_abandoned_object_is_left_to_the_collector() -> None:
             await engine.drain()
             await cluster.store.put(data_key(late), [b"late"])
             await engine.kill()
-        told = only(await cluster.fsck(), Kind.ORPHAN_DUE)
+        told = only(await cluster.fsck(), FindingKind.ORPHAN_DUE)
         assert (told.object_id, told.severity) == (late, Severity.NOTE)
         assert "late PUT" in told.detail
         repaired = await cluster.fsck(repair=True)
@@ -222,11 +222,11 @@ def test_stray_and_foreign_keys_are_found_and_only_stray_ones_deleted() -> None:
         for key in ("checkpoint/1.7/3", "data/other", "photos/cat"):
             await cluster.store.put(key, [b"x"])
         report = await cluster.fsck(repair=True)
-        assert sorted(f.key for f in report.of_kind(Kind.FOREIGN_KEY)) == [
+        assert sorted(f.key for f in report.of_kind(FindingKind.FOREIGN_KEY)) == [
             "data/other",
             "photos/cat",
         ]
-        assert "checkpoint/1.7/3" in {f.key for f in report.of_kind(Kind.CHECKPOINT_STRAY)}
+        assert "checkpoint/1.7/3" in {f.key for f in report.of_kind(FindingKind.CHECKPOINT_STRAY)}
         left = {info.key for info in (await cluster.store.list("")).objects}
         assert "checkpoint/1.7/3" not in left
         assert {"data/other", "photos/cat"} <= left
@@ -248,14 +248,14 @@ def test_keys_that_contradict_each_other_are_found() -> None:
         counter = id_block.counter_key(prefix, id_block.STREAMS)
         await cluster.kv.txn([], [Put(counter, id_block.encode_counter(0))])
         report = await cluster.fsck()
-        details = " ".join(f.detail for f in report.of_kind(Kind.KEY_MISMATCH))
+        details = " ".join(f.detail for f in report.of_kind(FindingKind.KEY_MISMATCH))
         assert "records, and" in details
         assert "past the counter of stream blocks" in details
-        assert len(report.of_kind(Kind.KEY_UNKNOWN)) == 2
+        assert len(report.of_kind(FindingKind.KEY_UNKNOWN)) == 2
         await cluster.kv.txn([], [Put(fences[0].key, b"\x01nonsense")])
         report = await cluster.fsck()
         # The loader itself stumbles over it: one finding says so.
-        assert only(report, Kind.METADATA_UNREADABLE).advice
+        assert only(report, FindingKind.METADATA_UNREADABLE).advice
 
     run(scenario)
 
@@ -265,7 +265,10 @@ def test_topics_whose_keys_or_streams_are_gone_are_found() -> None:
         cluster = Cluster()
         prefix = prefix_of(await filled(cluster))
         await cluster.kv.txn([], [Delete(prefix + b"u/_partition/t/1")])
-        assert "partition 1 of topic t has no key" in only(await cluster.fsck(), Kind.TOPIC).detail
+        assert (
+            "partition 1 of topic t has no key"
+            in only(await cluster.fsck(), FindingKind.TOPIC).detail
+        )
 
     run(scenario)
 
@@ -276,7 +279,9 @@ def test_a_lost_checkpoint_file_is_found() -> None:
         await filled(cluster)
         files = (await cluster.store.list("checkpoint/")).objects
         await cluster.store.delete([info.key for info in files])
-        assert only(await cluster.fsck(), Kind.METADATA_UNREADABLE).key in {f.key for f in files}
+        assert only(await cluster.fsck(), FindingKind.METADATA_UNREADABLE).key in {
+            f.key for f in files
+        }
 
     run(scenario)
 
@@ -290,6 +295,6 @@ def test_a_checkpoint_file_that_was_cut_short_is_found(bytes_left: int) -> None:
         for name in names:
             whole = bytes(await cluster.store.get(name))
             await cluster.store.put(name, [whole[:bytes_left]])
-        assert only(await cluster.fsck(), Kind.METADATA_UNREADABLE).key in names
+        assert only(await cluster.fsck(), FindingKind.METADATA_UNREADABLE).key in names
 
     run(scenario)

@@ -18,7 +18,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket, list_bucket
-from streamlog.repair.findings import Kind, Severity
+from streamlog.repair.findings import FindingKind, Severity
 from streamlog.repair.fsck import fsck
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import until
@@ -48,7 +48,10 @@ def test_fsck_knows_staged_and_attached_objects() -> None:
         (finding,) = [
             one for one in (await cluster.fsck()).findings if one.severity >= Severity.WARNING
         ]
-        assert (finding.kind, finding.object_id) == (Kind.OBJECT_MISSING, two.staged.object_id)
+        assert (finding.kind, finding.object_id) == (
+            FindingKind.OBJECT_MISSING,
+            two.staged.object_id,
+        )
 
     run(scenario)
 
@@ -91,7 +94,7 @@ def test_commits_come_back_from_the_bucket_alone() -> None:
             assert [value for _, value in expected[0]] == [b"first", b"a", b"b", b"behind it"]
         cluster.lose_metadata()
         report = await recovered(cluster)
-        (finding,) = [one for one in report.findings if one.kind is Kind.STAGED]
+        (finding,) = [one for one in report.findings if one.kind is FindingKind.STAGED]
         assert finding.object_id == unknown.staged.object_id
         async with cluster.node() as engine:
             logs = [await partition(engine, "t", n) for n in range(2)]
@@ -254,7 +257,7 @@ def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_dis
             with pytest.raises(Corrupt, match="stored behind a gap"):
                 await recovered(cluster)
         report = await recovered(cluster, accept_data_loss=not has_checkpoint)
-        (tail,) = [one for one in report.findings if one.kind is Kind.UNACKNOWLEDGED_TAIL]
+        (tail,) = [one for one in report.findings if one.kind is FindingKind.UNACKNOWLEDGED_TAIL]
         assert tail.severity is (Severity.WARNING if has_checkpoint else Severity.ERROR)
         assert "with wal=disk" in str(tail)
         with pytest.raises(Corrupt, match="An acknowledged append is missing"):

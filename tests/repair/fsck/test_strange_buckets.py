@@ -18,7 +18,7 @@ from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
 from streamlog.metadata.ownership.registration import COMPACTOR
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.repair.findings import Kind, Severity
+from streamlog.repair.findings import FindingKind, Severity
 from streamlog.repair.recover.resolve import Piece, Row, resolve
 from streamlog.repair.recover.streams import WINDOW_IDS, _Footers
 from streamlog.runtime.clock import SystemClock
@@ -67,7 +67,7 @@ def test_another_clusters_checkpoint_is_left_out() -> None:
         cluster.lose_metadata()
         report = await recovered(cluster)
         (finding,) = report.findings
-        assert (finding.kind, finding.severity) == (Kind.OBJECT_FOREIGN, Severity.WARNING)
+        assert (finding.kind, finding.severity) == (FindingKind.OBJECT_FOREIGN, Severity.WARNING)
         async with cluster.node() as engine:
             stream = await engine.streams.open_stream(stream.stream_id)
             assert await read(stream) == {0: b"first", 1: b"second"}
@@ -147,7 +147,7 @@ def test_a_checkpoint_whose_base_was_cut_short_is_left_out(bytes_left: int) -> N
         await cluster.store.put(base.ref.name, [whole[:bytes_left]])
         cluster.lose_metadata()
         report = await recovered(cluster)
-        assert len(report.of_kind(Kind.CHECKPOINT_CORRUPT)) == 1
+        assert len(report.of_kind(FindingKind.CHECKPOINT_CORRUPT)) == 1
         async with cluster.node() as engine:
             stream = await engine.streams.open_stream(stream.stream_id)
             assert await read(stream) == {0: b"0", 1: b"1", 2: b"2"}

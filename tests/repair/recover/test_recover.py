@@ -20,7 +20,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.findings import Kind, Severity
+from streamlog.repair.findings import FindingKind, Severity
 from streamlog.repair.recover import handover
 from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.repair.wal.folder import ClusterUrls, look
@@ -327,7 +327,7 @@ def test_an_unreadable_object_stops_recovery_unless_the_loss_is_accepted() -> No
             await recovered(cluster)
         assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
         dry = await recovered(cluster, dry_run=True)
-        assert [one.key for one in dry.of_kind(Kind.OBJECT_CORRUPT)] == [key]
+        assert [one.key for one in dry.of_kind(FindingKind.OBJECT_CORRUPT)] == [key]
         await recovered(cluster, accept_data_loss=True)
         async with cluster.node() as engine:
             assert await read(await engine.streams.open_stream(stream_id)) == {1: b"b"}

@@ -41,7 +41,7 @@ from streamlog.server.kafka.handlers.fetch import FetchHandler
 from streamlog.server.kafka.handlers.leader_epochs import LeaderEpochHandler
 from streamlog.server.kafka.handlers.list_offsets import ListOffsetsHandler
 from streamlog.server.kafka.sessions.cache import FetchSessions
-from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
 from streamlog.server.services.log import LogService
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.long_polls import LongPolls
@@ -145,7 +145,7 @@ def world_over(
         clock=clock,
         authorize=authorize,
         limits=limits,
-        topics=TopicMetrics(registry, lambda _: True),
+        topics=TopicTraffic(registry, lambda _: True),
         clients=ClientMetrics(registry, 10),
         metrics=metrics,
         offload=ThreadOffload(),

@@ -14,7 +14,7 @@ from streamlog import errors
 from streamlog.model.located import OffsetWindow
 from streamlog.model.partition import TopicPartition
 from streamlog.server.context import RequestContext, allow_all
-from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ServerMetrics, TopicTraffic
 from streamlog.server.services.admin import AdminService
 from streamlog.server.services.locating import LocateService
 from streamlog.settings.limits import LimitsConfig
@@ -181,7 +181,7 @@ def test_a_description_of_many_partitions_waits_once_for_all_of_them() -> None:
         clock=LoopClock(),
         authorize=allow_all,
         metrics=ServerMetrics(registry),
-        topic_metrics=TopicMetrics(registry, lambda _: True),
+        topic_metrics=TopicTraffic(registry, lambda _: True),
         auto_create=lambda: False,
     )
 

@@ -18,7 +18,7 @@ from streamlog.client import Admin, Producer
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, OffsetOutOfRange
-from streamlog.repair.findings import Report
+from streamlog.repair.findings import RepairReport
 from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
 from streamlog.spark.jobs.compaction.node import compact_node
 from streamlog.spark.jobs.export.job import export
@@ -94,7 +94,7 @@ def stopped_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _scrub(spark: Any, data: Path, **more: Any) -> Report:
+def _scrub(spark: Any, data: Path, **more: Any) -> RepairReport:
     return look(
         places_of(data),
         lambda at: scrub(
@@ -110,7 +110,7 @@ def _scrub(spark: Any, data: Path, **more: Any) -> Report:
     )
 
 
-def _fsck(data: Path) -> Report:
+def _fsck(data: Path) -> RepairReport:
     return deep_fsck(places_of(data))
 
 

@@ -30,7 +30,7 @@ from streamlog.spark.arrow import COLUMNS
 from streamlog.spark.errors import DataLost
 from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.export import parquet
-from streamlog.spark.jobs.export.manifest import OWN, Manifest, Written
+from streamlog.spark.jobs.export.manifest import OWN, Manifest, WrittenOffsets
 from streamlog.spark.jobs.export.offsets import ExportedOffsets
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
@@ -209,7 +209,7 @@ def test_all_files_of_a_task_that_fails_are_given_up_and_its_own_error_is_raised
 def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> None:
     manifest = Manifest.open(tmp_path, "c")
     (Manifest.pending(tmp_path) / "x.parquet").write_bytes(b"1")
-    written = Written("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
+    written = WrittenOffsets("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
     manifest.add([written], [OffsetWindow("t", 0, 4, 5, "id")])
     again = Manifest.open(tmp_path, "c")
     again.check()
@@ -255,7 +255,7 @@ def test_each_folder_that_an_export_makes_is_synced_into_its_parent(
     manifest = Manifest.open(folder, "c")
     assert {str(tmp_path), str(folder), str(folder / OWN)} <= set(synced)
     (Manifest.pending(folder) / "x.parquet").write_bytes(b"1")
-    written = Written("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
+    written = WrittenOffsets("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
     synced.clear()
     manifest.add([written], [OffsetWindow("t", 0, 4, 5)])
     assert {str(folder), str(folder / "topic=t"), str(folder / written.folder)} <= set(synced)

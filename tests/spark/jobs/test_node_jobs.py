@@ -20,7 +20,7 @@ from streamlog.client import Admin, Producer
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
 from streamlog.metadata.checkpoint.files import CheckpointReader
-from streamlog.repair.findings import Report
+from streamlog.repair.findings import RepairReport
 from streamlog.repair.fsck import objects as check_objects
 from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
@@ -87,7 +87,7 @@ def waited_for(condition: Callable[[], bool]) -> None:
         pause.wait(0.02)
 
 
-def scrubbed(spark: Any, server: str, **more: Any) -> Report:
+def scrubbed(spark: Any, server: str, **more: Any) -> RepairReport:
     return asyncio.run(scrub_node(spark, server, **more))
 
 

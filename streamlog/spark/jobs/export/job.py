@@ -47,7 +47,7 @@ F = TypeVar("F", bound=HasSize)
 
 
 @dataclass(slots=True)
-class Totals:
+class ExportTotals:
     """Sums of one run."""
 
     records: int = 0
@@ -116,10 +116,10 @@ def write_rounds(
     task: Callable[[], Callable[[TaskPlan, ReadPlace], list[F]]],
     keep: Callable[[Sequence[F], Sequence[OffsetWindow]], None],
     progress: Progress,
-) -> Totals:
+) -> ExportTotals:
     """Runs one round after another: tasks write files, then `keep` takes the files together with
     the windows that are in them. An interrupted run leaves whole rounds."""
-    totals = Totals()
+    totals = ExportTotals()
     total, done = sum(window.count for windows in planned for window in windows), 0
     for windows in planned:
         results = run_round(spark, options, cluster, windows, task())

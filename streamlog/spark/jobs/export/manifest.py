@@ -35,7 +35,7 @@ OWN = "_streamlog"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenOffsets:
     """A file: its `name`, and its final `folder` below DIR. `offsets`: by partition, the first
     offset in it and the last + 1."""
 
@@ -119,7 +119,7 @@ class Manifest:
         for path in left.values():
             path.unlink(missing_ok=True)
 
-    def add(self, files: Sequence[Written], windows: Sequence[OffsetWindow]) -> None:
+    def add(self, files: Sequence[WrittenOffsets], windows: Sequence[OffsetWindow]) -> None:
         """The round counts when this returns. If it fails the round may count: `open` finds out.
 
         Errors: OSError.

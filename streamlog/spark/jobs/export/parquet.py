@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.arrow import COLUMNS
 from streamlog.spark.jobs.batches import runs
-from streamlog.spark.jobs.export.manifest import Manifest, Written
+from streamlog.spark.jobs.export.manifest import Manifest, WrittenOffsets
 from streamlog.spark.plan.types import ReadPlace, TaskPlan
 from streamlog.spark.read.task import read_task
 
@@ -174,7 +174,7 @@ class _Pending:
 
     def finish(
         self, rows: int, offsets: Mapping[int, tuple[int, int]], footer: pq.FileMetaData
-    ) -> Written:
+    ) -> WrittenOffsets:
         """The file is on disk when this returns."""
         descriptor = os.open(self.sink, os.O_RDONLY)
         try:
@@ -182,7 +182,7 @@ class _Pending:
             size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
-        return Written(self.folder, self.sink.name, rows, size, offsets)
+        return WrittenOffsets(self.folder, self.sink.name, rows, size, offsets)
 
     def give_up(self) -> None:
         """The next open of the manifest removes the file."""
@@ -195,7 +195,7 @@ class ParquetTask:
     folder: str
     headers: bool
 
-    def __call__(self, plan: TaskPlan, place: ReadPlace) -> list[Written]:
+    def __call__(self, plan: TaskPlan, place: ReadPlace) -> list[WrittenOffsets]:
         """Errors: as of `read_task`, OSError."""
         return write_days(plan, place, file_schema(headers=self.headers), self._create)
 

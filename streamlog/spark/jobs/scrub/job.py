@@ -17,7 +17,7 @@ from typing import Any
 
 from streamlog.reading.blocks import ObjectRow
 from streamlog.reading.views import KVStore, MetadataView, ObjectStore, offline_view
-from streamlog.repair.findings import Progress, Range, Report, no_progress
+from streamlog.repair.findings import Progress, Range, RepairReport, no_progress
 from streamlog.repair.fsck.object import ObjectCheck
 from streamlog.repair.fsck.objects import ObjectBatch, ObjectChecks
 from streamlog.repair.in_flight import in_flight
@@ -54,7 +54,7 @@ async def scrub(
     offload: Offload,
     state_file: Path | None = None,
     progress: Progress = no_progress,
-) -> Report:
+) -> RepairReport:
     """Scrubs offline data; no node should run meanwhile. `store_url`: as executors reach the store.
 
     An interrupted run leaves the state file as of the last wave. Errors: those of fsck, TaskFailed.
@@ -79,13 +79,13 @@ async def scrub_view(
     state_file: Path | None,
     progress: Progress,
     check_kept: Callable[[], Awaitable[None]] = _nothing,
-) -> Report:
+) -> RepairReport:
     """As `scrub`, of a view. `check_kept` raises if objects of the view may have been deleted by
     now: then the findings since its last call do not count.
     """
     cluster_id = view.cluster_id
     state = ScrubState.read(state_file, cluster_id)
-    report = Report(cluster_id=cluster_id, revision=view.revision)
+    report = RepairReport(cluster_id=cluster_id, revision=view.revision)
     checks = ObjectChecks(view, store, offload, report, progress, deep=True)
     size, total = wave_size(spark), view.live_objects_count
     async for part in checks.batches():
@@ -120,10 +120,10 @@ def _units(part: ObjectBatch, done_to: int, store_url: str, cluster_id: str) -> 
         yield ScrubUnit(store_url, cluster_id, held)
 
 
-def check_objects(unit: ScrubUnit) -> Report:
+def check_objects(unit: ScrubUnit) -> RepairReport:
     """Runs in a task. Errors: StoreUnavailable, Unauthorized, ForeignCluster."""
     local = worker()
-    report = Report(cluster_id=unit.cluster_id)
+    report = RepairReport(cluster_id=unit.cluster_id)
     store = local.store(unit.store_url, unit.cluster_id)
     check = ObjectCheck(unit.cluster_id, store, local.offload, report, deep=True)
     local.run(in_flight(unit.objects, lambda item: check.run(*item), at_once=OBJECTS_AT_ONCE))

@@ -16,7 +16,7 @@ from streamlog.client import Admin, Tls
 from streamlog.errors import NotFound, Unavailable
 from streamlog.reading.stores import open_store
 from streamlog.reading.views import node_view
-from streamlog.repair.findings import Progress, Report, no_progress
+from streamlog.repair.findings import Progress, RepairReport, no_progress
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -38,7 +38,7 @@ async def scrub_node(
     progress: Progress = no_progress,
     pin_ttl_ms: int = PIN_TTL_MS,
     tls: Tls | None = None,
-) -> Report:
+) -> RepairReport:
     """Scrubs the objects that the node has now. `store`: where this machine and executors find the
     store, if not where the node does.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.errors import Corrupt, ForeignCluster
-from streamlog.repair.findings import Finding, Kind, Range, Report, Severity
+from streamlog.repair.findings import Finding, FindingKind, Range, RepairReport, Severity
 from streamlog.spark.jobs.files import replace_file
 
 VERSION = 1
@@ -27,12 +27,12 @@ class ScrubState:
 
     path: Path | None
     done_to: int = -1
-    report: Report = field(default_factory=Report)
+    report: RepairReport = field(default_factory=RepairReport)
 
     @staticmethod
     def read(path: Path | None, cluster_id: str) -> ScrubState:
         """A new state if there is no file. Errors: Corrupt, ForeignCluster."""
-        state = ScrubState(path, report=Report(cluster_id=cluster_id))
+        state = ScrubState(path, report=RepairReport(cluster_id=cluster_id))
         if path is None or not path.exists():
             return state
         try:
@@ -56,7 +56,7 @@ class ScrubState:
             )
         return state
 
-    def add(self, reports: Sequence[Report], done_to: int) -> None:
+    def add(self, reports: Sequence[RepairReport], done_to: int) -> None:
         for report in reports:
             for finding in report.findings:
                 self.report.add(finding)
@@ -84,7 +84,7 @@ def _finding(value: dict[str, Any]) -> Finding:
     """The inverse of Finding.description."""
     lost = [Range(item["stream_id"], item["start"], item["end"]) for item in value.get("lost", ())]
     return Finding(
-        Kind(value["kind"]),
+        FindingKind(value["kind"]),
         Severity[str(value["severity"]).upper()],
         str(value["detail"]),
         str(value.get("advice", "")),

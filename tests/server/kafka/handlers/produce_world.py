@@ -25,7 +25,7 @@ from streamlog.server.context import Authorize, RequestContext, allow_all
 from streamlog.server.kafka.call import KafkaCall, Reply
 from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
 from streamlog.server.kafka.handlers.produce import ProduceHandler
-from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
 from streamlog.server.services.log import LogService
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.produce import ProduceService
@@ -72,7 +72,7 @@ def world_over(
         clock=clock,
         authorize=authorize,
         limits=limits,
-        topics=TopicMetrics(registry, lambda _: True),
+        topics=TopicTraffic(registry, lambda _: True),
         clients=ClientMetrics(registry, 10),
         metrics=ServerMetrics(registry),
         offload=ThreadOffload(),
