@@ -1,6 +1,7 @@
 """A node: an engine opened from settings, the server over it, and their life as a process.
 
-SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. A start waits
+SIGINT or SIGTERM drains and closes, within a bound; a second one stops at once, as a crash would
+(`stopping.py`). A start waits
 for a store or metadata that is away (`starting.py`), and answers clients as soon as that takes
 longer than a second. Any other failure to start is one line on stderr and exit code 1.
 """
@@ -39,6 +40,7 @@ from streamlog.server.listeners.checks import with_usable_listeners
 from streamlog.server.listeners.listeners import Listeners, node_listeners
 from streamlog.server.node_server import NodeServer
 from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
+from streamlog.server.stopping import SLACK_S, StopBound, second_signal
 from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEV_DATA = "streamlog-data"
-STOPPED_AT_ONCE = 130
 QUIET_S = 1.0
 """A start that takes longer answers clients meanwhile."""
 STOP_WAITING_S = 3.0
@@ -101,6 +102,7 @@ class Node:
         self._exit = AsyncExitStack()
         self._server: NodeServer | None = None
         self.engine: OpenEngine | None = None
+        self.stop_bound = StopBound()
 
     @property
     def tls(self) -> NodeTls | None:
@@ -246,7 +248,7 @@ class Node:
 
         def end() -> None:
             if ended.is_set():
-                os._exit(STOPPED_AT_ONCE)
+                second_signal()
             ended.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -257,13 +259,31 @@ class Node:
                 return
             announce(banner)
             failure = await self._until(ended)
-            log.info("draining", extra={"reason": str(failure) if failure else "signal"})
-            await self.stop()
+            await self._stop_in_time(str(failure) if failure else "signal")
             if failure is not None:
                 raise failure
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    async def _stop_in_time(self, reason: str) -> None:
+        """`stop`, and says meanwhile what it waits for. The process ends if it takes too long."""
+        assert self.engine is not None
+        node, append = self.settings.node, self.settings.engine.append
+        bound_s = (node.shutdown_grace_ms + append.drain_timeout_ms) / 1000 + SLACK_S
+        log.info("draining", extra={"reason": reason, "bound_s": f"{bound_s:g}"})
+        self.stop_bound.begin(bound_s)
+        stop = asyncio.create_task(self.stop(), name="node.stop")
+        while not stop.done():
+            await asyncio.wait({stop}, timeout=WORDS_EVERY_S)
+            if not stop.done():
+                waits_for = self.engine.not_ready_reason() or "uploads and threads"
+                pending_bytes = self.engine.engine.pending_upload_bytes
+                log.warning(
+                    "still stopping; a second signal ends it at once",
+                    extra={"waits_for": waits_for, "pending_bytes": pending_bytes},
+                )
+        await stop
 
     async def _start_unless(self, ended: asyncio.Event) -> Banner | None:
         """Starts the node; None if a signal came first. Then nothing stays open."""
@@ -361,11 +381,14 @@ def run(
             # Such as a closed stdout. The node is of use without its banner.
             log.warning("banner not printed", extra={"grpc": banner.grpc, "error": str(error)})
 
+    node = Node(settings, mode=mode)
     try:
-        asyncio.run(Node(settings, mode=mode).serve(announce))
+        asyncio.run(node.serve(announce))
     except StreamlogError as error:
         print(
             f"streamlog: {type(error).__name__}: {' '.join(error.message.split())}", file=sys.stderr
         )
         return 1
+    finally:
+        node.stop_bound.end()
     return 0

@@ -39,12 +39,12 @@ sys.exit(node.run(loaded, mode=mode, json=True))
 
 
 def start(
-    flags: dict[str, Any], *, mode: str = "dev", file: Path | None = None
+    flags: dict[str, Any], *, mode: str = "dev", file: Path | None = None, script: str = MAIN
 ) -> subprocess.Popen[str]:
     flags = {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", **flags}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLOG_")}
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, json.dumps([flags, mode, file and str(file)])],
+        [sys.executable, "-c", script, json.dumps([flags, mode, file and str(file)])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -53,8 +53,10 @@ def start(
 
 
 @contextmanager
-def node(data: Path, **flags: Any) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    process = start({"data": str(data), **flags})
+def node(
+    data: Path, *, script: str = MAIN, **flags: Any
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    process = start({"data": str(data), **flags}, script=script)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -185,6 +187,43 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) in (0, 130)
+
+
+HANGING = """
+import asyncio
+from streamlog.runtime.offload import ThreadOffload
+async def close(self):
+    await asyncio.Event().wait()
+ThreadOffload.close = close
+from streamlog.server import node
+node.SLACK_S = {slack_s}
+"""
+"""A disk that does not answer holds a thread, for which a clean stop would wait for ever."""
+HURRIED = {"shutdown_grace_ms": 0, "engine.append.drain_timeout_ms": 0}
+
+
+def test_a_second_signal_ends_a_stop_that_hangs_and_says_so(tmp_path: Path) -> None:
+    script = HANGING.format(slack_s=600) + MAIN
+    with node(tmp_path / "d", script=script) as (process, _):
+        process.send_signal(signal.SIGINT)
+        await_line(process, "draining")
+        process.send_signal(signal.SIGINT)
+        assert "stopped at once by a second signal" in await_line(process, "second signal")
+        assert process.wait(30) == 130
+
+
+def test_a_stop_that_hangs_ends_at_its_bound_and_says_so(tmp_path: Path) -> None:
+    script = HANGING.format(slack_s=0.5) + MAIN
+    with node(tmp_path / "d", script=script, **HURRIED) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert "what was acknowledged is stored" in await_line(process, "not stopped within 0.5 s")
+        assert process.wait(30) == 1
+
+
+def await_line(process: subprocess.Popen[str], words: str) -> str:
+    """The next line of the node's log with these words."""
+    assert process.stderr is not None
+    return next(line for line in process.stderr if words in line)
 
 
 def test_a_killed_node_starts_again_with_what_was_acknowledged(tmp_path: Path) -> None:
