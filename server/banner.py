@@ -64,9 +64,12 @@ class Banner:
 
     def _kafka(self) -> list[str]:
         """The listeners of Kafka's protocol, for people."""
-        found = [one for one in self.listeners if one.protocol.startswith("kafka")]
-        is_plain = len(found) == 1 and found[0].name == "kafka"
-        return [one.address if is_plain else f"{one.address} ({one.name})" for one in found]
+        kafka = [listener for listener in self.listeners if listener.protocol.startswith("kafka")]
+        is_plain = len(kafka) == 1 and kafka[0].name == "kafka"
+        return [
+            listener.address if is_plain else f"{listener.address} ({listener.name})"
+            for listener in kafka
+        ]
 
     def as_json(self) -> str:
         return json.dumps({**asdict(self), "lost_disk": self._durability()})

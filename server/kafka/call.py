@@ -82,7 +82,7 @@ class Reply(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """The client has left: what was begun goes on, and nobody awaits `response`."""
+        """The client has left: what was begun goes on, without a wait for `response`."""
 
 
 Handle: TypeAlias = Callable[[KafkaCall, Any], Awaitable[Any]]

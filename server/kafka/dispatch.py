@@ -174,9 +174,9 @@ class Dispatcher:
             for request in requests:
                 active.end(_method(request), _status_of(error), None)
             raise
-        for one in begun:
-            if one.outcome is None:
-                one.outcome = next(outcomes)
+        for started in begun:
+            if started.outcome is None:
+                started.outcome = next(outcomes)
         return begun
 
     async def _begun(self, admitted: Sequence[Request]) -> Sequence[Reply | Message]:

@@ -56,7 +56,7 @@ def _named(text: str | None, path: str) -> dict[str, str]:
     """Name → HOST:PORT. Errors: Invalid."""
     if text is None or text.strip().lower() == NONE:
         return {}
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for item in text.split(","):
         before, equals, after = item.strip().rpartition("=")
         name, address = (before, after) if equals else (DEFAULT_NAME, after)
@@ -71,13 +71,13 @@ def _named(text: str | None, path: str) -> dict[str, str]:
                 f"{path}: {name[:80]!r} cannot be a listener's name; give one of letters, digits, "
                 "_ and -, other than grpc and http, such as INTERNAL=10.0.0.1:9092"
             )
-        if name.lower() in (known.lower() for known in found):
+        if name.lower() in (other.lower() for other in by_name):
             raise Invalid(
                 f"{path}: two listeners are called {name}; give each a name: "
                 "INTERNAL=10.0.0.1:9092,EXTERNAL=192.0.2.1:9093"
             )
-        found[name] = address
-    return found
+        by_name[name] = address
+    return by_name
 
 
 def _check_reachable(address: KafkaAddress) -> None:

@@ -17,14 +17,16 @@ async def listening_sockets(address: str, option: str, backlog: int) -> list[soc
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, place in dict.fromkeys(found):
+        resolved = await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, place in dict.fromkeys(resolved):
             try:
                 sockets.append(_bound(family, str(place[0]), port, backlog))
                 port = sockets[0].getsockname()[1]
             except OSError:
                 # A machine without IPv6 may still know an IPv6 address of localhost.
-                if family != socket.AF_INET6 or len(found) == 1:
+                if family != socket.AF_INET6 or len(resolved) == 1:
                     raise
         if not sockets:
             raise OSError(f"no address of {host} is this machine's")

@@ -186,7 +186,10 @@ class ConfigService:
             ConfigSource.ALL_BROKERS if kind is ResourceKind.BROKER_DEFAULT else ConfigSource.BROKER
         )
         return [
-            replace(entry, synonyms=tuple(one for one in entry.synonyms if one.source is source))
+            replace(
+                entry,
+                synonyms=tuple(synonym for synonym in entry.synonyms if synonym.source is source),
+            )
             for entry in self._layers(kind).broker_entries()
             if entry.kafka_source is source
         ]

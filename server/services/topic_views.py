@@ -86,7 +86,7 @@ class TopicViews:
         return self._logs.topic_by_id(topic_id)
 
     def topics(self, after: str, limit: int) -> Sequence[KnownTopic]:
-        """By name, those past `after`, whoever may see them."""
+        """Topics by name, those past `after`. Permissions are not looked at."""
         return self._logs.list_topics(after, limit)
 
     def leader_of(self, partition: TopicPartition) -> int | None:
@@ -114,10 +114,14 @@ class TopicViews:
     def topic_operations(self, context: RequestContext, topic: str) -> list[Operation]:
         """What the principal may do with the topic."""
         resource = Resource(ResourceType.TOPIC, topic)
-        return [one for one in TOPIC_OPERATIONS if self._may(context, one, resource)]
+        return [
+            operation for operation in TOPIC_OPERATIONS if self._may(context, operation, resource)
+        ]
 
     def cluster_operations(self, context: RequestContext) -> list[Operation]:
-        return [one for one in CLUSTER_OPERATIONS if self._may(context, one, CLUSTER)]
+        return [
+            operation for operation in CLUSTER_OPERATIONS if self._may(context, operation, CLUSTER)
+        ]
 
     def _may(self, context: RequestContext, operation: Operation, resource: Resource) -> bool:
         try:

@@ -81,7 +81,7 @@ class TlsConnections:
             log.info("a TLS handshake failed", extra=extra)
 
     def abort_handshakes(self) -> None:
-        """Ends the connections that nobody else can end, when the listener stops."""
+        """Ends connections in their handshake when the listener stops: no protocol knows them."""
         for connection in list(self.shaking):
             connection.abort()
 
@@ -291,7 +291,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         if not self._queue:
             view = self._encrypt(view)
         if len(view):
-            # Whoever writes may use its memory anew.
+            # The caller may use its memory anew after `write`.
             self._queue.append(bytes(view))
             self._queued_bytes += len(view)
         if self._queued_bytes > self._high_bytes and not self._is_above_told_full:

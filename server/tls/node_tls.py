@@ -163,7 +163,7 @@ def node_tls(config: TlsConfig) -> NodeTls | None:
 
 def _stat(file: PemFile) -> _Stat:
     try:
-        found = os.stat(file.place)
+        stat = os.stat(file.place)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size

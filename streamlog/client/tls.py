@@ -144,8 +144,8 @@ _REFUSALS = (
 def handshake_error(details: str) -> TlsHandshakeFailed | None:
     """The error behind gRPC's words, or OpenSSL's; None: it was no handshake."""
     for pattern, reason, text in _REFUSALS:
-        found = pattern.search(details)
-        if found is not None:
-            words = next(filter(None, found.groups()), found[0])
+        match = pattern.search(details)
+        if match is not None:
+            words = next(filter(None, match.groups()), match[0])
             return TlsHandshakeFailed(text.format(found=words.strip()[:200]), reason=reason)
     return None

@@ -46,7 +46,7 @@ class DiskSubject:
     @property
     def existing(self) -> Path:
         folder = self.folder.absolute()
-        return next(one for one in (folder, *folder.parents) if one.is_dir())
+        return next(place for place in (folder, *folder.parents) if place.is_dir())
 
 
 async def sync_latency(disk: DiskSubject) -> Good:

@@ -64,11 +64,11 @@ class Examination:
         yield machine.check_files(self._settings.limits.connections_max)
         for name, address in (("port.grpc", node.listen), ("port.http", node.http_listen)):
             yield await self._offload.run(Lane.CPU, ports.check_port, name, address)
-        found = await self._offload.run(
+        results = await self._offload.run(
             Lane.CPU, check_certificates, self._settings.tls, self._clock
         )
-        if found is not None:
-            yield found
+        if results is not None:
+            yield results
 
     async def _disk(self) -> AsyncIterator[CheckResult]:
         if self.wal != "disk":
@@ -91,8 +91,8 @@ class Examination:
             self._offload,
             self._random,
         )
-        async for one in self._each(disk_checks.CHECKS, subject):
-            yield one
+        async for result in self._each(disk_checks.CHECKS, subject):
+            yield result
 
     async def _store(self) -> AsyncIterator[CheckResult]:
         self._say("store.open")
@@ -111,8 +111,8 @@ class Examination:
         scratch = Scratch(store, self._clock, self._random)
         left = ""
         try:
-            async for one in self._each((*store_checks.CHECKS, *store_speed.CHECKS), scratch):
-                yield one
+            async for result in self._each((*store_checks.CHECKS, *store_speed.CHECKS), scratch):
+                yield result
         finally:
             self._say(f"removing {scratch.prefix}")
             left = await scratch.remove()
@@ -151,8 +151,8 @@ class Examination:
         scratch = meta_checks.MetaScratch(kv, self._clock, self._random)
         left = ""
         try:
-            async for one in self._each(meta_checks.CHECKS, scratch):
-                yield one
+            async for result in self._each(meta_checks.CHECKS, scratch):
+                yield result
         finally:
             left = await scratch.remove()
             if left:

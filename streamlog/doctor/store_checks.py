@@ -51,7 +51,7 @@ async def overwrite(scratch: Scratch) -> Good:
             raise CheckFailed(f"other bytes have the same etag {etag!r}")
         etag = info.etag
         listed = (await scratch.page("over")).objects
-        if [one.size_bytes for one in listed] != [len(data)]:
+        if [stored.size_bytes for stored in listed] != [len(data)]:
             raise CheckFailed(f"after overwrite {number} the list shows {_sizes(listed)}")
     return Good(f"{rounds} overwrites were each visible at once")
 
@@ -155,7 +155,7 @@ async def listing(scratch: Scratch) -> Good:
     while True:
         page = await scratch.page("list/", token=token, limit=LIST_PAGE)
         sizes.append(len(page.objects))
-        listed += [one.key for one in page.objects]
+        listed += [info.key for info in page.objects]
         token = page.next_token
         if token is None:
             break
@@ -244,7 +244,7 @@ def _shown(data: bytes) -> str:
 
 
 def _sizes(objects: Sequence[Any]) -> str:
-    return ", ".join(f"{one.size_bytes} bytes" for one in objects) or "nothing"
+    return ", ".join(f"{info.size_bytes} bytes" for info in objects) or "nothing"
 
 
 _STRONG = (

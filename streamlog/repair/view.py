@@ -84,13 +84,13 @@ class MetadataView:
 
         Errors: Corrupt, StoreUnavailable.
         """
-        at = row.start
-        while at < row.end:
-            page = await self.lookup.locate(row.stream_id, at, row.end, RANGES_PAGE)
+        offset = row.start
+        while offset < row.end:
+            page = await self.lookup.locate(row.stream_id, offset, row.end, RANGES_PAGE)
             if not page:
                 return
             yield page
-            at = page[-1].end
+            offset = page[-1].end
 
     async def live_objects(self) -> AsyncIterator[list[LiveObject]]:
         """All live objects, by id, in pages."""
@@ -107,14 +107,14 @@ class MetadataView:
 
     async def keys(self, start: bytes, end: bytes | None = None) -> AsyncIterator[KeyValue]:
         """Keys that begin with `start`, or those in [start, end), at the view's revision."""
-        at, end = start, prefix_end(start) if end is None else end
+        next_key, end = start, prefix_end(start) if end is None else end
         while True:
-            page = await self.kv.range(at, end, limit=PAGE, revision=self.revision)
+            page = await self.kv.range(next_key, end, limit=PAGE, revision=self.revision)
             for kv in page.kvs:
                 yield kv
             if not page.more:
                 return
-            at = page.kvs[-1].key + b"\0"
+            next_key = page.kvs[-1].key + b"\0"
 
 
 async def load_view(

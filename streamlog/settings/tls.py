@@ -53,5 +53,5 @@ class TlsConfig:
 
     @property
     def requires_certificates(self) -> bool:
-        """Nobody without a certificate that `client_ca` signed gets in."""
+        """Clients without a certificate that `client_ca` signed are refused."""
         return self.is_on and self.effective_client_auth == REQUIRED

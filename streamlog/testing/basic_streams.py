@@ -433,7 +433,7 @@ class BasicStream:
     async def close(self) -> None:
         if self._closed is not None:
             return
-        await self._client.settled(self)
+        await self._client.appends_done(self)
         async with self._client.backing.lock:
             if self.stop() is None:
                 await self._client.update(self._row, state=StreamState.CLOSED)
@@ -583,7 +583,7 @@ class BasicStreamClient:
             await self._progress.wait_for(lambda: not self._items)
         await self.kill()
 
-    async def settled(self, stream: BasicStream) -> None:
+    async def appends_done(self, stream: BasicStream) -> None:
         """Returns when the stream has no append under way."""
         async with self._progress:
             await self._progress.wait_for(lambda: stream.under_way == 0 or self.stopped is not None)

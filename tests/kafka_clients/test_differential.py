@@ -54,7 +54,7 @@ def _answers(sides: tuple[Side, Side], kind: str) -> tuple[Call, Seen, Seen]:
     data = None if kind == "null" else BAD[kind](rng, batch(rng))
     call = Produce(9, make.topic, 0, kind, data)
     for side in sides:
-        make.settle(side, make.on(side))
+        make.wait_until_seen(side, make.on(side))
     first, second = (call.on(side) for side in sides)
     return call, first, second
 

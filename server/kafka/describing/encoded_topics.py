@@ -69,10 +69,10 @@ class EncodedTopics:
         return self._kept(self._of(version), topic)
 
     def _kept(self, kept: _Version, topic: KnownTopic) -> bytes | None:
-        found = kept.topics.get(topic.name)
-        if found is None or found[0] != self._views.revision_of(topic.name):
+        encoded = kept.topics.get(topic.name)
+        if encoded is None or encoded[0] != self._views.revision_of(topic.name):
             return None
-        return found[2] if found[1] == topic.topic_id else None
+        return encoded[2] if encoded[1] == topic.topic_id else None
 
     async def topic(self, version: int, topic: KnownTopic) -> bytes:
         """Whatever is awaited, the bytes are not older than the call."""
@@ -82,9 +82,9 @@ class EncodedTopics:
         revision = self._views.revision_of(topic.name)
         async with self._encoding:
             # A partition may have been opened since: those who asked before it share the bytes.
-            found = self._of(version).topics.get(topic.name)
-            if found is not None and found[0] >= revision and found[1] == topic.topic_id:
-                return found[2]
+            encoded = self._of(version).topics.get(topic.name)
+            if encoded is not None and encoded[0] >= revision and encoded[1] == topic.topic_id:
+                return encoded[2]
             return await run_cooperatively(self._encode(self._of(version), topic))
 
     async def all_topics(self, version: int) -> AllTopics:
@@ -100,13 +100,13 @@ class EncodedTopics:
             return await run_cooperatively(self._encode_all(self._of(version)))
 
     def _of(self, version: int) -> _Version:
-        found = self._versions.get(version)
-        if found is None:
-            found = self._versions[version] = _Version(MetadataPieces(version))
+        kept = self._versions.get(version)
+        if kept is None:
+            kept = self._versions[version] = _Version(MetadataPieces(version))
             if len(self._versions) > VERSIONS_MAX:
                 self._versions.popitem(last=False)
         self._versions.move_to_end(version)
-        return found
+        return kept
 
     def _encode(self, kept: _Version, topic: KnownTopic) -> Steps[bytes]:
         name = topic.name

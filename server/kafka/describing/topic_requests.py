@@ -57,10 +57,10 @@ def partitions_of(topic: CreatableTopic, cluster: ClusterView) -> int:
 def configs_of(topic: CreatableTopic) -> dict[str, str]:
     """Errors: InvalidConfig."""
     configs: dict[str, str] = {}
-    for one in topic.configs:
-        if one.value is None:
-            raise InvalidConfig(f"{one.name[:80]} is null; leave it out for its default")
-        configs[one.name] = one.value
+    for config in topic.configs:
+        if config.value is None:
+            raise InvalidConfig(f"{config.name[:80]} is null; leave it out for its default")
+        configs[config.name] = config.value
     return configs
 
 

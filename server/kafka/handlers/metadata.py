@@ -74,9 +74,9 @@ class MetadataHandler:
             topics, count = await self._all_topics(call, request)
         else:
             ids, names = _ids_and_names(call.version, asked)
-            found = (self._identified(call, topic_id) for topic_id in ids)
+            identified = (self._identified(call, topic_id) for topic_id in ids)
             named = (self._named(call, request, name) for name in names)
-            answers = await self._asked_topics(call, request, chain(found, named))
+            answers = await self._asked_topics(call, request, chain(identified, named))
             topics, count = b"".join(answers), len(answers)
         response = MetadataResponse(
             brokers=[

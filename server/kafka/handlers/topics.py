@@ -178,8 +178,8 @@ class TopicsHandler:
         """By which a topic that is named and identified in one request is found to be one."""
         if topic.name is None or topic.topic_id != ZERO_UUID:
             return topic.topic_id
-        known = self._views.topic(topic.name)
-        return None if known is None else id_bytes(known.topic_id)
+        present = self._views.topic(topic.name)
+        return None if present is None else id_bytes(present.topic_id)
 
     async def _delete(
         self, call: KafkaCall, topic: DeleteTopicState, deadline: float, times: int
@@ -190,9 +190,9 @@ class TopicsHandler:
                 raise Invalid("give each topic's name or its id, and not both")
             if times > 1:
                 raise Invalid(_TWICE)
-            known = self._known(call, topic)
-            result.name, result.topic_id = known.name, id_bytes(known.topic_id)
-            work = self._admin.delete_topic(call.context, known.name, known.topic_id)
+            present = self._known(call, topic)
+            result.name, result.topic_id = present.name, id_bytes(present.topic_id)
+            work = self._admin.delete_topic(call.context, present.name, present.topic_id)
             await self._until(deadline, work, "the topic's deletion")
         except StreamlogError as error:
             result.error_code, result.error_message = refusal(error)
@@ -200,20 +200,20 @@ class TopicsHandler:
 
     def _known(self, call: KafkaCall, topic: DeleteTopicState) -> KnownTopic:
         """Errors: UnknownTopicOrPartition, UnknownTopicId, Unauthorized."""
-        known: KnownTopic | None
+        present: KnownTopic | None
         if topic.name is not None:
-            known = self._views.topic(topic.name)
+            present = self._views.topic(topic.name)
             self._views.check(call.context, Operation.DESCRIBE, topic.name)
-            if known is None:
+            if present is None:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name[:80]!r}")
-            return known
+            return present
         topic_id = id_text(topic.topic_id)
-        known = self._views.topic_by_id(topic_id)
-        if known is None:
+        present = self._views.topic_by_id(topic_id)
+        if present is None:
             raise UnknownTopicId(f"there is no topic with the id {topic_id}", topic_id=topic_id)
         # Before the answer has the name of a topic that the principal may not know.
-        self._views.check(call.context, Operation.DESCRIBE, known.name)
-        return known
+        self._views.check(call.context, Operation.DESCRIBE, present.name)
+        return present
 
     async def create_partitions(
         self, call: KafkaCall, request: CreatePartitionsRequest
@@ -242,12 +242,12 @@ class TopicsHandler:
             if times > 1:
                 raise Invalid(_TWICE)
             self._views.check(call.context, Operation.ALTER, topic.name)
-            known = self._views.topic(topic.name)
-            if known is None:
+            present = self._views.topic(topic.name)
+            if present is None:
                 raise UnknownTopicOrPartition(
                     f"there is no topic {topic.name[:80]!r}; create it first"
                 )
-            check_growth(known.partitions, topic, self._cluster)
+            check_growth(present.partitions, topic, self._cluster)
             work = self._admin.create_partitions(
                 call.context, topic.name, topic.count, validate_only
             )

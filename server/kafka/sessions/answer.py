@@ -136,8 +136,10 @@ class FetchAnswer:
         )
         if self._isolation is Isolation.READ_COMMITTED:
             data.aborted_transactions = [
-                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-                for one in result.aborted
+                AbortedTransaction(
+                    producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                )
+                for transaction in result.aborted
             ]
         if result.diverging is not None:
             epoch, end_offset = result.diverging.leader_epoch, result.diverging.end_offset

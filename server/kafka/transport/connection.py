@@ -290,7 +290,7 @@ class Connection(FrameReceiver):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled this task, but something that a request waited for.
+            # Not this task was cancelled, but something that a request waited for.
             log.exception("a request was cut off", extra={"peer": self.peer_address})
             self._end("bug", "what a request waited for was cancelled")
         except Exception:

@@ -35,7 +35,7 @@ HELD_S = 5.0
 CHECK_EVERY_S = 1.0
 TOGETHER_MAX = 20
 LOG_EVERY_S = 1.0
-"""Connections that the node ends are logged at most so often, whoever makes them."""
+"""Connections that the node ends are logged at most so often, for all clients together."""
 
 
 class _Serving:

@@ -109,7 +109,7 @@ class AnswerSender:
         self._room.set()
 
     def end(self) -> None:
-        """The connection is over: whoever waits goes on, and the pieces are let go."""
+        """The connection is over: fetches that wait for room go on, and the pieces are freed."""
         self._is_over = True
         self._pieces = None
         self.queued_bytes = 0

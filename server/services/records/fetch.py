@@ -212,13 +212,13 @@ class FetchService:
         self, poll: _Poll, consumer: ConsumerPositions, turn: int
     ) -> list[PartitionRead]:
         """Reads the partitions that have changed since the last look, a few at a time, so that a
-        consumer of thousands holds nobody up."""
+        consumer of thousands does not hold up other requests."""
         fresh: list[PartitionRead] = []
         while positions := consumer.take(turn, AT_ONCE_MAX):
-            some = [poll.read_of(position) for position in positions]
-            await self._open(poll, some)
-            await self._read(poll, some)
-            fresh += some
+            reads = [poll.read_of(position) for position in positions]
+            await self._open(poll, reads)
+            await self._read(poll, reads)
+            fresh += reads
             if not consumer.has_changed or (poll.is_without_room and not poll.is_complete):
                 break
             await asyncio.sleep(0)

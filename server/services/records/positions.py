@@ -173,7 +173,7 @@ class ConsumerPositions:
             return
         last = dict.fromkeys(served)
         changed = {**dict.fromkeys(unserved), **self._changed}
-        self._changed = {one: None for one in changed if one not in last} | last
+        self._changed = {position: None for position in changed if position not in last} | last
 
     def waiter(self, turn: int) -> asyncio.Future[None]:
         """Done at the next change, when another fetch begins, or at the end of the consumer.

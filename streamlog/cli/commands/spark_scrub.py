@@ -56,15 +56,15 @@ def scrub(
         from streamlog.spark.jobs.scrub.job import scrub as check
 
         where = locations_of(data, store, meta, file)
-        async with open_offline(where) as at:
+        async with open_offline(where) as opened:
             return await check(
                 spark,
-                at.kv,
-                at.store,
+                opened.kv,
+                opened.store,
                 where.store,
-                clock=at.clock,
-                random=at.random,
-                offload=at.offload,
+                clock=opened.clock,
+                random=opened.random,
+                offload=opened.offload,
                 state_file=state_file,
                 progress=progress,
             )

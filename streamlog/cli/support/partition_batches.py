@@ -58,10 +58,10 @@ def batches_of_files(
     with asyncio.Runner() as runner:
         opened = runner.run(open_offline(locations.store, locations.meta, checks_wal=True))
         try:
-            found = runner.run(opened.topics()).get(topic)
-            if found is None:
+            topic_record = runner.run(opened.topics()).get(topic)
+            if topic_record is None:
                 raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
-            _check(topic, partition, found.partitions)
+            _check(topic, partition, topic_record.partitions)
             offsets = runner.run(opened.partitions([tp]))[tp]
             first = offsets.start if start is None else max(start, offsets.start)
             batches = opened.batches(tp, first, sys.maxsize)

@@ -35,12 +35,12 @@ async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterato
     yield encode_head(BackupHead(cluster_id, revision, clock.now_ms()))
     part: list[KeyValue] = []
     size = 0
-    async for one in _keys(kv, prefix_of(cluster_id), revision):
-        bytes_more = len(one.key) + len(one.value)
+    async for pair in _keys(kv, prefix_of(cluster_id), revision):
+        bytes_more = len(pair.key) + len(pair.value)
         if part and size + bytes_more > CHUNK_BYTES_TARGET:
             yield await offload.run(Lane.CPU, encode_keys, part)
             part, size = [], 0
-        part.append(one)
+        part.append(pair)
         size += bytes_more
     if part:
         yield await offload.run(Lane.CPU, encode_keys, part)
@@ -48,13 +48,13 @@ async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterato
 
 
 async def _keys(kv: KVStore, prefix: bytes, revision: int) -> AsyncIterator[KeyValue]:
-    at, end = prefix, prefix_end(prefix)
+    start, end = prefix, prefix_end(prefix)
     while True:
-        page = await kv.range(at, end, limit=PAGE, revision=revision)
-        for one in page.kvs:
-            key = one.key[len(prefix) :]
+        page = await kv.range(start, end, limit=PAGE, revision=revision)
+        for pair in page.kvs:
+            key = pair.key[len(prefix) :]
             if not key.startswith(ON_LEASES):
-                yield KeyValue(key, one.value, one.create_revision, one.mod_revision)
+                yield KeyValue(key, pair.value, pair.create_revision, pair.mod_revision)
         if not page.more:
             return
-        at = page.kvs[-1].key + b"\0"
+        start = page.kvs[-1].key + b"\0"

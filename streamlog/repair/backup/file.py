@@ -129,40 +129,47 @@ def _chunk(content: bytes) -> bytes:
 
 
 def _chunks(data: bytes, name: str) -> Iterator[bytes]:
-    view, at = memoryview(data), HEADER.size + U32.size
+    view, position = memoryview(data), HEADER.size + U32.size
     while True:
-        if at + CHUNK.size > len(data):
-            raise _corrupt(name, "it was cut short", at, len(data))
-        length, crc = CHUNK.unpack_from(data, at)
-        packed = view[at + CHUNK.size : at + CHUNK.size + length]
+        if position + CHUNK.size > len(data):
+            raise _corrupt(name, "it was cut short", position, len(data))
+        length, crc = CHUNK.unpack_from(data, position)
+        packed = view[position + CHUNK.size : position + CHUNK.size + length]
         if len(packed) != length:
-            raise _corrupt(name, "it was cut short", at, len(data))
-        if crc != crc32c(packed, crc32c(view[at : at + U32.size])):
-            raise _corrupt(name, "a chunk is damaged", at, at + CHUNK.size + length)
-        at += CHUNK.size + length
+            raise _corrupt(name, "it was cut short", position, len(data))
+        if crc != crc32c(packed, crc32c(view[position : position + U32.size])):
+            raise _corrupt(name, "a chunk is damaged", position, position + CHUNK.size + length)
+        position += CHUNK.size + length
         if not length:
-            if at != len(data):
-                raise _corrupt(name, "something follows its end", at, len(data))
+            if position != len(data):
+                raise _corrupt(name, "something follows its end", position, len(data))
             return
         try:
             # The bound below applies only to frames that do not state their size.
             if zstandard.frame_content_size(packed) > CHUNK_BYTES_MAX:
-                raise _corrupt(name, "a chunk is too large", at - length, at)
+                raise _corrupt(name, "a chunk is too large", position - length, position)
             yield zstandard.decompress(packed, max_output_size=CHUNK_BYTES_MAX)
         except zstandard.ZstdError as error:
-            raise _corrupt(name, "a chunk cannot be decompressed", at, at + length) from error
+            raise _corrupt(
+                name, "a chunk cannot be decompressed", position, position + length
+            ) from error
 
 
 def _keys(chunk: bytes) -> Iterator[KeyValue]:
-    at = 0
-    while at < len(chunk):
-        key_bytes, value_bytes, created, changed = KEY.unpack_from(chunk, at)
-        at += KEY.size
-        end = at + key_bytes + value_bytes
+    position = 0
+    while position < len(chunk):
+        key_bytes, value_bytes, created, changed = KEY.unpack_from(chunk, position)
+        position += KEY.size
+        end = position + key_bytes + value_bytes
         if end > len(chunk):
             raise ValueError("a key passes the end of its chunk")
-        yield KeyValue(chunk[at : at + key_bytes], chunk[at + key_bytes : end], created, changed)
-        at = end
+        yield KeyValue(
+            chunk[position : position + key_bytes],
+            chunk[position + key_bytes : end],
+            created,
+            changed,
+        )
+        position = end
 
 
 def _corrupt(name: str, what: str, start: int, end: int) -> Corrupt:

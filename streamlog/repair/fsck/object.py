@@ -146,13 +146,13 @@ def uncovered(ranges: Sequence[Range], rows: Sequence[RangeRow]) -> tuple[Range,
     for row in rows:
         own.setdefault(row.stream_id, []).append(row)
     missing = []
-    for one in ranges:
-        at = one.start
-        for row in own.get(one.stream_id, ()):
-            if row.end > at and row.start < one.end:
-                if row.start > at:
-                    missing.append(Range(one.stream_id, at, row.start))
-                at = row.end
-        if at < one.end:
-            missing.append(Range(one.stream_id, at, one.end))
+    for live in ranges:
+        offset = live.start
+        for row in own.get(live.stream_id, ()):
+            if row.end > offset and row.start < live.end:
+                if row.start > offset:
+                    missing.append(Range(live.stream_id, offset, row.start))
+                offset = row.end
+        if offset < live.end:
+            missing.append(Range(live.stream_id, offset, live.end))
     return tuple(missing)

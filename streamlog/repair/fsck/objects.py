@@ -43,7 +43,7 @@ class ObjectBatch:
 
     def ranges_of(self, object_id: int) -> list[Range]:
         flat = iter(self.ranges.get(object_id, ()))
-        return [Range(*one) for one in zip(flat, flat, flat, strict=True)]
+        return [Range(*values) for values in zip(flat, flat, flat, strict=True)]
 
 
 class ObjectChecks:
@@ -75,10 +75,10 @@ class ObjectChecks:
         async for batch in self.batches():
             for low in range(0, len(batch.objects), 256):
                 rows = [
-                    (one.row, batch.ranges_of(one.row.object_id))
-                    for one in batch.objects[low : low + 256]
+                    (listed.row, batch.ranges_of(listed.row.object_id))
+                    for listed in batch.objects[low : low + 256]
                 ]
-                await in_flight(rows, lambda one: check.run(*one))
+                await in_flight(rows, lambda row: check.run(*row))
                 self._progress("checking objects", self._report.counts["objects"], total)
 
     async def batches(self) -> AsyncIterator[ObjectBatch]:
@@ -91,8 +91,8 @@ class ObjectChecks:
             await self._read_ranges(rows, batch, is_first)
             is_first = False
             self._check_listed(batch)
-            for one in batch.objects:
-                self._check_counted(one, _count(batch, one.row.object_id))
+            for listed in batch.objects:
+                self._check_counted(listed, _count(batch, listed.row.object_id))
             yield batch
 
     async def _batches(self) -> AsyncIterator[ObjectBatch]:
@@ -117,24 +117,24 @@ class ObjectChecks:
         self, rows: Sequence[StreamRow], batch: ObjectBatch, is_first: bool
     ) -> None:
         for number, row in enumerate(rows):
-            at = row.start
+            offset = row.start
             try:
                 async for page in self._view.ranges(row):
-                    for one in page:
+                    for part in page:
                         if is_first:
-                            self._check_meets(row, at, one.start)
+                            self._check_meets(row, offset, part.start)
                             self._report.counts["ranges"] += 1
-                        at = one.end
-                        object_id = one.object.object_id
+                        offset = part.end
+                        object_id = part.object.object_id
                         if batch.after < object_id <= batch.last:
                             flat = batch.ranges.setdefault(object_id, array("Q"))
-                            flat.extend((row.stream_id, one.start, one.end))
+                            flat.extend((row.stream_id, part.start, part.end))
             except Corrupt as error:
                 if is_first:
-                    self._add_unreadable(row, at, error)
+                    self._add_unreadable(row, offset, error)
                 continue
             if is_first:
-                self._check_meets(row, at, row.end)
+                self._check_meets(row, offset, row.end)
                 self._report.counts["records"] += row.end - row.start
                 if number % 100 == 0:
                     self._progress("checking streams", number, len(rows))

@@ -129,7 +129,9 @@ async def gather(
     await StreamRecovery(store, offload, bucket, view, recovered, report, progress).run()
     await TopicRecovery(store, offload, recovered, report, progress).run()
     report.counts["streams"] = len(recovered.streams)
-    report.counts["records"] = sum(one.end - one.start for one in recovered.streams.values())
+    report.counts["records"] = sum(
+        stream.end - stream.start for stream in recovered.streams.values()
+    )
     return recovered
 
 
@@ -172,7 +174,7 @@ def _check_losses(report: RepairReport, options: RecoverOptions) -> None:
     errors = report.by_severity[Severity.ERROR]
     if not errors or options.dry_run or options.accept_data_loss:
         return
-    first = next(one for one in report.findings if one.severity is Severity.ERROR)
+    first = next(finding for finding in report.findings if finding.severity is Severity.ERROR)
     raise Corrupt(
         f"{errors} findings say that data is lost, the first: {first.detail}. Nothing was written; "
         "--dry-run lists them all, --accept-data-loss goes on without that data",

@@ -132,17 +132,17 @@ def layers(rows: Iterable[Row]) -> list[Row]:
     cover: list[Row] = []
     ordered = sorted(rows, key=lambda row: (row.epoch, row.start, -row.end, row.object_id))
     for _, group in groupby(ordered, key=lambda row: row.epoch):
-        at: int | None = None
+        end: int | None = None
         for row in group:
-            if at is None:
-                at = row.start
-                while cover and cover[-1].end > at:
+            if end is None:
+                end = row.start
+                while cover and cover[-1].end > end:
                     last = cover.pop()
-                    if last.start < at:
-                        cover.append(last._replace(end=at))
-            if row.end > at:
-                cover.append(row._replace(start=max(at, row.start)))
-                at = row.end
+                    if last.start < end:
+                        cover.append(last._replace(end=end))
+            if row.end > end:
+                cover.append(row._replace(start=max(end, row.start)))
+                end = row.end
     return cover
 
 
@@ -160,17 +160,17 @@ def _in_place(
         if exists(piece.object_id):
             pieces.append(piece)
             continue
-        at = piece.start
+        offset = piece.start
         for row in others:
-            low, high = max(row.start, at), min(row.end, piece.end)
+            low, high = max(row.start, offset), min(row.end, piece.end)
             if low >= high:
                 continue
-            if low > at:
-                missing.append(Piece(at, low, piece.object_id))
+            if low > offset:
+                missing.append(Piece(offset, low, piece.object_id))
                 pieces.append(missing[-1])
             pieces.append(Piece(low, high, row.object_id))
-            at = high
-        if at < piece.end:
-            missing.append(Piece(at, piece.end, piece.object_id))
+            offset = high
+        if offset < piece.end:
+            missing.append(Piece(offset, piece.end, piece.object_id))
             pieces.append(missing[-1])
     return pieces, missing

@@ -41,9 +41,12 @@ async def find_candidates(
         return None if trailer is None else CheckpointCandidate(info, trailer)
 
     looked = await in_flight(files, look)
-    usable = [one for one in looked if isinstance(one, CheckpointCandidate)]
-    usable.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
-    return usable, [one for one in looked if isinstance(one, StreamlogError)]
+    usable = [candidate for candidate in looked if isinstance(candidate, CheckpointCandidate)]
+    usable.sort(
+        key=lambda candidate: (candidate.checkpoint.revision, candidate.info.modified_ms),
+        reverse=True,
+    )
+    return usable, [candidate for candidate in looked if isinstance(candidate, StreamlogError)]
 
 
 async def view_of(

@@ -63,7 +63,7 @@ class _Footers:
 
     def rows_of(self, stream_id: int) -> list[Row]:
         flat = iter(self.rows.get(stream_id, ()))
-        return [Row(*one) for one in zip(flat, flat, flat, flat, strict=True)]
+        return [Row(*values) for values in zip(flat, flat, flat, flat, strict=True)]
 
     def is_certain(self, object_id: int) -> bool:
         """Rule 6 of `resolve`."""
@@ -74,8 +74,8 @@ class _Footers:
             return True
         # Blocks without an object are not counted: ids are at least this far apart.
         blocks = self.blocks[tenure]
-        at = position_of(blocks, object_id)
-        return at + WINDOW_IDS <= position_of(blocks, self.newest[tenure])
+        block = position_of(blocks, object_id)
+        return block + WINDOW_IDS <= position_of(blocks, self.newest[tenure])
 
     def add(self, footer: ObjectFooter) -> None:
         object_id = footer.identity.object_id
@@ -145,9 +145,9 @@ class StreamRecovery:
         for row in view.streams():
             pieces: list[Piece] = []
             async for page in view.ranges(row):
-                for one in page:
-                    pieces.append(Piece(one.start, one.end, one.object.object_id))
-                    recovered.objects[one.object.object_id] = one.object
+                for place in page:
+                    pieces.append(Piece(place.start, place.end, place.object.object_id))
+                    recovered.objects[place.object.object_id] = place.object
             self._known[row.stream_id] = row, Known(row.epoch, row.start, row.end, pieces)
             recovered.saw_tenure(row.holder)
         for tenure in [*state.fold.marks, *state.fences]:
@@ -165,7 +165,11 @@ class StreamRecovery:
         recovered.staging = StagingRows(
             [s for s in state.fold.staging.staged.values() if s.row.object_id in self._bucket],
             list(state.fold.staging.writers.values()),
-            [one for one in state.fold.staging.attached.items() if one[0] in recovered.objects],
+            [
+                place
+                for place in state.fold.staging.attached.items()
+                if place[0] in recovered.objects
+            ],
         )
         recovered.revision_max = view.revision
         self._report.counts["streams_in_checkpoint"] = len(self._known)
@@ -355,7 +359,7 @@ class StreamRecovery:
     def _sort_out(self) -> None:
         """Keeps the objects that streams need; objects that certainly no stream needs are dead."""
         recovered = self._recovered
-        used = {piece.object_id for one in recovered.streams.values() for piece in one.pieces}
+        used = {piece.object_id for kept in recovered.streams.values() for piece in kept.pieces}
         needed: set[int] = set()
         for stream_id in self._footers.rows:
             for row in self._footers.rows_of(stream_id):

@@ -60,13 +60,17 @@ class _Topic:
     @property
     def made(self) -> int:
         """Later topics have higher stream ids."""
-        return max(one.meta_stream_id for one in self.partitions.values())
+        return max(partition.meta_stream_id for partition in self.partitions.values())
 
     def has_records(self, streams: Mapping[int, RecoveredStream]) -> bool:
         """Whether there ever was a record, even a deleted one."""
-        data = (streams.get(one.described.data_stream_id) for one in self.partitions.values())
+        data = (
+            streams.get(partition.described.data_stream_id)
+            for partition in self.partitions.values()
+        )
         return any(stream is not None and stream.end > 0 for stream in data) or any(
-            one.state.sealed or one.state.log_start_offset for one in self.partitions.values()
+            partition.state.sealed or partition.state.log_start_offset
+            for partition in self.partitions.values()
         )
 
 
@@ -99,13 +103,15 @@ class TopicRecovery:
         for low in range(0, len(candidates), PART_STREAMS):
             part = candidates[low : low + PART_STREAMS]
             results = await in_flight(part, self._partition)
-            partitions += [one for one in results if one is not None]
+            partitions += [partition for partition in results if partition is not None]
             self._progress("looking for topics", low + len(part), len(candidates))
         topics: dict[str, dict[UUID, _Topic]] = {}
-        for one in partitions:
-            by_id = topics.setdefault(one.described.topic, {})
-            topic = by_id.setdefault(one.described.topic_id, _Topic(one.described.topic_id))
-            topic.partitions[one.described.partition] = one
+        for partition in partitions:
+            by_id = topics.setdefault(partition.described.topic, {})
+            topic = by_id.setdefault(
+                partition.described.topic_id, _Topic(partition.described.topic_id)
+            )
+            topic.partitions[partition.described.partition] = partition
         for name, by_id in sorted(topics.items()):
             self._take(name, self._right_one(name, list(by_id.values())))
         self._take_producer_ids(partitions)
@@ -197,9 +203,9 @@ class TopicRecovery:
 
     def _take_producer_ids(self, partitions: Sequence[_Partition]) -> None:
         highest = 0
-        for one in partitions:
-            if one.state.checkpoint is not None:
-                ids = (producer.producer_id for producer in one.state.checkpoint.producers)
+        for partition in partitions:
+            if partition.state.checkpoint is not None:
+                ids = (producer.producer_id for producer in partition.state.checkpoint.producers)
                 highest = max(highest, *ids, 0)
         if partitions:
             w = FieldWriter()

@@ -152,8 +152,8 @@ async def upload(
     for damage in content.damage:
         say(f"… given up: {damage.file}, bytes {damage.start} to {damage.end}: {damage.what}")
     states = shares(content, fold, recovery)
-    pending = [one for one in states if one.state == PENDING]
-    size_bytes = sum(one.size_bytes for one in pending)
+    pending = [append for append in states if append.state == PENDING]
+    size_bytes = sum(append.size_bytes for append in pending)
     say(f"… uploading {_appends(pending)} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
     await _drain(folder, urls, node_id, config, say)
     after = _inspected(folder)
@@ -166,9 +166,9 @@ async def upload(
     return Uploaded(
         node_id,
         _appends(done),
-        sum(one.size_bytes for one in done),
-        len({one.stream_id for one in done}),
-        _streams(one for one in states if one.state in (ELSEWHERE, GONE)),
+        sum(append.size_bytes for append in done),
+        len({append.stream_id for append in done}),
+        _streams(append for append in states if append.state in (ELSEWHERE, GONE)),
         _streams(lost),
     )
 
@@ -190,9 +190,9 @@ async def _outcome(
     for share in pending:
         first.setdefault((share.stream_id, share.epoch), share.start_offset)
     were_pending = [
-        one
-        for one in content.entries
-        if one.base_offset >= first.get((one.stream_id, one.epoch), one.end_offset)
+        entry
+        for entry in content.entries
+        if entry.base_offset >= first.get((entry.stream_id, entry.epoch), entry.end_offset)
     ]
     states = shares(replace(content, entries=were_pending), fold)
     return (
@@ -202,11 +202,11 @@ async def _outcome(
 
 
 def _appends(stream_shares: Iterable[StreamShare]) -> int:
-    return sum(one.appends for one in stream_shares)
+    return sum(share.appends for share in stream_shares)
 
 
 def _streams(stream_shares: Iterable[StreamShare]) -> tuple[int, ...]:
-    return tuple(sorted({one.stream_id for one in stream_shares}))
+    return tuple(sorted({share.stream_id for share in stream_shares}))
 
 
 async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:

@@ -133,15 +133,15 @@ def resolve(
         if times is None:
             times = dict.fromkeys(partitions, bound.timestamp_ms or 0)
         _check_named(times, partitions, f"{name}ByTimestamp")
-        found = cluster.offsets_at({key: times[key] for key in partitions})
-        late = [key for key, offset in found.items() if offset is None]
+        by_time = cluster.offsets_at({key: times[key] for key in partitions})
+        late = [key for key, offset in by_time.items() if offset is None]
         if late and not is_end and is_late_an_error:
             raise Invalid(
                 f"no record of {shown(late)} is as late as the starting timestamp; set "
                 "startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
         return {
-            key: existing[key].end if offset is None else offset for key, offset in found.items()
+            key: existing[key].end if offset is None else offset for key, offset in by_time.items()
         }
     if bound.offsets is not None:
         _check_named(bound.offsets, partitions, name)

@@ -60,8 +60,8 @@ class WriteOptions:
 
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Errors: InvalidConfig, which names the option."""
-    known = (*WRITE_OPTIONS, *_READ_ALONE, "checkpointLocation")
-    options = OptionValues(given, known, is_write=True)
+    accepted = (*WRITE_OPTIONS, *_READ_ALONE, "checkpointLocation")
+    options = OptionValues(given, accepted, is_write=True)
     options.check_known()
     for name in _READ_ALONE:
         if options.has(name):

@@ -33,7 +33,7 @@ class Call:
     def _on(self, side: Side) -> Seen:
         raise NotImplementedError
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         """Waits until what the call changed is so everywhere on that side."""
 
 
@@ -70,7 +70,7 @@ class CreateTopic(Call):
             seen |= {"has_id": has_id and not self.validate_only}
         return seen
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         if seen.get("error") == 0 and not self.validate_only:
             side.await_topic(self.topic, 1 if self.partitions == -1 else self.partitions)
 
@@ -87,7 +87,7 @@ class DeleteTopic(Call):
         (found,) = side.call(api, self.version, asked).responses
         return {"error": found.error_code, "name": found.name}
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         if seen.get("error") == 0:
             side.await_topic(self.topic, None)
 
@@ -105,7 +105,7 @@ class CreatePartitions(Call):
         (found,) = side.call(api, self.version, asked).results
         return {"error": found.error_code, "name": found.name}
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         if seen.get("error") == 0:
             side.await_topic(self.topic, self.count)
 
@@ -260,7 +260,7 @@ class AlterConfig(Call):
         (found,) = side.call(api, self.version, asked).responses
         return {"error": found.error_code, "name": found.resource_name}
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         if seen.get("error") == 0 and not self.validate_only:
             side.await_config(self.topic, self.name, None if self.operation == 1 else self.value)
 
@@ -286,7 +286,7 @@ class ReplaceConfigs(Call):
         (found,) = side.call(api, self.version, request(api, resources=[resource])).responses
         return {"error": found.error_code, "name": found.resource_name}
 
-    def settle(self, side: Side, seen: Seen) -> None:
+    def wait_until_seen(self, side: Side, seen: Seen) -> None:
         if seen.get("error") == 0:
             for name, value in self.configs:
                 side.await_config(self.topic, name, value)

@@ -259,13 +259,13 @@ def run(
     sequence, before = Sequence(seed), list[Call]()
     for number, call in enumerate(sequence.calls(calls)):
         wanted, seen = call.on(kafka), call.on(node)
-        call.settle(kafka, wanted)
+        call.wait_until_seen(kafka, wanted)
         if wanted != seen:
             reason = explained(call, wanted, seen)
             if reason is None:
                 return Difference(seed, number, call, wanted, seen, before)
             let_pass[reason.what] += 1
-        call.settle(node, seen)
+        call.wait_until_seen(node, seen)
         sequence.learn(call, wanted)
         before.append(call)
     for call in sequence.last_calls():

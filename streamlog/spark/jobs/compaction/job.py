@@ -116,7 +116,7 @@ async def compact(
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOut:
+class JobSettings:
     """Pickled to the tasks."""
 
     store_url: str
@@ -149,7 +149,7 @@ class SparkExecutor:
         progress: Progress,
     ) -> None:
         self._spark = spark
-        self._work = CarryOut(store_url, config.compaction_memory_bytes, config.spool_dir)
+        self._work = JobSettings(store_url, config.compaction_memory_bytes, config.spool_dir)
         self._offload = offload
         self._done = done
         self._progress = progress
@@ -160,7 +160,7 @@ class SparkExecutor:
     async def run(self, job: Job) -> MergeOutcome:
         """Errors: those of an Executor, TaskFailed."""
         try:
-            outcome = await self._offload.run(Lane.CPU, carry_out, self._spark, self._work, job)
+            outcome = await self._offload.run(Lane.CPU, run_job, self._spark, self._work, job)
         except StreamlogError as error:
             self._done.failed.append(f"{type(error).__name__}: {error.message}")
             raise
@@ -180,7 +180,7 @@ class SparkExecutor:
         """Does nothing: Spark ends its tasks."""
 
 
-def carry_out(spark: Any, work: CarryOut, job: Job) -> MergeOutcome:
+def run_job(spark: Any, work: JobSettings, job: Job) -> MergeOutcome:
     """Every output is in the store on return. Errors: those of an Executor, TaskFailed."""
     outcomes = run_tasks(spark, work, split(job))
     return MergeOutcome(

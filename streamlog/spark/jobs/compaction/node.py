@@ -23,7 +23,7 @@ from streamlog.reading.blocks import data_key
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import CLIENT_ID
-from streamlog.spark.jobs.compaction.job import CarryOut, Compacted, carry_out
+from streamlog.spark.jobs.compaction.job import Compacted, JobSettings, run_job
 
 
 def compact_node(
@@ -48,11 +48,11 @@ def compact_node(
     caller = Caller(server, client_id=CLIENT_ID, tls=tls)
     try:
         with MergeCall(caller, owner) as call, _interrupted_with(spark, call):
-            work: CarryOut | None = None
+            work: JobSettings | None = None
             for event in call.events():
                 if isinstance(event, Accepted):
                     url = store or event.store_url
-                    work = CarryOut(url, config.compaction_memory_bytes, config.spool_dir)
+                    work = JobSettings(url, config.compaction_memory_bytes, config.spool_dir)
                 elif isinstance(event, MergesCommitted):
                     done.specs, done.inputs, done.outputs = event
                     return done
@@ -64,10 +64,12 @@ def compact_node(
         caller.close()
 
 
-def _answer(spark: Any, call: MergeCall, work: CarryOut, event: MergeJob, done: Compacted) -> None:
+def _answer(
+    spark: Any, call: MergeCall, work: JobSettings, event: MergeJob, done: Compacted
+) -> None:
     job = decode_job(event.job)
     try:
-        outcome = carry_out(spark, work, job)
+        outcome = run_job(spark, work, job)
     except (Corrupt, ObjectNotFound) as error:
         inputs = {data_key(source.row.object_id) for source in job.spec.inputs}
         if error.fields.get("object_key") not in inputs:

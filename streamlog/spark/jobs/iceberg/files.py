@@ -59,7 +59,7 @@ HEADERS = "headers"
 _TOPIC_ID, _TIMESTAMP_ID = 1, 4
 _HEADERS_ID, _ELEMENT_ID, _HEADER_KEY_ID, _HEADER_VALUE_ID = 8, 9, 10, 11
 _DAY_MIN, _DAY_MAX = (
-    one.toordinal() - date(1970, 1, 1).toordinal() for one in (date.min, date.max)
+    bound.toordinal() - date(1970, 1, 1).toordinal() for bound in (date.min, date.max)
 )
 PARTITIONS = PartitionSpec(
     PartitionField(_TOPIC_ID, 1000, IdentityTransform(), "topic"),
