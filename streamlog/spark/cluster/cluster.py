@@ -18,6 +18,8 @@ from streamlog.spark.options import EARLIEST, LATEST
 T = TypeVar("T")
 CLIENT_ID = "spark"
 TIMEOUT_MS = 60_000
+UNPIN_TIMEOUT_MS = 5000
+"""A query does not wait longer for its node: a pin that is not removed ends by itself."""
 
 
 class Cluster(Protocol):
@@ -58,7 +60,9 @@ class Cluster(Protocol):
         """False: the pin has ended."""
         ...
 
-    def unpin(self, pin_id: int) -> None: ...
+    def unpin(self, pin_id: int) -> None:
+        """Waits for UNPIN_TIMEOUT_MS at most."""
+        ...
 
     def close(self) -> None: ...
 
@@ -152,7 +156,7 @@ class ServerCluster:
         return True
 
     def unpin(self, pin_id: int) -> None:
-        self._caller.run(locate_calls.unpin_objects(pin_id))
+        self._caller.run(locate_calls.unpin_objects(pin_id), timeout_ms=UNPIN_TIMEOUT_MS)
 
     def close(self) -> None:
         self._caller.close()

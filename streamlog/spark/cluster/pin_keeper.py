@@ -12,13 +12,15 @@ log = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
 """A pin is renewed so many times within its lifetime."""
+CLOSE_WAIT_S = 5.0
+"""How long the end of a query waits for a renewal under way, whose node may be away."""
 
 
 class PinKeeper:
     """Renews pins from a thread of its own until `let_go`."""
 
     def __init__(self, cluster: Cluster, ttl_ms: int) -> None:
-        """Owns `cluster`, which no other thread may use."""
+        """Owns `cluster`, which no other thread may use; the thread closes it."""
         self._cluster = cluster
         self._interval_s = ttl_ms / 1000 / RENEWALS_PER_TTL
         self._changed = threading.Condition()
@@ -40,14 +42,24 @@ class PinKeeper:
             return pin_ids
 
     def close(self) -> None:
+        """Waits CLOSE_WAIT_S at most: a renewal under way then ends behind it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        self._cluster.close()
+        if self._thread is None:
+            self._cluster.close()
+            return
+        self._thread.join(CLOSE_WAIT_S)
+        if self._thread.is_alive():
+            log.warning("%s is away; a renewal of pins ends by itself", self._cluster.server)
 
     def _run(self) -> None:
+        try:
+            self._renew_until_closed()
+        finally:
+            self._cluster.close()
+
+    def _renew_until_closed(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, self._interval_s)

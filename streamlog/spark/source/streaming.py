@@ -14,9 +14,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from streamlog.errors import StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.reading.topics import Offsets, Topic, TopicPartition
 from streamlog.runtime.clock import Clock, SystemClock
@@ -38,6 +40,8 @@ from streamlog.spark.plan.offsets import (
 )
 from streamlog.spark.plan.session import Planned, open_cluster, plan_read, reads_store
 from streamlog.spark.trigger_delay import TriggerDelay
+
+log = logging.getLogger(__name__)
 
 
 class StreamPlanner:
@@ -256,23 +260,29 @@ class StreamPlanner:
             if self._keeper is None:
                 self._keeper = PinKeeper(open_cluster(options), options.pin_ttl_ms)
             self._keeper.keep(planned.place.pin_id)
-        for pin_id in old_pins:
-            cluster.unpin(pin_id)
+        _remove(cluster, old_pins)
         return planned
 
     def close(self) -> None:
-        """Removes the pin. Errors: those of unpinning."""
+        """Removes the pins; without the node, they end by themselves."""
         cluster, self._opened = self._opened, None
         keeper, self._keeper = self._keeper, None
         try:
             if keeper is not None and cluster is not None:
-                for pin_id in keeper.let_go():
-                    cluster.unpin(pin_id)
+                _remove(cluster, keeper.let_go())
         finally:
             if keeper is not None:
                 keeper.close()
             if cluster is not None:
                 cluster.close()
+
+
+def _remove(cluster: Cluster, pin_ids: Sequence[int]) -> None:
+    try:
+        for pin_id in pin_ids:
+            cluster.unpin(pin_id)
+    except StreamlogError as error:
+        log.warning("pins %s could not be removed and end by themselves: %s", pin_ids, error)
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from array import array
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,9 +14,18 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin
-from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
+from streamlog.errors import (
+    Corrupt,
+    Invalid,
+    Unavailable,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.runtime.clock import Clock
+from streamlog.spark.cluster import cluster as cluster_module
+from streamlog.spark.cluster import pin_keeper
+from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
 from streamlog.spark.options import parse_read_options
 from streamlog.spark.plan.offsets import decode_offsets, decode_topic_ids, encode_offsets
@@ -440,6 +450,55 @@ def test_times_for_no_partition_are_not_the_beginning(monkeypatch: pytest.Monkey
 def test_a_topic_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="there is no t"):
         _planner(monkeypatch, FakeCluster({("u", 0): (0, 1)})).initial()
+
+
+class AwayCluster(FakeCluster):
+    """Its node is away as soon as it has pinned."""
+
+    def __init__(self) -> None:
+        super().__init__({("t", 0): (0, 100)})
+        self.renewing = threading.Event()
+        self.is_back = threading.Event()
+        self.both_closed = threading.Event()
+
+    def renew(self, pin_id: int) -> bool:
+        self.renewing.set()
+        assert self.is_back.wait(30)
+        return True
+
+    def unpin(self, pin_id: int) -> None:
+        raise Unavailable("the node is away")
+
+    def close(self) -> None:
+        super().close()
+        if self.closed == 2:
+            self.both_closed.set()
+
+
+def test_a_query_stops_without_its_node_and_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pin_keeper, "CLOSE_WAIT_S", 0.05)
+    cluster = AwayCluster()
+    planner = _planner(monkeypatch, cluster, pinTtlMs="1000")
+    start = planner.initial()
+    planner.plan(start, planner.latest(start, None))
+    assert cluster.renewing.wait(30)
+    planner.close()
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("could not be removed and end by themselves" in text for text in messages)
+    assert any("a renewal of pins ends by itself" in text for text in messages)
+    cluster.is_back.set()
+    assert cluster.both_closed.wait(30)
+
+
+def test_a_pin_is_not_removed_for_longer_than_its_own_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "UNPIN_TIMEOUT_MS", 100)
+    cluster = ServerCluster("127.0.0.1:1", "read_committed")
+    with closing(cluster), pytest.raises(Unavailable, match=r"not reached within 0\.1 s"):
+        cluster.unpin(1)
 
 
 def test_a_stream_over_topics_at_rest_lets_a_node_run_in_between(tmp_path: Path) -> None:
