@@ -371,6 +371,28 @@ def test_a_full_wal_disk_raises_an_alarm() -> None:
     virtually(scenario)
 
 
+def test_a_wal_disk_that_fails_raises_an_alarm() -> None:
+    """Writes fail for another reason than room: the appends wait, and are stored afterwards."""
+    world = World("disk")
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await stream.append(batch(b"before"))
+            world.disk.plan_faults = lambda call, name: (
+                DiskFault.IO_ERROR if call in ("create", "write") else None
+            )
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            after_s = await raised_after(engine, "wal_writes", ANSWER_S + LATE_S)
+            assert after_s >= ANSWER_S
+            assert "disk_full" not in await names(engine)
+            world.disk.plan_faults = None
+            await append
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
 @pytest.mark.parametrize("mode", ["object", "disk"])
 def test_hanging_uploads_raise_an_alarm_even_if_the_store_answers(mode: WalMode) -> None:
     world = World(mode)
