@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.kafka_server import die_with_parent
 from tests.kafka_clients.brokers import Broker
 from tests.kafka_clients.tap import Exchange
 from tests.support.go_clients import go_clients
 from tests.support.kafka_jars import class_path
-from tests.support.kafka_server import QUICK, die_with_parent
+from tests.support.kafka_server import QUICK
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).resolve().parents[2]
