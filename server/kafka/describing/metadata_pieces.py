@@ -22,7 +22,7 @@ from streamlog.kafka.messages.metadata_response import (
 from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.kafka.protocol.primitives import uvarint
 from streamlog.runtime.buffers import Buffer
-from streamlog.server.kafka.describing.partitions import DescribedPartition
+from streamlog.server.kafka.describing.partitions import PartitionLeadership
 
 _int = Struct(">i").pack
 
@@ -47,7 +47,7 @@ class MetadataPieces:
     def _count(self, count: int) -> bytes:
         return uvarint(count + 1) if self._is_flexible else _int(count)
 
-    def rows(self, states: Sequence[DescribedPartition]) -> bytes:
+    def rows(self, states: Sequence[PartitionLeadership]) -> bytes:
         """The partitions of a topic, or some of them."""
         partitions = [
             MetadataResponsePartition(

@@ -23,7 +23,7 @@ NO_LEADER = -1
 _NOBODY: tuple[int, ...] = ()
 
 
-class DescribedPartition(NamedTuple):
+class PartitionLeadership(NamedTuple):
     """Replicas in sync are the replicas."""
 
     error_code: int
@@ -40,7 +40,7 @@ class PartitionStates:
         self._cluster = cluster
         self._own = (cluster.node_id,)
 
-    def of(self, topic: str, partitions: Iterable[int]) -> list[DescribedPartition]:
+    def of(self, topic: str, partitions: Iterable[int]) -> list[PartitionLeadership]:
         """The states at this moment, in the order of `partitions`."""
         epochs = self._views.leader_epochs(topic)
         leader_of, (own,) = self._views.leader_of, self._own
@@ -49,14 +49,14 @@ class PartitionStates:
             epoch = epochs.get(number, EPOCH_UNKNOWN)
             leader = leader_of(TopicPartition(topic, number))
             if leader == own:
-                states.append(DescribedPartition(0, number, own, epoch, self._own, _NOBODY))
+                states.append(PartitionLeadership(0, number, own, epoch, self._own, _NOBODY))
             else:
                 states.append(self._elsewhere(number, leader, epoch))
         return states
 
-    def _elsewhere(self, number: int, leader: int | None, epoch: int) -> DescribedPartition:
+    def _elsewhere(self, number: int, leader: int | None, epoch: int) -> PartitionLeadership:
         replicas = _NOBODY if leader is None else (leader,)
         if leader is not None and self._cluster.is_live(leader):
-            return DescribedPartition(0, number, leader, epoch, replicas, _NOBODY)
+            return PartitionLeadership(0, number, leader, epoch, replicas, _NOBODY)
         error = KafkaError.LEADER_NOT_AVAILABLE
-        return DescribedPartition(error, number, NO_LEADER, epoch, replicas, replicas)
+        return PartitionLeadership(error, number, NO_LEADER, epoch, replicas, replicas)

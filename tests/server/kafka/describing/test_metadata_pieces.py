@@ -16,7 +16,7 @@ from streamlog.kafka.messages.metadata_response import (
 )
 from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.server.kafka.describing.metadata_pieces import MetadataPieces
-from streamlog.server.kafka.describing.partitions import DescribedPartition
+from streamlog.server.kafka.describing.partitions import PartitionLeadership
 
 METADATA = APIS[ApiKey.METADATA]
 NOT_ASKED = -(1 << 31)
@@ -25,16 +25,16 @@ AROUND_VARINT = (0, 1, 3, 126, 127, 128)
 """Counts around the one whose varint has a second byte."""
 
 
-def states(count: int) -> list[DescribedPartition]:
+def states(count: int) -> list[PartitionLeadership]:
     return [
-        DescribedPartition(5, number, -1, number - 1, (1, 2), (2,))
+        PartitionLeadership(5, number, -1, number - 1, (1, 2), (2,))
         if number % 7 == 3
-        else DescribedPartition(0, number, 1, number - 1, (1,), ())
+        else PartitionLeadership(0, number, 1, number - 1, (1,), ())
         for number in range(count)
     ]
 
 
-def topic(partitions: Sequence[DescribedPartition], operations: int = NOT_ASKED) -> Any:
+def topic(partitions: Sequence[PartitionLeadership], operations: int = NOT_ASKED) -> Any:
     return MetadataResponseTopic(
         name="t" * 200,
         topic_id=b"0123456789abcdef",
