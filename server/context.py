@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 ANONYMOUS = "anonymous"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """`deadline` is on the injected clock's monotonic scale, seconds; None: no end."""
+class RequestContext(NamedTuple):
+    """`deadline` is on the injected clock's monotonic scale, seconds; None: no end.
+
+    It and `Resource` are made with every request: a frozen dataclass takes three times as long.
+    """
 
     principal: str = ANONYMOUS
     client_id: str = ""
@@ -41,8 +43,7 @@ class ResourceType(Enum):
     NAMESPACE = "namespace"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     kind: ResourceType
     name: str
 

@@ -103,8 +103,8 @@ class ClientMetrics:
         self._bytes_out = counter("bytes_out", "Bytes of record batches handed to clients.")
         self._lines: dict[str, tuple[Count, Count, Count]] = {}
 
-    def requested(self, client_id: str) -> None:
-        self._of(client_id)[0].inc()
+    def requested(self, client_id: str, requests: int = 1) -> None:
+        self._of(client_id)[0].inc(requests)
 
     def sent(self, client_id: str, size_bytes: int) -> None:
         self._of(client_id)[1].inc(size_bytes)

@@ -124,7 +124,7 @@ class Node:
             await listeners.bind()
             self._exit = await self._open_and_listen(listeners, starting)
             assert self.engine is not None
-            server = self._server = NodeServer(_backend(self.engine), self.settings, listeners)
+            server = self._server = NodeServer(backend_of(self.engine), self.settings, listeners)
             await server.start()
             banner = await self._banner(self.engine, listeners, note)
         except BaseException:
@@ -328,7 +328,9 @@ def _publish_address(banner: Banner) -> None:
             log.warning("address not published", extra={"path": path, "error": str(error)})
 
 
-def _backend(engine: OpenEngine) -> Backend:
+def backend_of(engine: OpenEngine) -> Backend:
+    """What a server needs of an open engine."""
+
     async def is_live(object_id: int) -> bool:
         return await engine.metadata.object(object_id) is not None
 

@@ -119,7 +119,7 @@ PINNED_SHARE_MAX = 4
 """A slice below this part of its frame is copied when it is kept."""
 
 
-def unpinned(data: memoryview, frame_bytes: int) -> Buffer:
+def unpinned(data: Buffer, frame_bytes: int) -> Buffer:
     """`data` for keeping: itself, or a copy where it would keep a frame many times its size alive.
 
     A view of 200 bytes out of a frame of 1 MiB holds 1 MiB until the batch is uploaded.

@@ -10,11 +10,11 @@ connection's, with the correlation id that the client's own log shows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from streamlog.errors import StreamlogError
-from streamlog.kafka.protocol.apis import Api, ApiKey, request_codec, response_codec
+from streamlog.kafka.protocol.apis import APIS, Api, ApiKey, request_codec, response_codec
 from streamlog.kafka.protocol.errors import code_of
 from streamlog.kafka.protocol.headers import (
     RequestHeader,
@@ -60,21 +60,23 @@ class Request(NamedTuple):
 
 
 class Begun:
-    """A pipelined request that has its place: what its answer will be made of."""
+    """A pipelined request that has its place: what its answer will be made of.
 
-    __slots__ = ("outcome", "request")
+    `outcome` counts where there is no `reply`.
+    """
+
+    __slots__ = ("frame_bytes", "outcome", "reply", "request")
 
     def __init__(self, request: Request, outcome: Reply | Message | StreamlogError) -> None:
         self.request = request
-        self.outcome = outcome
-
-    @property
-    def frame_bytes(self) -> int:
-        return self.request.call.frame_bytes
+        self.frame_bytes = request.call.frame_bytes
+        # The check costs more than all the rest here: it is made once.
+        self.reply = outcome if isinstance(outcome, Reply) else None
+        self.outcome = outcome if self.reply is None else None
 
     def is_ready(self) -> bool:
         """`Dispatcher.finish` would not wait."""
-        return not isinstance(self.outcome, Reply) or self.outcome.is_ready()
+        return self.reply is None or self.reply.is_ready()
 
 
 class Bug(Exception):
@@ -158,25 +160,16 @@ class Dispatcher:
 
         Errors: CloseConnection, Bug; then none of them is under way.
         """
-        active, admitted, begun = self._requests, [], []
-        for request in requests:
-            active.begin()
-            outcome: Message = None
-            try:
-                active.check_bound()
-                admitted.append(request)
-            except StreamlogError as error:
-                outcome = error
-            begun.append(Begun(request, outcome))
+        active = self._requests
+        admitted = requests[: active.begin_many(len(requests))]
         try:
-            outcomes = iter(await self._begun(admitted))
+            outcomes = await self._begun(admitted)
         except BaseException as error:
             for request in requests:
                 active.end(_method(request), _status_of(error), None)
             raise
-        for started in begun:
-            if started.outcome is None:
-                started.outcome = next(outcomes)
+        begun = list(map(Begun, admitted, outcomes))
+        begun += [Begun(request, active.overloaded()) for request in requests[len(admitted) :]]
         return begun
 
     async def _begun(self, admitted: Sequence[Request]) -> Sequence[Reply | Message]:
@@ -187,8 +180,8 @@ class Dispatcher:
         route = first.route
         assert route is not None
         named = self._requests.name(first.call.context)
-        for request in admitted[1:]:
-            self._requests.count_client(request.call.context)
+        for context, count in _by_client(admitted[1:]):
+            self._requests.count_client(context, count)
         try:
             if len(admitted) == 1 or route.handle_many is None:
                 return await _one_by_one(route, admitted)
@@ -208,9 +201,9 @@ class Dispatcher:
         request, status = begun.request, "CANCELLED"
         try:
             outcome = begun.outcome
-            if isinstance(outcome, Reply):
-                outcome = await outcome.response()
-            if isinstance(outcome, StreamlogError):
+            if begun.reply is not None:
+                outcome = await begun.reply.response()
+            elif isinstance(outcome, StreamlogError):
                 raise outcome
             pieces = _answer(request, outcome)
             status = OK
@@ -223,8 +216,8 @@ class Dispatcher:
 
     def abandon(self, begun: Begun) -> None:
         """The client has left before the answer."""
-        if isinstance(begun.outcome, Reply):
-            begun.outcome.abandon()
+        if begun.reply is not None:
+            begun.reply.abandon()
         self._requests.end(_method(begun.request), "CANCELLED", None)
 
 
@@ -242,6 +235,18 @@ async def _one_by_one(route: Route, requests: Sequence[Request]) -> list[Reply |
                 outcome.abandon()
         raise
     return outcomes
+
+
+def _by_client(requests: Sequence[Request]) -> Iterator[tuple[RequestContext, int]]:
+    """A context of each client in a row, and how many of the requests are its own."""
+    contexts = [request.call.context for request in requests]
+    at = 0
+    for number, context in enumerate(contexts):
+        if context.client_id != contexts[at].client_id:
+            yield contexts[at], number - at
+            at = number
+    if contexts:
+        yield contexts[at], len(contexts) - at
 
 
 def _context(header: RequestHeader, peer: Peer) -> RequestContext:
@@ -303,5 +308,8 @@ def _status_of(error: BaseException) -> str:
     return "BUG" if isinstance(error, Exception) else "CANCELLED"
 
 
+_METHODS = {key: f"kafka.{api.name}" for key, api in APIS.items()}
+
+
 def _method(request: Request) -> str:
-    return f"kafka.{request.header.api.name}"
+    return _METHODS[request.header.api.key]

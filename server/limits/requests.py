@@ -34,21 +34,31 @@ class ActiveRequests:
         """Counts a request; each call needs one of `end`."""
         self._count += 1
 
+    def begin_many(self, count: int) -> int:
+        """As `begin` for each of `count` requests; how many of them, the first ones, are within
+        the bound. Each needs a call of `end`."""
+        self._count += count
+        return min(count, max(0, self.bound - self._count + count))
+
     def check_bound(self) -> None:
         """Called after `begin`. Errors: Overloaded."""
         if self._count > self.bound:
-            raise Overloaded(
-                f"{self.bound} requests are under way; retry with back-off", bound=self.bound
-            )
+            raise self.overloaded()
+
+    def overloaded(self) -> Overloaded:
+        """The error of a request above the bound."""
+        return Overloaded(
+            f"{self.bound} requests are under way; retry with back-off", bound=self.bound
+        )
 
     def name(self, context: RequestContext) -> Named:
         """Log lines carry the request's trace id and client id, until `end`."""
         self.count_client(context)
         return current_trace_id.set(context.trace_id), current_client_id.set(context.client_id)
 
-    def count_client(self, context: RequestContext) -> None:
-        """Counts a request of the client; `name` does it, too."""
-        self._clients.requested(context.client_id)
+    def count_client(self, context: RequestContext, requests: int = 1) -> None:
+        """Counts requests of the client; `name` counts one, too."""
+        self._clients.requested(context.client_id, requests)
 
     def unname(self, named: Named) -> None:
         """Ends what `name` began, in the same task, for a request that goes on in another one."""

@@ -29,7 +29,9 @@ def check_partitions(
     topics: Sequence[NamesPartitions], most: int, *, may_be_empty: bool = False
 ) -> None:
     """Errors: Invalid, whose `max_partitions` tells a client how to split the request."""
-    count = sum(len(topic.partitions) for topic in topics)
+    count = 0
+    for topic in topics:
+        count += len(topic.partitions)
     if count == 0 and not may_be_empty:
         raise Invalid("the request names no partition")
     if count > most:

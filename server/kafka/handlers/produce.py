@@ -36,6 +36,7 @@ from streamlog.kafka.messages.produce_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.kafka.protocol.topic_ids import id_text
+from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
 from streamlog.server.kafka.cluster_view import ClusterView
@@ -114,20 +115,20 @@ class _Checked:
         self.topics: list[ProduceTopic] = []
         self.refusals: dict[tuple[int, int], BatchRefusal] = {}
         whole = _refusal_of_all(request)
+        version, frame_bytes = call.version, call.frame_bytes
         for position, topic in enumerate(request.topic_data):
             refusal = whole or _refusal_of_topic(topic)
             partitions = []
             for number, part in enumerate(topic.partition_data):
-                records = memoryview(part.records or b"")
-                found = refusal or _refusal(records, call.version)
+                records = part.records or b""
+                found = refusal or _refusal(records, version)
                 if found is not None:
                     self.refusals[position, number] = found
                     continue
-                kept = unpinned(records, call.frame_bytes)
-                partitions.append(ProducePartition(part.index, kept))
+                partitions.append(ProducePartition(part.index, unpinned(records, frame_bytes)))
             if not partitions:
                 continue
-            if call.version >= TOPIC_IDS_FROM:
+            if version >= TOPIC_IDS_FROM:
                 self.topics.append(ProduceTopic("", partitions, id_text(topic.topic_id)))
             else:
                 self.topics.append(ProduceTopic(topic.name, partitions))
@@ -135,12 +136,8 @@ class _Checked:
     def service_call(self) -> ProduceCall:
         """Topics are created by Metadata alone, which Kafka's producers ask first."""
         request = self.request
-        return ProduceCall(
-            self.topics,
-            wait_durable=request.acks != NO_ACKS,
-            timeout_ms=max(request.timeout_ms, 0),
-            may_create=False,
-        )
+        wait_durable, may_create = request.acks != NO_ACKS, False
+        return ProduceCall(self.topics, wait_durable, max(request.timeout_ms, 0), "", may_create)
 
 
 class _ProduceReply(Reply):
@@ -204,7 +201,7 @@ def _refusal_of_topic(topic: TopicProduceData) -> BatchRefusal | None:
     return None
 
 
-def _refusal(records: memoryview, version: int) -> BatchRefusal | None:
+def _refusal(records: Buffer, version: int) -> BatchRefusal | None:
     """The rules of a request, which has exactly one batch for a partition, in format 2.
 
     The log itself would take several batches in a row.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from streamlog.errors import (
     InvalidTxnState,
@@ -21,10 +21,8 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import ServerMetrics, TopicTraffic
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
@@ -52,33 +50,15 @@ class _Sequenced(NamedTuple):
 class SequencedProduce:
     """One request whose batches have their places; `results` waits until they are durable."""
 
-    __slots__ = (
-        "_clock",
-        "_counts",
-        "_deadline",
-        "_metrics",
-        "_topics",
-        "_wait_durable",
-        "size_bytes",
-    )
+    __slots__ = ("_deadline", "_parts", "_topics", "_wait_durable", "size_bytes")
 
-    def __init__(
-        self,
-        *,
-        wait_durable: bool,
-        deadline: float,
-        clock: Clock,
-        counts: TopicTraffic,
-        metrics: ServerMetrics,
-    ) -> None:
+    def __init__(self, parts: RecordParts, deadline: float, *, wait_durable: bool) -> None:
         self._topics: list[tuple[str, list[_Sequenced]]] = []
         self.size_bytes = 0
         """Bytes of batches that have their places."""
         self._wait_durable = wait_durable
         self._deadline = deadline
-        self._clock = clock
-        self._counts = counts
-        self._metrics = metrics
+        self._parts = parts
 
     def add_topic(self, topic: str) -> list[_Sequenced]:
         """Where the outcomes of the topic's partitions go, in request order."""
@@ -93,18 +73,24 @@ class SequencedProduce:
                 ProduceTopicResult(topic, [await self._result(topic, part) for part in parts])
                 for topic, parts in self._topics
             ]
-        finally:
+        except BaseException:
             if self._wait_durable:
                 self.abandon()
+            raise
 
     def is_done(self) -> bool:
         """`results` would not wait."""
-        return not self._wait_durable or all(
-            isinstance(part.outcome, StreamlogError)
-            or (isinstance(part.outcome, asyncio.Future) and part.outcome.done())
-            for _, parts in self._topics
-            for part in parts
-        )
+        if not self._wait_durable:
+            return True
+        for _, parts in self._topics:
+            for part in parts:
+                outcome = part.outcome
+                if isinstance(outcome, asyncio.Future):
+                    if not outcome.done():
+                        return False
+                elif not isinstance(outcome, StreamlogError):
+                    return False
+        return True
 
     async def _result(self, topic: str, part: _Sequenced) -> ProducePartitionResult:
         outcome = part.outcome
@@ -113,12 +99,15 @@ class SequencedProduce:
         if not self._wait_durable:
             return ProducePartitionResult(part.partition, None)
         try:
-            info = await self._durable(outcome)
+            if isinstance(outcome, asyncio.Future) and outcome.done():
+                info = outcome.result()
+            else:
+                info = await self._durable(outcome)
         except StreamlogError as error:
             return self._failed(part, error)
         if not info.is_duplicate:
             records = info.last_offset - info.base_offset + 1
-            self._counts.produced(topic, records, part.size_bytes)
+            self._parts.topics.produced(topic, records, part.size_bytes)
         return ProducePartitionResult(
             part.partition,
             None,
@@ -129,14 +118,12 @@ class SequencedProduce:
         )
 
     def _failed(self, part: _Sequenced, error: StreamlogError) -> ProducePartitionResult:
-        self._metrics.append_failed(error)
+        self._parts.metrics.append_failed(error)
         return ProducePartitionResult(part.partition, error)
 
     async def _durable(self, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
-        if isinstance(ack, asyncio.Future) and ack.done():
-            return cast(LogAppendInfo, ack.result())
         try:
-            async with asyncio.timeout(max(0.0, self._deadline - self._clock.monotonic())):
+            async with asyncio.timeout(max(0.0, self._deadline - self._parts.clock.monotonic())):
                 return await ack
         except TimeoutError:
             raise OutcomeUnknown(
@@ -163,14 +150,13 @@ class ProduceService:
     """`auto_create()`: a topic that does not exist is created when records come for it."""
 
     def __init__(self, parts: RecordParts, *, auto_create: Callable[[], bool]) -> None:
+        self._parts = parts
         self._logs = parts.logs
         self._clients = parts.clients
         self._offload = parts.offload
         self._clock = parts.clock
         self._authorize = parts.authorize
         self._limits = parts.limits
-        self._topics = parts.topics
-        self._metrics = parts.metrics
         self._auto_create = auto_create
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
@@ -193,14 +179,16 @@ class ProduceService:
         """
         done: list[SequencedProduce | StreamlogError] = []
         sent: dict[str, int] = {}
-        began = self._clock.monotonic()
+        began = now = self._clock.monotonic()
         try:
             for context, call in requests:
-                if done and self._clock.monotonic() - began > AT_ONCE_S:
-                    await asyncio.sleep(0)
-                    began = self._clock.monotonic()
+                if done:
+                    now = self._clock.monotonic()
+                    if now - began > AT_ONCE_S:
+                        await asyncio.sleep(0)
+                        began = now = self._clock.monotonic()
                 try:
-                    sequenced = await self._sequence(context, call)
+                    sequenced = await self._sequence(context, call, now)
                 except StreamlogError as error:
                     done.append(error)
                     continue
@@ -216,22 +204,16 @@ class ProduceService:
                 self._clients.sent(client_id, size_bytes)
         return done
 
-    async def _sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
+    async def _sequence(
+        self, context: RequestContext, call: ProduceCall, now: float
+    ) -> SequencedProduce:
         self._check(call)
-        deadline = self._clock.monotonic() + (
-            (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
-        )
+        deadline = now + (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
         if context.deadline is not None and context.deadline < deadline:
             deadline = context.deadline
         produce = ProduceContext(deadline, context.principal, context.client_id, context.trace_id)
-        may_create = self._auto_create() and call.may_create
-        sequenced = SequencedProduce(
-            wait_durable=call.wait_durable,
-            deadline=deadline,
-            clock=self._clock,
-            counts=self._topics,
-            metrics=self._metrics,
-        )
+        may_create = call.may_create and self._auto_create()
+        sequenced = SequencedProduce(self._parts, deadline, wait_durable=call.wait_durable)
         try:
             for topic in call.topics:
                 name = topic.topic or self._name_of(topic.topic_id)
