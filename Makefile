@@ -17,7 +17,7 @@ BENCH_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka bench bench-kafka bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -144,6 +144,9 @@ bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench
 
 bench-kafka: $(VENV)/.installed-test ## run the benchmarks of Kafka's protocol beside a bare server, gRPC and Kafka; needs Java 17 and, once, Maven
 	$(BIN)/python -m benchmarks.kafka $(BENCH_ARGS)
+
+bench-kafka-page: $(VENV)/.installed-test ## put the figures of the last bench-kafka into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.page bench-results/kafka.json --into docs/benchmarks.md --under "### Kafka's protocol, recorded"
 
 bench-spark: $(VENV)/.installed-test ## run the Spark benchmarks beside Kafka and Parquet; needs Java 17 and, once, Maven
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+FAILED = "failed"
 
 
 @dataclass
 class Row:
-    """One measured figure. `ratio` = value / floor (floor / value where less is better)."""
+    """One measured figure. `ratio` = value / floor (floor / value where less is better).
+
+    `value` is not a number where it could not be measured.
+    """
 
     benchmark: str
     case: str
@@ -28,6 +36,8 @@ class Row:
     facts: dict[str, float] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
     """Ratios of the rounds, if each has its own floor; their median counts."""
+    is_reached: bool | None = None
+    """The verdict, where more than `value` decides it; None: `value` does."""
 
     @property
     def ratio(self) -> float | None:
@@ -39,9 +49,13 @@ class Row:
 
     @property
     def verdict(self) -> str:
+        if self.value != self.value:
+            return FAILED
         if self.aim is None:
             return ""
-        if self.floor is not None and self.ratio is not None:
+        if self.is_reached is not None:
+            reached = self.is_reached
+        elif self.floor is not None and self.ratio is not None:
             reached = self.ratio >= self.aim
         else:
             reached = self.value <= self.aim if self.less_is_better else self.value >= self.aim
@@ -95,14 +109,29 @@ class Report:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in self.rows]
+        rows = [_as_json(row) for row in self.rows]
         machine = {
             "cores": os.cpu_count(),
             "python": sys.version.split()[0],
             "system": platform.platform(terse=True),
         }
-        found = {"machine": machine, "notes": self.notes, "rows": rows}
+        found = {"measured": measured(), "machine": machine, "notes": self.notes, "rows": rows}
         path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured() -> dict[str, str]:
+    """The day, and the commit that was measured; empty outside a repository."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short=7", "HEAD"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    today = datetime.now(UTC).date().isoformat()
+    return {"date": today, "commit": found.stdout.strip()}
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    value = None if row.value != row.value else row.value
+    return {**asdict(row), "value": value, "ratio": row.ratio, "verdict": row.verdict}
 
 
 def line(row: Row) -> str:
@@ -113,13 +142,13 @@ def line(row: Row) -> str:
     if row.ratios:
         facts += f"  ratios {min(row.ratios):.2f}-{max(row.ratios):.2f} {row.floor_name}"
     return (
-        f"{row.benchmark:10s} {row.case:44s} {row.value:14,.2f} {row.unit:10s}"
+        f"{row.benchmark:10s} {row.case:50s} {row.value:14,.2f} {row.unit:10s}"
         f"{floor:>13s} {ratio:>6s} {aim:>10s} {row.verdict:8s}{facts}"
     )
 
 
 HEADER = (
-    f"{'benchmark':10s} {'case':44s} {'value':>14s} {'unit':10s}"
+    f"{'benchmark':10s} {'case':50s} {'value':>14s} {'unit':10s}"
     f"{'floor':>13s} {'ratio':>6s} {'aim':>10s} {'':8s}facts"
 )
 

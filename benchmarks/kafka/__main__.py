@@ -1,42 +1,67 @@
-"""`python -m benchmarks.kafka [NAME …] [--scale X] [--json FILE] [--data DIR]`.
+"""`python -m benchmarks.kafka [NAME …] [--scale X] [--quick] [--json FILE] [--data DIR]`.
 
 `kafka` beside other names: Apache Kafka takes its turns, too; it needs Java 17 and, once, Maven.
+`--quick` shows in minutes that every row can be measured; its figures mean nothing.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.command import options
-from benchmarks.kafka import clients, encoded, idle
+from benchmarks.command import parsed, parser
+from benchmarks.kafka import clients, encoded, idle, java, stages
+from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.servers import servers
 from benchmarks.report import HEADER, Report, Row
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 
-NAMES = ("encoded", "clients", "idle", "kafka")
+
+class _Group(NamedTuple):
+    run: Callable[[Bench], None]
+    minutes: float
+    """After which its cases get one round each."""
+
+
+GROUPS = {
+    "encoded": _Group(encoded.run, 5),
+    "clients": _Group(clients.run, 6),
+    "java": _Group(java.run, 3),
+    "idle": _Group(idle.run, 2),
+    "stages": _Group(stages.run, 1),
+}
+KAFKA = "kafka"
+QUICK_SCALE = 0.01
 
 
 def main() -> None:
-    taken = options("python -m benchmarks.kafka", __doc__, NAMES, "bench-results/kafka.json")
+    names = (*GROUPS, KAFKA)
+    options = parser("python -m benchmarks.kafka", __doc__, names, "bench-results/kafka.json")
+    options.add_argument("--quick", action="store_true", help="one round of tiny rows")
+    taken = parsed(options, names)
     keep_large_blocks()
     collect_rarely()
-    report = Report()
+    report, began = Report(), time.monotonic()
     print(HEADER)
     folder = Path(tempfile.mkdtemp(prefix="bench-kafka-", dir=taken.data))
     try:
-        with servers(report, folder, with_kafka="kafka" in taken.names) as found:
+        with servers(report, folder, with_kafka=KAFKA in taken.names) as found:
             for server in found.values():
                 row = Row("start-up", server.name, server.started_in_s, "s", less_is_better=True)
                 row.facts = {"rss_mb": server.rss_bytes() / 1e6}
                 report.add(row)
-            if "encoded" in taken.names:
-                encoded.run(report, found, taken.scale)
-            if "clients" in taken.names:
-                clients.run(report, found, taken.scale)
-            if "idle" in taken.names:
-                idle.run(report, found, taken.scale)
+            scale, rounds = (QUICK_SCALE, 1) if taken.quick else (taken.scale, None)
+            bench = Bench(report, found, scale, rounds)
+            for name, group in GROUPS.items():
+                if name in taken.names:
+                    bench.begin_slot(group.minutes)
+                    group.run(bench)
+            bench.add_aims(taken.names)
+            report.note(f"{(time.monotonic() - began) / 60:.1f} minutes, scale {scale}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         report.save(taken.json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from benchmarks.kafka.wire import KafkaConnection
 from benchmarks.node import RunningNode, cpu_s_of, running_node
 from benchmarks.report import Report
 from benchmarks.spark.kafka import Kafka
+from streamlog.errors import Unavailable
 
 BARE, NODE, KAFKA, FSYNCED = "bare", "node", "kafka", "fsynced kafka"
 PARTITIONS = 4
@@ -74,13 +74,13 @@ def servers(report: Report, folder: Path, *, with_kafka: bool) -> Iterator[dict[
         node = stack.enter_context(running_node(folder / "node", wal="disk", settings=SETTINGS))
         found[NODE] = Server(NODE, node.kafka, node.process, node.started_in_s, {}, node)
         if with_kafka:
-            if shutil.which("java") is None:
-                report.note("Apache Kafka is left out: there is no java")
-            else:
+            try:
                 kafka = Kafka(folder / "kafka")
                 began = time.perf_counter()
                 process = stack.enter_context(kafka.running())
                 started = time.perf_counter() - began
                 found[KAFKA] = Server(KAFKA, kafka.server, process, started, {})
                 found[FSYNCED] = Server(FSYNCED, kafka.server, process, started, FSYNC_EACH_REQUEST)
+            except (Unavailable, OSError) as error:
+                report.note(f"Apache Kafka is left out: {error}")
         yield found

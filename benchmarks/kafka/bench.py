@@ -1,0 +1,126 @@
+"""One run of the Kafka benchmarks: its rows, its aims, and how long it may take.
+
+1. A group of rows has a slot of time: its cases are measured in fewer rounds when the slot is over,
+   at least in one. So a slow disk makes a run less exact, and not endless.
+2. A case that fails is a row that says so, and the next one goes on.
+3. Every aim is a row at the end, in the order of `AIMS`, also one that was not measured.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from types import MappingProxyType
+from typing import NamedTuple
+
+from benchmarks.kafka.servers import Server
+from benchmarks.page import AIM
+from benchmarks.report import FAILED, Report, Row
+
+ROUNDS = 3
+NO_FACTS: Mapping[str, float] = MappingProxyType({})
+
+
+class Aim(NamedTuple):
+    """`group` measures it. `unit` empty: a ratio to what the sentence names."""
+
+    group: str
+    sentence: str
+    aim: float
+    less_is_better: bool = False
+    unit: str = "×"
+
+
+AIMS = {
+    "cpu 1024 KiB": Aim("encoded", "server CPU by our gRPC's, 1 MiB", 0.8, True),
+    "cpu 128 KiB": Aim("encoded", "server CPU by our gRPC's, 128 KiB", 0.6, True),
+    "cpu 16 KiB": Aim("encoded", "server CPU by our gRPC's, 16 KiB", 0.4, True),
+    "bare": Aim("encoded", "throughput by the bare server's, 1 MiB", 0.85),
+    "small": Aim("encoded", "requests of one batch of 1 KiB", 15_000, unit="1/s"),
+    "durable": Aim(
+        "clients",
+        "librdkafka, 1 KiB, by Kafka's, or 0.9 of bare",
+        1.5,
+    ),
+    "fsynced default": Aim("clients", "librdkafka, 1 KiB, default, by fsynced Kafka's", 8),
+    "fsynced 128 KiB": Aim("clients", "librdkafka, 1 KiB, 128 KiB, by fsynced Kafka's", 2.5),
+    "p99": Aim("encoded", "ack p99 by fsynced Kafka's, at half of its load", 1 / 3, True),
+    "catch-up": Aim("clients", "librdkafka, catch-up by Kafka's", 1.0),
+    "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g", 0.5, True),
+    "idle 500": Aim("idle", "1,000 idle consumers, wait of 500 ms", 20, True, "% of a core"),
+    "idle 5000": Aim("idle", "1,000 idle consumers, wait of 5 s", 3, True, "% of a core"),
+    "idle size": Aim("idle", "memory of an idle consumer", 20, True, "KB"),
+}
+
+
+class _Met(NamedTuple):
+    values: list[float]
+    facts: Mapping[str, float]
+    is_reached: bool | None
+
+
+class Bench:
+    """`scale`: bytes, requests and consumers of a round by those of a whole run."""
+
+    def __init__(
+        self, report: Report, servers: Mapping[str, Server], scale: float, rounds: int | None = None
+    ) -> None:
+        self.report = report
+        self.servers = servers
+        self.scale = scale
+        self._rounds = rounds
+        self._slot_ends = float("inf")
+        self._met: dict[str, _Met] = {}
+
+    def begin_slot(self, minutes: float) -> None:
+        """The group that follows has this time for more rounds than one."""
+        self._slot_ends = time.monotonic() + minutes * 60
+
+    def rounds(self, most: int = ROUNDS) -> Iterator[int]:
+        """At least one."""
+        for number in range(min(most, self._rounds or most)):
+            if number and time.monotonic() > self._slot_ends:
+                return
+            yield number
+
+    def attempt(self, group: str, case: str, work: Callable[[], None]) -> None:
+        """Does the work; a failure is a row."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever fails, the other rows are measured
+            traceback.print_exc()
+            row = Row(group, case, float("nan"), FAILED)
+            self.report.add(row)
+            self.report.note(f"{group}, {case}: {type(error).__name__}: {error}"[:300])
+
+    def meet(
+        self,
+        name: str,
+        values: float | Sequence[float],
+        facts: Mapping[str, float] = NO_FACTS,
+        *,
+        is_reached: bool | None = None,
+    ) -> None:
+        """The aim's figure: one, or one of each round. `is_reached`: where another figure decides,
+        too."""
+        found = [values] if isinstance(values, (int, float)) else list(values)
+        self._met[name] = _Met(found, facts, is_reached)
+
+    def add_aims(self, groups: Sequence[str]) -> None:
+        """A row for each aim of these groups."""
+        for name, aim in AIMS.items():
+            if aim.group not in groups:
+                continue
+            met = self._met.get(name)
+            row = Row(
+                AIM, aim.sentence, float("nan") if met is None else median(met.values), aim.unit,
+                aim=aim.aim, less_is_better=aim.less_is_better,
+            )  # fmt: skip
+            if met is not None:
+                row.is_reached = met.is_reached
+                row.facts = dict(met.facts)
+                if len(met.values) > 1:
+                    row.facts |= {"least": min(met.values), "most": max(met.values)}
+            self.report.add(row)
