@@ -11,13 +11,14 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 EXAMPLES ?= 3000
 SEQUENCES ?= 1000
+ROUNDS ?= 30
 BENCH_ARGS ?=
 
 # Tests start hundreds of Python processes: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka kill-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -78,6 +79,9 @@ test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of K
 
 differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential --sequences $(SEQUENCES)
+
+kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
+	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 

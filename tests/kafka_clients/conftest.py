@@ -1,7 +1,7 @@
 """Brokers that live as long as the test process, and the clients' runs against them.
 
-All tests of this folder share one worker (`xdist_group`): the brokers are started once, and a tap
-notes what one client does at a time.
+Their tests share one worker (`xdist_group`): the brokers are started once, and a tap notes what one
+client does at a time.
 """
 
 from __future__ import annotations

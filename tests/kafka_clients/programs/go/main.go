@@ -1,4 +1,5 @@
-// Drives a broker with a client in Go: go-clients franz-go|sarama HOST:PORT PREFIX.
+// Drives a broker with a client in Go: go-clients franz-go|sarama HOST:PORT PREFIX, and
+// go-clients franz-go-numbered HOST:PORT TOPIC PARTITIONS.
 package main
 
 import (
@@ -54,6 +55,10 @@ func numbered(count int) []record {
 
 func main() {
 	client, bootstrap, prefix := os.Args[1], os.Args[2], os.Args[3]
+	if client == "franz-go-numbered" {
+		writeNumbered(bootstrap, prefix, os.Args[4])
+		return
+	}
 	cases, known := clients[client]
 	if !known {
 		panic("no client " + client)

@@ -1,0 +1,125 @@
+"""What is killed: a node, or, for comparison, a real Kafka. Port and data stay over the kills."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Consumer as LibrdkafkaConsumer
+from confluent_kafka import TopicPartition
+
+from streamlog.client import Consumer
+from streamlog.demo.ports import free_port
+from tests.kafka_clients.kills.follower import PROGRESS_S, Follower
+from tests.kafka_clients.kills.history import Place
+from tests.support.kafka_server import KafkaServer
+from tests.support.node import NodeProcess
+
+
+class Victim(Protocol):
+    @property
+    def kafka(self) -> str:
+        """The address of Kafka's clients."""
+        ...
+
+    def start(self) -> None:
+        """Returns when clients are served, or, with a real Kafka, soon will be."""
+        ...
+
+    def kill(self) -> None:
+        """By SIGKILL."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def duplicates(self) -> int:
+        """How many retries were answered with their originals' offsets since the last start."""
+        ...
+
+    def stored(self, topic: str, partitions: int) -> dict[Place, bytes]:
+        """All records, read back by a client that wrote none of them."""
+        ...
+
+    def assert_idle(self) -> None:
+        """No request is left under way when all clients have left."""
+        ...
+
+
+class KilledNode:
+    """`places`: where objects and metadata lie; under `folder` where empty."""
+
+    def __init__(self, folder: Path, wal: str, places: tuple[str, ...] = ()) -> None:
+        self.kafka = f"127.0.0.1:{free_port()}"
+        listening = ("--kafka-listen", self.kafka)
+        self._node = NodeProcess(folder / "data", wal, arguments=listening, places=places)
+
+    def start(self) -> None:
+        self._node.start()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def stop(self) -> None:
+        if self._node.process is not None:
+            self._node.stop()
+
+    def duplicates(self) -> int:
+        return int(self._node.metric("streamlog_log_duplicates_total"))
+
+    def stored(self, topic: str, partitions: int) -> dict[Place, bytes]:
+        """By gRPC."""
+        found: dict[Place, bytes] = {}
+        with Consumer(self._node.server, auto_offset_reset="earliest") as consumer:
+            places = [(topic, partition) for partition in range(partitions)]
+            ends = consumer.end_offsets(places)
+            consumer.assign(places)
+            while any(consumer.position(*place) < end for place, end in ends.items()):
+                for record in consumer.poll(5.0, max_records=100_000):
+                    found[record.partition, record.offset] = record.value or b""
+        return found
+
+    def assert_idle(self) -> None:
+        """The node notices a moment later that its clients have closed their connections."""
+        ends_at = time.monotonic() + PROGRESS_S
+        while self._node.metric("streamlog_requests_active"):
+            assert time.monotonic() < ends_at, "a request is under way that no client waits for"
+            time.sleep(0.005)
+
+
+class KilledKafka:
+    """Apache Kafka, whose page cache outlives the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = KafkaServer(folder)
+        self.kafka = self._server.server
+
+    def start(self) -> None:
+        self._server.start()
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def stop(self) -> None:
+        # The data goes with its folder: nothing has to be closed well.
+        self._server.kill()
+
+    def duplicates(self) -> int:
+        """Kafka does not count them."""
+        return 0
+
+    def stored(self, topic: str, partitions: int) -> dict[Place, bytes]:
+        consumer = LibrdkafkaConsumer({"bootstrap.servers": self.kafka, "group.id": "none"})
+        count = 0
+        for partition in range(partitions):
+            place = TopicPartition(topic, partition)
+            low, high = consumer.get_watermark_offsets(place, PROGRESS_S)
+            count += high - low
+        consumer.close()
+        with Follower(self.kafka, topic, partitions) as reading:
+            reading.wait_for(count)
+        assert not reading.failures, reading.failures[0]
+        return reading.seen
+
+    def assert_idle(self) -> None:
+        """Kafka is not what is tested."""
