@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.client.fake_node import FakeNode, Fault
 WAIT_S = 30
 
 
-def produce_through(node: FakeNode, faults: list[Fault | None], **settings: object) -> None:
+def produce_through(node: FakeNode, faults: list[Fault | None], **settings: Any) -> None:
     """Sends numbered records while the faults happen; checks what is stored."""
     node.create("t", 2)
     values = [b"%06d" % number for number in range(6000)]
@@ -34,7 +35,7 @@ def produce_through(node: FakeNode, faults: list[Fault | None], **settings: obje
         batch_size_max_bytes=1024,
         retry_backoff_ms=5,
         retry_backoff_max_ms=20,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     ) as producer:
         producer.send("t", b"warm", partition=0).result(WAIT_S)
         node.faults.extend(faults)

@@ -311,6 +311,10 @@ def test_a_batch_is_what_the_record_writer_makes(twin):
     assert encoded(twin, records, rows=b"") == []
 
 
+def int32s(values: list[int]) -> memoryview:
+    return memoryview(array("i", values))
+
+
 @each_twin
 def test_columns_that_do_not_fit_are_refused(twin):
     records = [(NOW, b"k", b"v", [("h", b"1")])] * 3
@@ -319,18 +323,18 @@ def test_columns_that_do_not_fit_are_refused(twin):
         {"values": BinaryColumn(None, good.offsets[:12], good.data)},
         {"values": BinaryColumn(None, good.offsets[:13], good.data)},
         {"values": BinaryColumn(None, good.offsets, b"ab")},
-        {"values": BinaryColumn(None, array("i", [0, 2, 1, 3]), good.data)},  # type: ignore[arg-type]
-        {"keys": BinaryColumn(None, array("i", [-1, 0, 1, 2]), good.data)},  # type: ignore[arg-type]
+        {"values": BinaryColumn(None, int32s([0, 2, 1, 3]), good.data)},
+        {"keys": BinaryColumn(None, int32s([-1, 0, 1, 2]), good.data)},
         {"keys": BinaryColumn(b"", good.offsets, good.data)},
         {"rows": array("i", [3])},
         {"rows": array("i", [-1])},
         {"rows": b"123"},
         {"timestamps_us": bytes(16)},
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 4]), good, good)},  # type: ignore[arg-type]
-        {"headers": HeadersColumn(array("i", [0, 2, 1, 3]), good, good)},  # type: ignore[arg-type]
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", None, b"c"]), good)},  # type: ignore[arg-type]
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", b"\xff", b""]), good)},  # type: ignore[arg-type]
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), good, binary([b"a"]))},  # type: ignore[arg-type]
+        {"headers": HeadersColumn(int32s([0, 1, 2, 4]), good, good)},
+        {"headers": HeadersColumn(int32s([0, 2, 1, 3]), good, good)},
+        {"headers": HeadersColumn(int32s([0, 1, 2, 3]), binary([b"a", None, b"c"]), good)},
+        {"headers": HeadersColumn(int32s([0, 1, 2, 3]), binary([b"a", b"\xff", b""]), good)},
+        {"headers": HeadersColumn(int32s([0, 1, 2, 3]), good, binary([b"a"]))},
     ):
         with pytest.raises(Invalid) as caught:
             encoded(twin, records, **bad)

@@ -22,6 +22,7 @@ from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.command import run
+from tests.support.grpc_aio import raw_method
 from tests.support.node import NodeProcess
 
 TOPIC = "kept"
@@ -153,7 +154,7 @@ def test_a_truncated_message_is_refused(kept: Kept, method: str) -> None:
     whole = log_pb2.ProduceRequest(
         topics=[log_pb2.ProduceTopic(topic=TOPIC, partitions=[part])]
     ).SerializeToString()
-    call = kept.channel.unary_unary(f"/streamlog.v1.LogService/{method}")  # type: ignore[call-arg]
+    call = raw_method(kept.channel, "unary_unary", f"/streamlog.v1.LogService/{method}")
     with pytest.raises(grpc.RpcError) as caught:
         call(whole[:-3], timeout=30)
     error = from_rpc_error(caught.value, may_have_happened=False)
@@ -166,7 +167,7 @@ def test_a_truncated_message_in_a_stream_is_answered_and_the_stream_goes_on(kept
     part = log_pb2.ProducePartition(partition=0, record_batches=GOOD)
     request = log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic=TOPIC, partitions=[part])])
     whole = log_pb2.ProduceStreamRequest(correlation_id=7, request=request).SerializeToString()
-    call = kept.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")  # type: ignore[call-arg]
+    call = raw_method(kept.channel, "stream_stream", "/streamlog.v1.LogService/ProduceStream")
     first, second = (
         answer
         for message in call(iter([whole[:-3], whole]), timeout=30)

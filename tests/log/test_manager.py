@@ -40,6 +40,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.testing.log_conformance import append, encoded, read, refused
 from tests.log.cluster import cluster, run
 from tests.support.log_insides import admin_of, cached_topic, streams_of, topics_of
+from tests.support.replacing import replace_method
 
 HOUR_MS = 3_600_000
 
@@ -324,7 +325,7 @@ def test_an_idle_log_that_loses_its_stream_is_opened_again(use):
             await refused(StreamFenced, opened.append(encoded([b"b"])))
         else:
             # This medium serves reads of an old epoch, the engine refuses them.
-            streams_of(opened).data.fetch = fenced  # type: ignore[method-assign]
+            replace_method(streams_of(opened).data, "fetch", fenced)
             await refused(StreamFenced, opened.fetch(0, 100))
         assert logs.open_log(partition) is None
         assert (await append(await logs.log(partition), encoded([b"b"]))).base_offset == 1
@@ -348,7 +349,7 @@ def test_a_log_that_fails_while_it_is_opened_is_opened_again():
         for _ in range(2):
             await append(log, encoded([b"x"]))
         # So the next open trims, and writes the new settings at the same time.
-        streams_of(log).data.trim = away  # type: ignore[method-assign]
+        replace_method(streams_of(log).data, "trim", away)
         await refused(StoreUnavailable, log.delete_records(1))
         meta = logs.describe_partition(partition).storage_ids["meta"]
         await made.crash()

@@ -32,6 +32,7 @@ from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import shared_log
 from tests.support.log_insides import streams_of
+from tests.support.replacing import replace_method
 
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
@@ -260,7 +261,7 @@ def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces
                 written.append(batch)
                 return await real(batch)
 
-            meta.append = cut_short  # type: ignore[method-assign]
+            replace_method(meta, "append", cut_short)
             roll = asyncio.ensure_future(t.log.roll())
             await turns(100)
             assert len(written) == durable_pieces + 1
@@ -396,7 +397,7 @@ def test_a_log_whose_data_stream_is_taken_over_while_it_is_idle_fails_at_its_nex
             async def fenced(*_):
                 raise StreamFenced("opened elsewhere", stream_id=t.log.stream_ids.data, epoch=9)
 
-            streams_of(t.log).data.fetch = fenced  # type: ignore[method-assign]
+            replace_method(streams_of(t.log).data, "fetch", fenced)
         await refused(StreamFenced, calls[use]())
         assert [type(error) for error in t.failures] == [StreamFenced]
         await t.log.close()

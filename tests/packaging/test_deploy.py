@@ -12,13 +12,14 @@ import click
 import pytest
 
 from streamlog.cli.main import cli
+from tests.support.replacing import replace_method
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 def _unit() -> ConfigParser:
     unit = ConfigParser(interpolation=None, strict=True)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    replace_method(unit, "optionxform", str)
     unit.read(DEPLOY / "streamlog.service", "utf-8")
     return unit
 

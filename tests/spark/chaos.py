@@ -29,6 +29,7 @@ from streamlog.spark.sink.sink import named_once
 from streamlog.spark.sink.stage import StageSizes, StagingTask
 from streamlog.spark.sink.write_options import WriteOptions
 from tests.spark.staged_node import StagedNode, broken_off, quick_retries
+from tests.support.replacing import replace_method
 
 TOPICS = {"t": 3, "u": 2}
 SCHEMA = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
@@ -223,7 +224,7 @@ class _Query:
         chance = self._random
         target = self._node.target(self._writer_id, self._through)
         if self._happens("task killed, what it staged stays", 0.08):
-            target.drop = lambda _: None  # type: ignore[assignment, method-assign]
+            replace_method(target, "drop", lambda _: None)
             dies_after = chance.randrange(3)
         elif self._happens("task failed, what it staged is dropped", 0.08):
             dies_after = chance.randrange(3)

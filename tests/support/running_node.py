@@ -16,6 +16,7 @@ from streamlog.v1.admin_pb2_grpc import AdminServiceStub
 from streamlog.v1.kv_pb2_grpc import KVServiceStub
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from streamlog.v1.stream_pb2_grpc import StreamServiceStub
+from tests.support.grpc_aio import close
 
 
 @dataclass
@@ -66,5 +67,5 @@ async def running_node(mode: str = "dev", **overrides: Any) -> AsyncIterator[Run
     try:
         yield RunningNode(node, banner, channel)
     finally:
-        await channel.close()  # type: ignore[call-arg]
+        await close(channel)
         await node.stop()

@@ -32,6 +32,7 @@ from streamlog.settings import Settings, load
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
+from tests.support.grpc_aio import END_OF_CALL, close
 from tests.support.server_fakes import FakeLogs
 
 
@@ -123,7 +124,7 @@ async def running(
     try:
         yield Running(service, logs, channel, registry)
     finally:
-        await channel.close()  # type: ignore[call-arg]
+        await close(channel)
         await service.stop(0.2)
         await offload.close()
 
@@ -155,7 +156,7 @@ class Answers:
         """The next ProduceStreamAnswer, or grpc.aio.EOF."""
         while not self._ahead:
             message = await self._call.read()
-            if message is grpc.aio.EOF:  # type: ignore[attr-defined]
+            if message is END_OF_CALL:
                 return message
             if isinstance(message, bytes):
                 message = log_pb2.ProduceStreamResponse.FromString(message)

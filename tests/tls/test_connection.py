@@ -22,6 +22,7 @@ from streamlog.server.tls.node_tls import NodeTls
 from streamlog.server.tls.principal import of_peer_certificate
 from streamlog.settings.tls import TlsConfig
 from tests.support.certificates import Authority
+from tests.support.sockets import socket_of
 
 WAIT_S = 30.0
 BULK = random.Random(1).randbytes(3 << 20)
@@ -149,14 +150,14 @@ def test_a_client_that_does_not_read_pauses_the_protocol(
         async with listening(tmp_path, make) as listener:
             reader, writer = await listener.connect()
             # The client's own library must not read ahead.
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            socket_of(writer).pause_reading()
             data = BULK * 5
             writer.write(data)
             await until(lambda: listener.made and listener.made[0].is_paused)
             transport = listener.made[0].transport
             assert transport.get_write_buffer_size() < 1 << 20
             assert not transport.is_reading()
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            socket_of(writer).resume_reading()
             assert await reader.readexactly(len(data)) == data
             assert not listener.made[0].is_paused
             writer.close()
@@ -252,7 +253,7 @@ def test_a_client_that_never_reads_its_end_is_cut_off(
     async def main() -> None:
         async with listening(tmp_path) as listener:
             _, writer = await listener.connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            socket_of(writer).pause_reading()
             writer.write(b"x")
             await until(lambda: listener.made)
             listener.made[0].transport.write(BULK * 5)

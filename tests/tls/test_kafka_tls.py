@@ -23,6 +23,7 @@ from tests.server.kafka.transport.scenes import Scene, fetch, list_offsets, prod
 from tests.support.certificates import Authority, Pair
 from tests.support.kafka_wire import VERSIONS_REQUEST, WireClient, connect, wire
 from tests.support.running_node import running_node
+from tests.support.sockets import socket_of
 
 BULK = random.Random(2).randbytes(5 << 20)
 
@@ -91,13 +92,13 @@ def test_a_client_that_does_not_read_holds_up_its_own_fetches_alone(tmp_path: Pa
         scene = Scene(is_held=False, records=[BULK])
         async with wire(scene.routes(), tls=both_sides(tmp_path, Authority(tmp_path))) as served:
             client, other = await served.client(), await served.client()
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            socket_of(client.writer).pause_reading()
             client.send(b"".join(fetch(number) for number in range(20)))
             await until(lambda: len(scene.fetches) >= 1)
             assert await other.is_served()
             await asyncio.sleep(0.05)
             assert len(scene.fetches) < 6
-            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            socket_of(client.writer).resume_reading()
             for number in range(20):
                 assert (await client.answer(ApiKey.FETCH, 12))[0] == number
 

@@ -21,6 +21,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from tests.client.fake_node import FakeNode
+from tests.support.replacing import replace_method
 
 WAIT_S = 20
 
@@ -313,7 +314,7 @@ def test_room_taken_by_other_callers_does_not_prolong_the_wait(node: FakeNode) -
             if len(waits) == 3:
                 wait_for_room((), ends_at)
 
-        producer._wait_for_room = others_are_quicker  # type: ignore[method-assign]
+        replace_method(producer, "_wait_for_room", others_are_quicker)
         with pytest.raises(Overloaded):
             producer.send("t", bytes(1000))
         assert len(waits) == 3

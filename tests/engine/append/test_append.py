@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,15 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.wal.config import WalMode
 from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 from tests.support.metrics import value_of
+from tests.support.replacing import replace_method
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
 CLOCK = SystemClock()
 
 
-def within(seconds: float, **kwargs: object) -> AppendContext:
-    return AppendContext(deadline=CLOCK.monotonic() + seconds, **kwargs)  # type: ignore[arg-type]
+def within(seconds: float, **kwargs: Any) -> AppendContext:
+    return AppendContext(deadline=CLOCK.monotonic() + seconds, **kwargs)
 
 
 @both
@@ -283,7 +285,7 @@ def test_successive_deadlines_cost_few_passes_over_all_appends() -> None:
                 looks += 1
                 return unconfirmed()
 
-            engine.uploader.unconfirmed = counted  # type: ignore[method-assign]
+            replace_method(engine.uploader, "unconfirmed", counted)
             appends = [stream.append(batch(b"x"), within(0.02 + n / 2000)) for n in range(200)]
             for append in appends:
                 assert isinstance(await error_of(append), OutcomeUnknown)

@@ -16,6 +16,7 @@ from streamlog.objectstore.interface import Arrived, tell_pieces
 from streamlog.objectstore.keys import data_key
 from tests.engine.harness import QUICK, FlakyStore, World, read_all, run, until
 from tests.engine.read.large_objects import PAYLOAD, store_object
+from tests.support.replacing import replace_method
 
 SIZE = 12 * MIB
 BATCHES = SIZE // len(PAYLOAD)
@@ -304,7 +305,7 @@ def test_ranges_found_once_serve_until_their_object_is_gone(is_folded: bool) -> 
             located.append(start)
             return await locate(stream_id, start, end, limit=limit)
 
-        world.metadata.locate = counted  # type: ignore[assignment, method-assign]
+        replace_method(world.metadata, "locate", counted)
         position = 0
         while position < BATCHES // 2:
             position = (await stream.fetch(position, BATCHES, MIB)).batches[-1].end_offset

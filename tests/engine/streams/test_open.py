@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -35,9 +36,9 @@ both = pytest.mark.parametrize("mode", MODES)
 NEVER_UPLOADS = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=1 << 30))
 
 
-async def opening(store: str, **kwargs: object) -> None:
+async def opening(store: str, **kwargs: Any) -> None:
     """Opens and closes."""
-    async with streamlog.open(store, **kwargs):  # type: ignore[arg-type]
+    async with streamlog.open(store, **kwargs):
         pass
 
 

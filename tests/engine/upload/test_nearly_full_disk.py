@@ -25,6 +25,7 @@ from streamlog.wal.config import WalConfig
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import batch, read_all, run, until
 from tests.support.disk_machine import DiskMachine
+from tests.support.replacing import replace_method
 
 KIB = 1 << 10
 FILE_BYTES = 1 << 20
@@ -257,7 +258,7 @@ def test_a_later_batch_does_not_take_the_room_of_an_earlier_one() -> None:
                 finally:
                     under_way -= is_scarce
 
-            machine.store.put = watched  # type: ignore[method-assign]
+            replace_method(machine.store, "put", watched)
             stream = await engine.streams.create_and_open_stream()
             machine.store.is_away = True
             await machine.fill(stream, 60)
@@ -299,7 +300,7 @@ def test_a_later_batch_between_two_tries_waits_once_the_disk_is_nearly_full() ->
                     raise DiskFull("no space left", path=key)
                 return await put(key, parts, **how)
 
-            machine.store.put = watched  # type: ignore[method-assign]
+            replace_method(machine.store, "put", watched)
             stream = await engine.streams.create_and_open_stream()
             await machine.fill(stream, 60)
             await in_store(engine)

@@ -23,6 +23,7 @@ from streamlog.wal.config import WalMode
 from tests.engine.harness import batch, error_of, read_all
 from tests.engine.remote import RemoteWorld, latency, virtually
 from tests.support.metrics import value_of
+from tests.support.replacing import replace_method
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
@@ -193,7 +194,7 @@ def test_a_slow_disk_slows_appends_within_the_bound() -> None:
         await asyncio.sleep(2)
         return await append(entries)  # type: ignore[misc]
 
-    wal.append = slow  # type: ignore[assignment, method-assign]
+    replace_method(wal, "append", slow)
 
     async def scenario() -> None:
         async with world.engine() as (client, engine):
@@ -241,7 +242,7 @@ def test_a_stream_whose_open_failed_stays_usable_under_its_old_epoch(mode: WalMo
         async def fail(*args: object, **kwargs: object) -> object:
             raise error
 
-        world.metadata.open_streams = fail  # type: ignore[assignment, method-assign]
+        replace_method(world.metadata, "open_streams", fail)
 
     async def scenario() -> None:
         async with world.engine() as (client, _):
@@ -256,7 +257,7 @@ def test_a_stream_whose_open_failed_stays_usable_under_its_old_epoch(mode: WalMo
             # The move may still take place. With wal=disk an append could be acknowledged before.
             refusal = await error_of(stream.append(batch(b"c")))
             assert (refusal is None) == (mode == "object")
-            world.metadata.open_streams = open_streams  # type: ignore[method-assign]
+            replace_method(world.metadata, "open_streams", open_streams)
             stream = await client.open_stream(stream.stream_id)
             await stream.append(batch(b"d"))
             assert len(await read_all(stream)) == (4 if mode == "object" else 3)

@@ -31,6 +31,7 @@ from tests.metadata.scripted_kv import ScriptedKV, checkpoints
 from tests.metadata.world import World, append, create, new_object, ranges_of
 from tests.support.metadata_filler import fill_metadata
 from tests.support.metadata_insides import checkpointer_of, fold_of, follower_of
+from tests.support.replacing import replace_method
 
 PREFIX = prefix_of("test")
 
@@ -679,12 +680,12 @@ def test_the_metadata_store_going_away_during_a_checkpoint() -> None:
                 raise MetadataUnavailable("away")
             return await original(self, key, **more)
 
-        MemoryKVStore.get = away  # type: ignore[assignment, method-assign]
+        replace_method(MemoryKVStore, "get", away)
         try:
             with pytest.raises(MetadataUnavailable):
                 await metadata.checkpoint()
         finally:
-            MemoryKVStore.get = original  # type: ignore[method-assign]
+            replace_method(MemoryKVStore, "get", original)
         await append(metadata, stream, 1)
         await metadata.checkpoint()
         assert len(await ranges_of(metadata, stream)) == 2

@@ -12,6 +12,7 @@ from streamlog.metadata.keys import id_block
 from streamlog.metadata.keys.space import prefix_of
 from tests.metadata.world import CONFIG, World, append, create, new_object
 from tests.support.metadata_insides import garbage_of
+from tests.support.replacing import replace_method
 
 BLOCKS = id_block.block_prefix(prefix_of("test"), id_block.OBJECTS)
 
@@ -81,7 +82,7 @@ def test_an_object_found_dead_during_the_sweep_is_no_orphan() -> None:
                     await metadata.checkpoint()
                 return await look_up(object_id)
 
-            lookup.object = dies_first  # type: ignore[method-assign, assignment]
+            replace_method(lookup, "object", dies_first)
             (orphans,) = await metadata.orphan_candidates()
             assert late not in orphans.object_ids
             assert late in {dead.object_id for dead in metadata.dead_objects()}

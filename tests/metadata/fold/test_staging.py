@@ -28,6 +28,7 @@ from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.metadata_insides import lookup_of
 from tests.support.object_ids import take_id
+from tests.support.replacing import replace_method
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -321,7 +322,7 @@ async def test_an_object_that_dies_during_a_look_up_keeps_its_placements() -> No
         read = reader.objects
 
         async def dies_before(level: LevelFile, block: int) -> ObjectColumns:
-            reader.objects = read  # type: ignore[method-assign]
+            replace_method(reader, "objects", read)
             row = metadata.stream(a)
             assert row is not None
             await metadata.commit(CommitEntry(trims=[TrimEntry(a, row.epoch, 15)]))
@@ -329,6 +330,6 @@ async def test_an_object_that_dies_during_a_look_up_keeps_its_placements() -> No
             assert not metadata.staging.attached
             return await read(level, block)
 
-        reader.objects = dies_before  # type: ignore[method-assign]
+        replace_method(reader, "objects", dies_before)
         (located,) = await metadata.locate(a, 5, 15)
         assert [tuple(place) for place in located.object.placements] == [(a, 5, 1, 9)]

@@ -22,6 +22,7 @@ from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, append, create, new_object
 from tests.repair.cluster import run
 from tests.support.object_ids import give_up_id, give_up_ids, take_id, take_ids
+from tests.support.replacing import replace_method
 
 NOW = CollectorConfig(deletion_delay_ms=0)
 
@@ -89,11 +90,11 @@ def test_a_request_that_deletes_orphans_is_given_up_in_time(
 
         async with world.tenure() as metadata:
             collected = _Collected(world, metadata)
-            world.store.delete = hangs  # type: ignore[assignment, method-assign]
+            replace_method(world.store, "delete", hangs)
             before = await keys(world)
             assert await collected.tick() == ""
             assert cancelled
-            world.store.delete = delete  # type: ignore[method-assign]
+            replace_method(world.store, "delete", delete)
             assert await collected.tick() == ""
             assert len(before - await keys(world)) == 1
 

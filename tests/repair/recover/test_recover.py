@@ -31,6 +31,7 @@ from streamlog.wal.config import WalConfig
 from streamlog.wiring import open_metadata_store, open_object_store
 from tests.repair.cluster import Cluster, append, consume, partition, produce, read, recovered, run
 from tests.support.log_insides import factory_of
+from tests.support.replacing import replace_method
 
 
 @dataclass
@@ -213,7 +214,7 @@ def test_an_object_that_was_stored_and_never_committed_gives_way_to_a_later_epoc
                 sent.set()
                 await asyncio.get_running_loop().create_future()
 
-            metadata.commit = never  # type: ignore[assignment, method-assign]
+            replace_method(metadata, "commit", never)
             under_way = asyncio.ensure_future(append(stream, b"lost"))
             await sent.wait()
             under_way.cancel()

@@ -31,6 +31,7 @@ from streamlog.v1support.errors import from_rpc_error, to_proto
 from streamlog.wiring import OpenEngine
 from tests.compaction.compacting_engine import History, compacted, live, make, sample
 from tests.engine.harness import error_of, until
+from tests.support.grpc_aio import END_OF_CALL
 from tests.support.running_node import RunningNode, running_node
 
 SETTINGS = {
@@ -80,7 +81,7 @@ class Executor:
     async def begin(self) -> Executor:
         await self.say(executor=compaction_pb2.MergeExecutor(owner=self.owner))
         first = await self.call.read()
-        assert first is not grpc.aio.EOF, await self.error()  # type: ignore[attr-defined]
+        assert first is not END_OF_CALL, await self.error()
         assert first.accepted.cluster_id == self.engine.metadata.cluster_id
         assert first.accepted.store_url == self.engine.store.url
         return self
@@ -88,7 +89,7 @@ class Executor:
     async def job(self) -> tuple[int, Job] | None:
         """None: all objects are fully compacted."""
         response = await self.call.read()
-        assert response is not grpc.aio.EOF, await self.error()  # type: ignore[attr-defined]
+        assert response is not END_OF_CALL, await self.error()
         if response.WhichOneof("said") == "settled":
             self.settled = response.settled
             return None
@@ -116,7 +117,7 @@ class Executor:
     async def error(self) -> Exception:
         """The error that ended the call."""
         try:
-            while await self.call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+            while await self.call.read() is not END_OF_CALL:
                 """The jobs that were under way."""
             assert await self.call.code() is not grpc.StatusCode.OK
         except grpc.aio.AioRpcError as error:

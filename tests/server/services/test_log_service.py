@@ -15,6 +15,8 @@ from streamlog.codec.records import decode
 from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.support.grpc_aio import END_OF_CALL, close, raw_method
+from tests.support.replacing import replace_method
 from tests.support.server_harness import Answers, Running, batch, new_channel, running, with_limits
 
 
@@ -159,7 +161,7 @@ def test_pipelined_answers_come_in_order_with_their_ids() -> None:
                 assert answer.correlation_id == number + 10
                 assert only(answer.response).base_offset == number
             await call.done_writing()
-            assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]
+            assert await call.read() is END_OF_CALL
             assert await call.code() is grpc.StatusCode.OK
 
     asyncio.run(main())
@@ -168,8 +170,10 @@ def test_pipelined_answers_come_in_order_with_their_ids() -> None:
 def test_a_bad_request_in_a_stream_is_answered_and_the_stream_goes_on() -> None:
     async def main() -> None:
         async with running() as node:
-            raw = node.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")  # type: ignore[call-arg]
-            call = raw()  # type: ignore[call-arg]
+            raw = raw_method(
+                node.channel, "stream_stream", "/streamlog.v1.LogService/ProduceStream"
+            )
+            call = raw()
             good = log_pb2.ProduceStreamRequest(
                 correlation_id=9, request=produce_request(batch(b"x"))
             )
@@ -337,7 +341,7 @@ def test_vanished_clients_leave_nothing_behind() -> None:
             node_stub = Running(node.service, node.logs, channel, node.registry).log_stub
             polls = [node_stub.Fetch(fetch_request(0, max_wait_ms=200_000)) for _ in range(500)]
             await eventually(lambda: log.subscribers == 500)
-            await channel.close()  # type: ignore[call-arg]
+            await close(channel)
             await eventually(lambda: log.subscribers == 0)
             await eventually(lambda: node.metric("streamlog_requests_active") == 0)
             await asyncio.gather(*(_ended(poll) for poll in polls))
@@ -422,8 +426,8 @@ def test_connections_over_the_limit_are_refused_and_counted() -> None:
                 assert isinstance(error, errors.Unavailable)
                 assert node.service._listeners.connections() == 2
             finally:
-                await second.close()  # type: ignore[call-arg]
-                await third.close()  # type: ignore[call-arg]
+                await close(second)
+                await close(third)
 
     asyncio.run(main())
 
@@ -478,7 +482,7 @@ def test_an_append_that_fails_is_counted_by_its_error() -> None:
             async def refuse(*_: object) -> Any:
                 raise errors.DiskFull("there is no room for the write-ahead log")
 
-            log.append = refuse  # type: ignore[assignment, method-assign]
+            replace_method(log, "append", refuse)
             answer = only(await node.log_stub.Produce(produce_request(batch(b"a"))))
             assert isinstance(from_proto(answer.error), errors.DiskFull)
             assert node.metric("streamlog_appends_failed_total", error="DiskFull") == 1
@@ -488,7 +492,7 @@ def test_an_append_that_fails_is_counted_by_its_error() -> None:
             async def fail(*_: object) -> Any:
                 return failed
 
-            log.append = fail  # type: ignore[assignment, method-assign]
+            replace_method(log, "append", fail)
             call = node.log_stub.ProduceStream()
             await call.write(log_pb2.ProduceStreamRequest(request=produce_request(batch(b"a"))))
             await call.done_writing()

@@ -22,6 +22,7 @@ from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
 from tests.engine.remote import LoopClock, virtually
 from tests.support.log_insides import factory_of
+from tests.support.replacing import replace_method
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_fakes import FakeLogs
 from tests.support.server_harness import batch, with_limits
@@ -91,7 +92,7 @@ def test_requests_end_at_their_timeout_while_a_partition_opens() -> None:
                 await may_open.wait()
                 return await real(*args)
 
-            factory.open = slow  # type: ignore[assignment, method-assign]
+            replace_method(factory, "open", slow)
             refused = [
                 error_of(await node.log.Produce(produce_request(0, timeout_ms=1))),
                 error_of(await node.log.DeleteRecords(delete_request(0, timeout_ms=1))),
@@ -131,7 +132,7 @@ def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
                 await may_open.wait()
                 return await real(*args)
 
-            factory.open = slow  # type: ignore[assignment, method-assign]
+            replace_method(factory, "open", slow)
             refused = [
                 error_of(await node.log.Fetch(fetch_request(0), timeout=30)),
                 error_of(await node.log.ListOffsets(offsets_request(0), timeout=30)),

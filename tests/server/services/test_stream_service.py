@@ -17,6 +17,7 @@ from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import stream_pb2 as pb
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.engine.remote import LoopClock, virtually
+from tests.support.replacing import replace_method
 from tests.support.running_node import RunningNode, running_node
 
 
@@ -216,14 +217,14 @@ def test_appends_that_wait_for_room_are_dropped_when_their_client_leaves() -> No
                 raise errors.StoreUnavailable("away", operation="put")
 
             stream = await create(node)
-            store.put = away  # type: ignore[method-assign]
+            replace_method(store, "put", away)
             call = node.streams.Append()
             for _ in range(10):
                 await call.write(pb.AppendRequest(stream_id=stream, payload=bytes(400 << 10)))
             await eventually(lambda: engine.budget.waiters == 8)
             call.cancel()
             await eventually(lambda: engine.budget.waiters == 0)
-            store.put = put  # type: ignore[method-assign]
+            replace_method(store, "put", put)
             await eventually(lambda: engine.budget.used_bytes == 0)
             (last,) = await append(node, pb.AppendRequest(stream_id=stream, payload=b"last"))
             assert last.base_offset == 2

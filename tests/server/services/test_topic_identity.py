@@ -14,6 +14,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.log_insides import factory_of, topics_of
+from tests.support.replacing import replace_method
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_harness import batch, running, with_limits
 
@@ -144,7 +145,7 @@ def test_a_produce_overtaken_by_its_topics_deletion_does_not_reach_the_next_topi
                     await may_go.wait()
                 return await real(lane, fn, *args)
 
-            engine.offload.run = slow  # type: ignore[assignment, method-assign]
+            replace_method(engine.offload, "run", slow)
             request = produce_request()
             request.topics[0].partitions[0].ClearField("record_batches")
             request.topics[0].partitions[0].records.records.add(value=b"v")
@@ -177,7 +178,7 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
                 await opened.wait()
                 return log
 
-            factory.open = slow  # type: ignore[assignment, method-assign]
+            replace_method(factory, "open", slow)
             asking = asyncio.ensure_future(node.log.Fetch(fetch_request()))
             await opening.wait()
             topics._drop("t")  # As the watch does, when another node has deleted the topic.

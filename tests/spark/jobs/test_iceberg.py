@@ -368,11 +368,11 @@ def test_a_table_of_somebody_else_needs_starting_offsets(lake: Lake) -> None:
     produce(lake.server, lake.topic, [(0, b"new")])
     with pytest.raises(Invalid, match=r"max\(offset\) \+ 1"):
         lake.export()
-    asked = {"startingOffsets": json.dumps({lake.topic: {"0": 5, "1": 5}})}
-    assert lake.export(**asked).records == 1  # type: ignore[arg-type]
+    asked: dict[str, Any] = {"startingOffsets": json.dumps({lake.topic: {"0": 5, "1": 5}})}
+    assert lake.export(**asked).records == 1
     produce(lake.server, lake.topic, [(1, b"newer")])
     # Said of what the table holds, it means nothing.
-    assert lake.export(**asked).records == 1  # type: ignore[arg-type]
+    assert lake.export(**asked).records == 1
     assert lake.rows() == consumed(lake.server, lake.topic, 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from streamlog.server.context import Operation, RequestContext, Resource
 from tests.server.kafka.handlers.produce_world import ProduceWorld, call, produce_world
 
 
-async def ask(world: ProduceWorld, **fields: object) -> InitProducerIdResponse:
-    request = InitProducerIdRequest(**fields)  # type: ignore[arg-type]
+async def ask(world: ProduceWorld, **fields: Any) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(**fields)
     return await world.producer_ids.init_producer_id(call(5), request)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ VERSION = 9
 MIB = 1 << 20
 
 
-def request(correlation_id: int, records: bytes, **fields: int) -> bytes:
-    message = produce_request(records, **fields)  # type: ignore[arg-type]
+def request(correlation_id: int, records: bytes, **fields: Any) -> bytes:
+    message = produce_request(records, **fields)
     return request_bytes(ApiKey.PRODUCE, VERSION, correlation_id, message)
 
 

@@ -10,6 +10,7 @@ from streamlog.settings.limits import MIB, LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, fetch, produce
 from tests.support.kafka_wire import VERSIONS_REQUEST, wire
+from tests.support.sockets import socket_of
 
 KIB = 1024
 
@@ -102,7 +103,7 @@ def test_produce_answers_that_a_client_does_not_read_stop_its_reading_too() -> N
         scene = Scene(is_held=False, padding_bytes=30_000)
         async with wire(scene.routes(), limits=limits) as served:
             client = await served.client()
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            socket_of(client.writer).pause_reading()
             with suppress(ConnectionError):
                 while not served.ended("idle"):
                     client.send(produce(1) * 100)
@@ -159,7 +160,7 @@ def test_a_client_that_never_reads_its_answers_is_closed_after_the_idle_time() -
         scene = Scene(is_held=False, records=[b"x" * 16 * MIB])
         async with wire(scene.routes(), limits=limits) as served:
             client = await served.client()
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            socket_of(client.writer).pause_reading()
             client.send(fetch(1) + fetch(2))
             await until(lambda: served.ended("idle") == 1)
             await until(lambda: served.connections.count == 0)
