@@ -12,13 +12,15 @@ PYTEST_ARGS ?=
 EXAMPLES ?= 3000
 SEQUENCES ?= 1000
 ROUNDS ?= 30
+FRAMES ?= 1000000
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 
 # Tests start hundreds of Python processes: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio test-kafka differential-kafka kill-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka kill-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -129,6 +131,9 @@ docs: $(VENV)/.installed ## generate docs/config.md, docs/topic-settings.md and 
 
 fuzz: $(VENV)/.installed-test ## fuzz the byte parsers for long (EXAMPLES=N of each, default 3000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 tests/fuzz
+
+fuzz-kafka: $(VENV)/.installed-test ## give a node damaged requests of Kafka's clients (FRAMES=N, default 1000000; JOBS nodes at once)
+	$(BIN)/python -m tests.fuzz.frames --frames $(FRAMES) --jobs $(JOBS) $(FUZZ_ARGS)
 
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1
 ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/produce/test_producer.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,11 @@ def running_kafka(folder: Path) -> Iterator[Broker]:
 
 
 @contextmanager
-def running_node(folder: Path) -> Iterator[Broker]:
-    """A node in a process of its own, behind a tap."""
-    with Tap() as tap:
+def running_node(
+    folder: Path, look_at: Callable[[bytes], None] = lambda frame: None
+) -> Iterator[Broker]:
+    """A node in a process of its own, behind a tap, which calls `look_at` with each request."""
+    with Tap(look_at) as tap:
         listening = ("--kafka-listen", "127.0.0.1:0", "--kafka-advertise", tap.address)
         # Records of tests are old, and stay: nothing is deleted by time.
         settings = ("--set", f"broker.log.retention.check.interval.ms={DAY_MS}")

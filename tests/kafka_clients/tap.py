@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
@@ -39,9 +39,13 @@ class Exchange(NamedTuple):
 
 
 class Tap:
-    """Listens on `address` in a thread of its own; `target` is set before a client comes."""
+    """Listens on `address` in a thread of its own; `target` is set before a client comes.
 
-    def __init__(self) -> None:
+    `look_at` is called with each request's frame, without its length, in that thread.
+    """
+
+    def __init__(self, look_at: Callable[[bytes], None] = lambda frame: None) -> None:
+        self._look_at = look_at
         self.address = ""
         self.target = ""
         self.failures: list[str] = []
@@ -118,6 +122,7 @@ class Tap:
         async for frame in _frames(reader):
             header = request_header(frame)
             asked[header.correlation_id] = header
+            self._look_at(frame)
             await _pass_on(writer, frame)
         # What was sent before the end is still the broker's to read: no close, which might reset.
         with suppress(ConnectionError, OSError):

@@ -1,0 +1,115 @@
+"""Damaged requests of real clients: each is answered, or ends its connection; none does harm.
+
+The short run; `make fuzz-kafka FRAMES=N` is the long one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streamlog.kafka.protocol.apis import APIS, ApiKey
+from streamlog.server.kafka.call import Encoded, KafkaCall, Route
+from streamlog.server.kafka.handlers.table import Routes
+from tests.engine.harness import until
+from tests.fuzz.frames.answers import Answers
+from tests.fuzz.frames.client import InProcess
+from tests.fuzz.frames.corpus import Corpus, Sample, recorded
+from tests.fuzz.frames.damage import Request
+from tests.fuzz.frames.findings import Findings
+from tests.fuzz.frames.run import Run
+from tests.fuzz.frames.world import REQUEST_BYTES_MAX, World, open_world
+
+FRAMES = 12_000
+CLIENTS = {"librdkafka", "aiokafka", "java", "franz-go", "kafka-python", "sarama"}
+
+
+def test_damaged_requests_do_no_harm() -> None:
+    told = asyncio.run(Run(FRAMES, seed=1).run())
+    assert not told.findings, told.findings
+    assert told.ended.get("bug", 0) == 0
+    assert told.frames >= FRAMES
+    assert told.answered > FRAMES // 3
+    assert told.over_sockets > 0
+    assert told.bystander_rounds > 0
+    assert min(told.changes.values()) > FRAMES // 200
+
+
+def test_the_corpus_has_requests_of_every_client_and_every_api() -> None:
+    found = recorded()
+    corpus = Corpus.of_topics(found, found.ids, seed=1)
+    assert {sample.client for sample in corpus.samples} >= CLIENTS
+    assert {sample.api for sample in corpus.samples} == set(APIS)
+
+
+def newest_of_each(corpus: Corpus) -> list[Sample]:
+    """The largest request of the newest version of each API that some client has sent."""
+    newest: dict[int, Sample] = {}
+    for sample in corpus.samples:
+        known = newest.get(sample.api)
+        rank = sample.version, len(sample.frame)
+        if sample.places and (known is None or rank > (known.version, len(known.frame))):
+            newest[sample.api] = sample
+    return list(newest.values())
+
+
+def test_requests_cut_at_every_byte_do_no_harm() -> None:
+    async def main() -> None:
+        findings, answers, sent = Findings(), Answers(), 0
+        loop = asyncio.get_running_loop()
+        with findings.watching(loop):
+            async with open_world(recorded()) as world:
+                corpus = Corpus.of_topics(world.recorded, await world.tidy(), seed=1)
+                for sample in newest_of_each(corpus):
+                    sent += await all_cuts(world, sample, answers, findings)
+                assert not any(world.held(friends=1).values())
+                assert world.ended("bug") == 0
+        assert sent > 1000
+        assert not findings.found, findings.found
+
+    asyncio.run(main())
+
+
+async def all_cuts(world: World, sample: Sample, answers: Answers, findings: Findings) -> int:
+    """Each cut goes over a connection of its own; how many there were."""
+    loop = asyncio.get_running_loop()
+    clients = []
+    for end in range(len(sample.frame)):
+        data = end.to_bytes(4, "big") + sample.frame[:end]
+        client = InProcess(world.connections.new(), answers, findings, REQUEST_BYTES_MAX)
+        clients.append(client)
+        await asyncio.sleep(0)  # The connection is served from now on.
+        client.send(Request(data, "cut", is_valid=False, api=sample.api), loop.time())
+    for client in clients:
+        await until(lambda: client.is_over or client.is_ready)  # noqa: B023
+        if not client.is_over:
+            client.check_quiet()
+            client.leave()
+            await until(lambda: client.is_over)  # noqa: B023
+    return len(clients)
+
+
+def test_a_run_sees_handlers_that_fail_answer_something_else_or_nothing() -> None:
+    async def fails(call: KafkaCall, request: Any) -> Any:
+        raise KeyError("a bug")
+
+    async def says_something_else(call: KafkaCall, request: Any) -> Any:
+        return Encoded([b"\x01\x02\x03"])
+
+    async def says_nothing(call: KafkaCall, request: Any) -> Any:
+        return None
+
+    def change(routes: Routes) -> Routes:
+        planted = {
+            ApiKey.LIST_OFFSETS: Route(fails),
+            ApiKey.API_VERSIONS: Route(says_something_else),
+            ApiKey.INIT_PRODUCER_ID: Route(says_nothing),
+        }
+        return {**routes, **planted}
+
+    told = asyncio.run(Run(600, seed=1, change=change).run())
+    found = {finding["what"] for finding in told.findings}
+    assert found >= {"request failed by a bug", "an answer that is none", "no answer"}
+    assert told.ended["bug"] > 0
+    examples = [one for finding in told.findings for one in finding["examples"]]
+    assert len(examples) >= 3
