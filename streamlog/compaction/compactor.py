@@ -251,7 +251,7 @@ class Compactor:
         The work is cancelled with its caller, and when the compactor closes: else a request that
         the store never answers would hold it for ever. Errors: Unavailable, Closed.
         """
-        choosers = (_all_of().choose, choose, _Once().choose)
+        choosers = (_one_large_merge().choose, choose, _Once().choose)
         work = asyncio.ensure_future(self._compact_by(choosers, lambda: True))
         self._calls.add(work)
         try:
@@ -297,7 +297,7 @@ class Compactor:
         `remote` ended, Unavailable.
         """
         due = _FirstSeen(choose, with_dead=True)
-        choosers = (_all_of().choose, due.choose, _Once().choose)
+        choosers = (_one_large_merge().choose, due.choose, _Once().choose)
         before = self._totals
         try:
             await self._background.shielded(
@@ -359,7 +359,7 @@ class Compactor:
         try:
             plan = await self._plan(merge)
             if plan.spec is not None:
-                await self._carry_out(plan.spec)
+                await self._execute(plan.spec)
                 merge.replaced |= {one.row.object_id for one in plan.spec.inputs}
                 self._metrics.spec_seconds.observe(self._clock.monotonic() - started)
         except BaseException as error:
@@ -418,7 +418,7 @@ class Compactor:
         live, held = sum(alive[i] for i in ids), sum(before[i] for i in ids)
         return live <= held * (1 - self._config.dead_share_min)
 
-    async def _carry_out(self, spec: CompactionSpec) -> None:
+    async def _execute(self, spec: CompactionSpec) -> None:
         tenure = await self._opened()
         inputs = [one.row.object_id for one in spec.inputs]
         # On every way out the ids are committed or given up.
@@ -595,7 +595,7 @@ class _FirstSeen:
         return self._among(left, config, futile)
 
 
-def _all_of() -> _FirstSeen:
+def _one_large_merge() -> _FirstSeen:
     """One large merge of what is there. Dead objects may be large and are rewritten alone, so they
     are left to `choose`."""
     return _FirstSeen(choose_all, with_dead=False)

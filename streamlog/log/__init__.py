@@ -1,6 +1,7 @@
 """Topics and their partitions: logs on streams, or on any other storage.
 
 Imports no engine: a medium that keeps the protocols of `streamlog.model` is enough.
+Used by the wiring, and by the server through its ports.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class LiveRange(NamedTuple):
 class DeadObject(NamedTuple):
     """An object without a live range; it never gets one again.
 
-    It was found dead at `died_ms`; `revision` is at or after its death.
+    It was found dead at `died_ms`; `revision` is at or after that moment.
     """
 
     object_id: int

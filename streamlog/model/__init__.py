@@ -1,4 +1,7 @@
-"""Streams as their users see them: plain values and protocols, no behaviour."""
+"""Streams as their users see them: plain values and protocols, no behaviour.
+
+Imports the ground. Used by everything above it, and by applications.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Objects under keys: the one durable medium behind everything."""
+"""Objects under keys: the one durable medium behind everything.
+
+Imports the ground. Used by the engine, metadata, compaction and repair.
+"""

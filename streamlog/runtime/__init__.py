@@ -1,4 +1,7 @@
-"""The base of all packages: clocks, randomness, blocking work, disks. All of it is injected."""
+"""The base of all packages: clocks, randomness, blocking work, disks. All of it is injected.
+
+Imports errors alone. Used by all packages.
+"""
 
 from __future__ import annotations
 

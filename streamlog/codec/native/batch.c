@@ -47,7 +47,7 @@ int batch_check_crc(const uint8_t *data, int64_t position, int64_t size, Fault *
         (long long)position, (long long)size);
 }
 
-int batch_check_span(const BatchFacts *batch, Fault *found) {
+int batch_check_span(const BatchMetadata *batch, Fault *found) {
     int64_t span = (int64_t)batch->last_offset_delta + 1;
     if (batch->count >= 0 && batch->count <= span && batch->base_offset <= INT64_MAX - span)
         return 0;
@@ -57,7 +57,7 @@ int batch_check_span(const BatchFacts *batch, Fault *found) {
         (long long)span, (long long)batch->base_offset);
 }
 
-int batch_check_room(const BatchFacts *batch, int64_t size, Fault *found) {
+int batch_check_room(const BatchMetadata *batch, int64_t size, Fault *found) {
     if ((int64_t)batch->count * RECORD_BYTES_MIN <= size)
         return 0;
     return fault(

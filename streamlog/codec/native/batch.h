@@ -21,7 +21,7 @@ typedef struct {
     int32_t last_offset_delta;
     int32_t count;
     int is_append_time;
-} BatchFacts;
+} BatchMetadata;
 
 /* Size of the batch at `position`, header and all of it inside the buffer. -1: fault. */
 int64_t batch_size(const uint8_t *data, int64_t size, int64_t position, Fault *found);
@@ -30,13 +30,13 @@ int64_t batch_size(const uint8_t *data, int64_t size, int64_t position, Fault *f
 int batch_check_crc(const uint8_t *data, int64_t position, int64_t size, Fault *found);
 
 /* -1: fault where so many records do not fit the offsets. */
-int batch_check_span(const BatchFacts *batch, Fault *found);
+int batch_check_span(const BatchMetadata *batch, Fault *found);
 
 /* -1: fault where so many records do not fit the bytes. */
-int batch_check_room(const BatchFacts *batch, int64_t size, Fault *found);
+int batch_check_room(const BatchMetadata *batch, int64_t size, Fault *found);
 
-static inline BatchFacts batch_facts(const uint8_t *header) {
-    BatchFacts facts = {
+static inline BatchMetadata batch_metadata(const uint8_t *header) {
+    BatchMetadata metadata = {
         .base_offset = get_i64(header),
         .base_timestamp = get_i64(header + 27),
         .max_timestamp = get_i64(header + 35),
@@ -44,12 +44,12 @@ static inline BatchFacts batch_facts(const uint8_t *header) {
         .count = get_i32(header + 57),
         .is_append_time = (header[22] & LOG_APPEND_TIME) != 0,
     };
-    return facts;
+    return metadata;
 }
 
 /* All its offsets are below `offset`; of a batch that passed batch_check_span, whose last delta is
    -1 where it has none. */
-static inline int batch_is_before(const BatchFacts *batch, int64_t offset) {
+static inline int batch_is_before(const BatchMetadata *batch, int64_t offset) {
     return batch->last_offset_delta < 0
                ? batch->base_offset <= offset
                : batch->base_offset + batch->last_offset_delta < offset;
@@ -77,7 +77,7 @@ typedef struct {
 
 /* Where records are read: what is left of a batch's. */
 typedef struct {
-    BatchFacts batch;
+    BatchMetadata batch;
     const uint8_t *position;
     const uint8_t *end;
     int32_t index; /* of the next record */

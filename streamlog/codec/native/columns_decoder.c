@@ -290,8 +290,8 @@ static int open_batch(Decoder *self, Fault *found) {
     int64_t size = batch_size(data, self->data.len, self->position, found);
     if (size < 0)
         return FAILED;
-    BatchFacts *batch = &self->cursor.batch;
-    *batch = batch_facts(at);
+    BatchMetadata *batch = &self->cursor.batch;
+    *batch = batch_metadata(at);
     if (self->has_bases) {
         if (self->index >= self->bases.len / 8)
             return fault(

@@ -30,7 +30,7 @@ static int item_number(PyObject *header, Py_ssize_t index, long long *number) {
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int facts_of(PyObject *header, BatchFacts *facts) {
+static int metadata_of(PyObject *header, BatchMetadata *metadata) {
     long long attributes, delta, base_timestamp, max_timestamp, count;
     if (!PyTuple_Check(header)) {
         PyErr_SetString(PyExc_TypeError, "a BatchHeader is needed");
@@ -44,11 +44,11 @@ static int facts_of(PyObject *header, BatchFacts *facts) {
         PyErr_SetString(PyExc_OverflowError, "a count or an offset delta is no int32");
         return -1;
     }
-    facts->last_offset_delta = (int32_t)delta;
-    facts->count = (int32_t)count;
-    facts->base_timestamp = base_timestamp;
-    facts->max_timestamp = max_timestamp;
-    facts->is_append_time = (attributes & LOG_APPEND_TIME) != 0;
+    metadata->last_offset_delta = (int32_t)delta;
+    metadata->count = (int32_t)count;
+    metadata->base_timestamp = base_timestamp;
+    metadata->max_timestamp = max_timestamp;
+    metadata->is_append_time = (attributes & LOG_APPEND_TIME) != 0;
     return 0;
 }
 
@@ -64,7 +64,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     if (self == NULL)
         return NULL;
     RecordCursor *cursor = &self->cursor;
-    if (facts_of(header, &cursor->batch) < 0 ||
+    if (metadata_of(header, &cursor->batch) < 0 ||
         PyObject_GetBuffer(records, &self->records, PyBUF_SIMPLE) < 0)
         goto failed;
     self->is_held = 1;

@@ -167,7 +167,7 @@ static void skip_usual(RecordCursor *cursor) {
 /* Of a whole, uncompressed batch. Its base offset is the server's to set, and not looked at. */
 static int check_records(const uint8_t *data, int64_t size, Fault *found) {
     RecordCursor cursor = {
-        .batch = batch_facts(data),
+        .batch = batch_metadata(data),
         .position = data + HEADER_BYTES,
         .end = data + size,
         .last_delta = -1,

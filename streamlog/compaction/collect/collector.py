@@ -63,7 +63,7 @@ class CollectorConfig:
     deletion_delay_ms: int = setting(
         600_000,
         "How long an object without live data stays, for readers that still hold its place. A "
-        "death is noticed by the next checkpoint.",
+        "new one is noticed by the next checkpoint.",
         minimum=0,
     )
     collect_interval_ms: int = setting(60_000, "Time between two runs.", minimum=1)

@@ -46,7 +46,7 @@ class MetadataState:
     fold: Fold
     levels: Levels = field(default_factory=Levels)
     dead: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Object id → when it was found dead, ms, and a revision at or after its death."""
+    """Object id → when it was found dead, ms, and a revision at or after that moment."""
     cut_streams: set[int] = field(default_factory=set)
     base_dead_ranges: int = 0
     live_objects: int = 0

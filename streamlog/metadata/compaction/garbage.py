@@ -85,7 +85,7 @@ class Garbage:
     def dead_objects(self, limit: int) -> list[DeadObject]:
         """As Metadata.dead_objects."""
         dead = self._follower.state.dead.items()
-        return [DeadObject(object_id, *death) for object_id, death in islice(dead, limit)]
+        return [DeadObject(object_id, *found) for object_id, found in islice(dead, limit)]
 
     def is_dead(self, object_id: int) -> bool:
         """As Metadata.is_dead."""

@@ -9,6 +9,7 @@ Every effect of a node passes its `Incarnation` (one process lifetime). So a cra
 off between any two effects, and late effects (a PUT under way) may land after the crash.
 
 `simulate` runs an application's own code on such an engine; `run_history` is the engine's own test.
+Imports what a node is made of. Used by tests, and by applications through `streamlog.testing`.
 """
 
 from streamlog.testing.simulation.application import (

@@ -39,7 +39,7 @@ async def remote_call(
 
     A caller that is cancelled or crashes leaves the request under way: it lands by its latency.
     """
-    await node.gate()
+    await node.wait_while_crashed()
     loop = node.loop
     done: asyncio.Future[T] = loop.create_future()
     request_s, answer_s = node.latency(typical_s / 2), node.latency(typical_s / 2)

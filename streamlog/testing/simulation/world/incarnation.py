@@ -55,7 +55,7 @@ class SimulationClock:
 
 
 class Incarnation:
-    """One process lifetime: its tasks and the gate to the world.
+    """One process lifetime: its tasks, and its way to the world.
 
     After `crash` it has no effect any more: its calls into the world never return, and its tasks
     are cancelled. Effects that were under way may still land, as on a real network.
@@ -86,7 +86,7 @@ class Incarnation:
             self._tasks_max = max(TASKS_MIN, 2 * len(self._tasks))
         self._tasks.append(task)
 
-    async def gate(self) -> None:
+    async def wait_while_crashed(self) -> None:
         """Returns while alive, never after the crash."""
         if not self.is_alive:
             await asyncio.get_running_loop().create_future()

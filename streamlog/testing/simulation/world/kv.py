@@ -137,7 +137,7 @@ class _FaultyWatch:
         if faults.happens(faults.rates.watch_lag):
             node.trace.add("watch-lag", node.name, batch.revision)
             await asyncio.sleep(WATCH_LAG_S_MAX * node.random.random() ** 2)
-        await node.gate()
+        await node.wait_while_crashed()
         if faults.happens(faults.rates.watch_broken):
             node.trace.add("watch-broken", node.name, batch.revision)
             raise MetadataUnavailable("the watch broke")

@@ -37,7 +37,7 @@ class SimulationOffload:
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         node = self._incarnation
-        await node.gate()
+        await node.wait_while_crashed()
         loop = node.loop
         done: asyncio.Future[T] = loop.create_future()
         half_s = TYPICAL_S[lane] / 2

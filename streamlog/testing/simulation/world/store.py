@@ -87,7 +87,7 @@ class SimulationStore:
         for number, size in enumerate(sizes):
             if number:
                 await asyncio.sleep(self._node.latency(self._typical_s / 10))
-                await self._node.gate()
+                await self._node.wait_while_crashed()
                 if self._faults.happens(self._faults.rates.cut):
                     self._node.trace.add("store-cut", self._node.name, "get", key)
                     raise StoreUnavailable(f"get {key}: the answer was cut", operation="get")
