@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamlog.errors import Unauthorized
+from streamlog.errors import OutcomeUnknown, StreamlogError, Unauthorized
 from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from streamlog.kafka.messages.init_producer_id_response import InitProducerIdResponse
 from streamlog.kafka.protocol.apis import ApiKey
-from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.server.composition import Services
-from streamlog.server.kafka.call import Handle, KafkaCall
+from streamlog.server.kafka.call import KafkaCall, Route
 
 NONE = -1
 
@@ -22,8 +22,9 @@ class ProducerIdHandler:
     def __init__(self, services: Services) -> None:
         self._logs = services.log
 
-    def routes(self) -> Mapping[ApiKey, Handle]:
-        return {ApiKey.INIT_PRODUCER_ID: self.init_producer_id}
+    def routes(self) -> Mapping[ApiKey, Route]:
+        route = Route(self.init_producer_id, error_response=_failed)
+        return {ApiKey.INIT_PRODUCER_ID: route}
 
     async def init_producer_id(
         self, call: KafkaCall, request: InitProducerIdRequest
@@ -42,9 +43,25 @@ class ProducerIdHandler:
             return _refused(KafkaError.INVALID_REQUEST)
         try:
             producer_id, epoch = await self._logs.init_producer_id(call.context, None, None)
-        except Unauthorized:
-            return _refused(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        except StreamlogError as error:
+            return _failed(call, request, error)
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _failed(
+    call: KafkaCall, request: InitProducerIdRequest, error: StreamlogError
+) -> InitProducerIdResponse:
+    """COORDINATOR_LOAD_IN_PROGRESS where asking again helps, as in Kafka without a block of ids.
+
+    Clients wait and ask again then. After KAFKA_STORAGE_ERROR aiokafka's `start` gives up,
+    and franz-go asks without a pause, hundreds of times a second. An id that nobody gets to know
+    does no harm, so an unknown outcome is no other case.
+    """
+    if isinstance(error, Unauthorized):
+        return _refused(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    if error.is_retryable or isinstance(error, OutcomeUnknown):
+        return _refused(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    return _refused(code_of(error))
 
 
 def _refused(code: KafkaError) -> InitProducerIdResponse:

@@ -7,12 +7,25 @@ from typing import Any
 
 import pytest
 
-from streamlog.errors import Unauthorized
+from streamlog.errors import (
+    Internal,
+    MetadataUnavailable,
+    OutcomeUnknown,
+    Overloaded,
+    StreamlogError,
+    Unauthorized,
+)
 from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from streamlog.kafka.messages.init_producer_id_response import InitProducerIdResponse
+from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.server.context import Operation, RequestContext, Resource
-from tests.server.kafka.handlers.produce_world import ProduceWorld, call, produce_world
+from tests.server.kafka.handlers.produce_world import (
+    ProduceWorld,
+    call,
+    produce_world,
+    world_over,
+)
 
 
 async def ask(world: ProduceWorld, **fields: Any) -> InitProducerIdResponse:
@@ -74,3 +87,42 @@ def test_who_may_not_write_gets_no_id() -> None:
             assert KafkaError(answer.error_code) is KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
     asyncio.run(main())
+
+
+class Refusing:
+    """Logs whose metadata cannot give ids."""
+
+    def __init__(self, error: StreamlogError) -> None:
+        self._error = error
+
+    async def init_producer_id(self, *_: object) -> tuple[int, int]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MetadataUnavailable("away"), KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        (OutcomeUnknown("perhaps"), KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        (Internal("a bug"), KafkaError.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_without_metadata_every_client_is_made_to_ask_again(
+    error: StreamlogError, code: KafkaError
+) -> None:
+    async def main() -> None:
+        answer = await ask(world_over(Refusing(error)), transactional_id=None)
+        assert KafkaError(answer.error_code) is code
+        assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+    asyncio.run(main())
+
+
+def test_a_node_under_too_many_requests_makes_clients_ask_again() -> None:
+    """Refused before the handler has seen it."""
+    routes = world_over(Refusing(Internal("not asked"))).producer_ids.routes()
+    respond = routes[ApiKey.INIT_PRODUCER_ID].error_response
+    assert respond is not None
+    answer = respond(call(5), InitProducerIdRequest(), Overloaded("20000 requests"))
+    assert isinstance(answer, InitProducerIdResponse)
+    assert KafkaError(answer.error_code) is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
