@@ -23,7 +23,8 @@ class KafkaCall(NamedTuple):
 
     `api` is Kafka's number of the API. `listener` names the address that the client connected to,
     `advertised` is the host and port that its clients are told. `frame_bytes` is the size of the
-    whole request, whose memory every slice of the message keeps alive (`unpinned`).
+    whole request, whose memory every slice of the message keeps alive (`unpinned`). `received_at`
+    is when it was there, on the clock: it may have waited for those before it since; None: now.
     """
 
     context: RequestContext
@@ -33,6 +34,7 @@ class KafkaCall(NamedTuple):
     listener: str
     advertised: tuple[str, int]
     frame_bytes: int
+    received_at: float | None = None
 
     @property
     def deadline(self) -> float | None:

@@ -100,8 +100,10 @@ class Dispatcher:
         """Whether the frame's API is; its header has not been read yet."""
         return (frame[0] << 8 | frame[1]) in self._pipelined
 
-    def read(self, frame: memoryview, peer: Peer) -> Request:
-        """Errors: CloseConnection for what is no request of an API and version that is served."""
+    def read(self, frame: memoryview, peer: Peer, received_at: float | None = None) -> Request:
+        """`received_at`: on the clock; None: now.
+
+        Errors: CloseConnection for what is no request of an API and version that is served."""
         try:
             header = decode_request_header(frame)
             api, version = header.api, header.version
@@ -114,6 +116,7 @@ class Dispatcher:
                 peer.listener,
                 peer.advertised,
                 len(frame),
+                received_at,
             )
             if version > api.last:
                 return Request(header, call, None, None)

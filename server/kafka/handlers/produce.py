@@ -137,7 +137,8 @@ class _Checked:
         """Topics are created by Metadata alone, which Kafka's producers ask first."""
         request = self.request
         wait_durable, may_create = request.acks != NO_ACKS, False
-        return ProduceCall(self.topics, wait_durable, max(request.timeout_ms, 0), "", may_create)
+        timeout_ms, received_at = max(request.timeout_ms, 0), self.call.received_at
+        return ProduceCall(self.topics, wait_durable, timeout_ms, "", may_create, received_at)
 
 
 class _ProduceReply(Reply):

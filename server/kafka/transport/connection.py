@@ -65,8 +65,8 @@ class Owner(Protocol):
         """Counts the connection; False: it is one too many."""
         ...
 
-    def active(self, connection: Connection) -> None:
-        """The client has sent a request, or has read of its answers."""
+    def active(self, connection: Connection) -> float:
+        """The client has sent a request, or has read of its answers; the time, on the clock."""
         ...
 
     def closed(self, connection: Connection) -> None: ...
@@ -117,8 +117,8 @@ class Connection(FrameReceiver):
         self._sender: AnswerSender | None = None
         self._budget: ConnectionBudget | None = None
         self._peer: Peer | None = None
-        self._frames: deque[memoryview] = deque()
-        """Received, not begun."""
+        self._frames: deque[tuple[memoryview, float]] = deque()
+        """Received, not begun; and when, on the clock."""
         self._begun: deque[Begun] | None = None
         """Begun, not being answered; made with the first one, since consumers have none."""
         self._unanswered = 0
@@ -233,9 +233,9 @@ class Connection(FrameReceiver):
             return
         assert self._budget is not None
         self._large_bytes = 0
-        self._frames.extend(frames)
+        received_at = self._owner.active(self)
+        self._frames.extend([(frame, received_at) for frame in frames])
         self._budget.charge(sum(map(len, frames)) + REQUEST_OVERHEAD_BYTES * len(frames))
-        self._owner.active(self)
         self._regulate()
         if self._worker is None:
             self._worker = self._owner.spawn(self._until_over(self._work), "worker")
@@ -323,7 +323,7 @@ class Connection(FrameReceiver):
                 await asyncio.sleep(0)  # Handlers that never wait must not keep the others waiting.
 
     def _has_pipelined(self, dispatcher: Dispatcher) -> bool:
-        return bool(self._frames) and dispatcher.is_pipelined(self._frames[0])
+        return bool(self._frames) and dispatcher.is_pipelined(self._frames[0][0])
 
     async def _serve_one(self, dispatcher: Dispatcher, sender: AnswerSender) -> None:
         """Serves the next request, once everything before it has been answered and taken."""
@@ -332,11 +332,11 @@ class Connection(FrameReceiver):
         if not self._frames:
             return  # The node drains.
         assert self._peer is not None
-        frame = self._frames.popleft()
+        frame, received_at = self._frames.popleft()
         size_bytes = len(frame)
         self._is_serving = True
         try:
-            request = dispatcher.read(frame, self._peer)
+            request = dispatcher.read(frame, self._peer, received_at)
             del frame
             pieces = await dispatcher.answer(request)
             del request
@@ -352,10 +352,10 @@ class Connection(FrameReceiver):
         requests: list[Request] = []
         # All are of one API: produce is the only one that is pipelined.
         while frames and len(requests) < TOGETHER_MAX and size_bytes < TOGETHER_BYTES_MAX:
-            if requests and not dispatcher.is_pipelined(frames[0]):
+            if requests and not dispatcher.is_pipelined(frames[0][0]):
                 break
             try:
-                request = dispatcher.read(frames[0], self._peer)
+                request = dispatcher.read(frames[0][0], self._peer, frames[0][1])
             except CloseConnection:
                 # Kafka takes and answers what came before.
                 if requests:
@@ -457,7 +457,7 @@ class Connection(FrameReceiver):
     def _drop_frames(self) -> None:
         """Requests that were not begun are let go; their clients send them again elsewhere."""
         if self._budget is not None and self._frames:
-            size_bytes = sum(map(len, self._frames))
+            size_bytes = sum(len(frame) for frame, _ in self._frames)
             self._budget.release(size_bytes + REQUEST_OVERHEAD_BYTES * len(self._frames))
         self._frames.clear()
 

@@ -135,10 +135,12 @@ class Connections:
             asyncio.get_running_loop().call_soon(connection.serve, self._serving)
         return True
 
-    def active(self, connection: Connection) -> None:
+    def active(self, connection: Connection) -> float:
+        now = self._clock.monotonic()
         if connection in self._open:
-            self._open[connection] = self._clock.monotonic()
+            self._open[connection] = now
             self._open.move_to_end(connection)
+        return now
 
     def closed(self, connection: Connection) -> None:
         if self._open.pop(connection, None) is None:

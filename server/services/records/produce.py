@@ -208,10 +208,16 @@ class ProduceService:
         self, context: RequestContext, call: ProduceCall, now: float
     ) -> SequencedProduce:
         self._check(call)
-        deadline = now + (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
+        timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
+        deadline = now + timeout_s
         if context.deadline is not None and context.deadline < deadline:
             deadline = context.deadline
-        produce = ProduceContext(deadline, context.principal, context.client_id, context.trace_id)
+        # A request that lay behind one that waited in vain, for its partition or for room, waits no
+        # time of its own: it would get its place after the one before it was refused, and the
+        # producer's retry of that one would come out of sequence.
+        waits_from = now if call.received_at is None else call.received_at
+        place_by = min(deadline, waits_from + timeout_s)
+        produce = ProduceContext(place_by, context.principal, context.client_id, context.trace_id)
         may_create = call.may_create and self._auto_create()
         sequenced = SequencedProduce(self._parts, deadline, wait_durable=call.wait_durable)
         try:

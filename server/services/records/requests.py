@@ -42,6 +42,8 @@ class ProduceCall(NamedTuple):
     """`wait_durable` False answers with offset -1 as soon as the batches are sequenced.
 
     `may_create` False: a topic that does not exist is not created, whatever the settings say.
+    `received_at`: since when, on the clock, the request's time runs until its batches have their
+    places; None: since it is sequenced.
     """
 
     topics: Sequence[ProduceTopic]
@@ -49,6 +51,7 @@ class ProduceCall(NamedTuple):
     timeout_ms: int = 0
     transactional_id: str = ""
     may_create: bool = True
+    received_at: float | None = None
 
 
 class ProducePartitionResult(NamedTuple):

@@ -34,7 +34,7 @@ from tests.server.kafka.handlers.produce_world import (
     world_over,
 )
 from tests.support.log_insides import leadership_of
-from tests.support.server_fakes import FakeLogs
+from tests.support.server_fakes import FakeLogs, ListLog
 
 MIB = 1 << 20
 
@@ -408,6 +408,51 @@ def test_requests_that_lie_ready_together_are_sequenced_in_order_and_answered_la
         assert [reply.is_ready() for reply in replies] == [True, True, True]
         parts = [only(await reply.response()) for reply in replies]
         assert [part.base_offset for part in parts] == [0, -1, 1]
+
+    asyncio.run(main())
+
+
+class Opening(FakeLogs):
+    """Its partitions are still being opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = asyncio.Event()
+
+    def open_log(self, partition: TopicPartition) -> None:
+        return None
+
+    async def log(self, partition: TopicPartition) -> ListLog:
+        await self.is_open.wait()
+        return await super().log(partition)
+
+
+def test_a_request_whose_time_was_over_behind_another_one_gets_no_place_after_it() -> None:
+    """The one before it waited in vain for the partition, and its producer sends it again: what is
+    stored meanwhile would put that retry out of sequence."""
+
+    async def main() -> None:
+        logs = Opening()
+        await logs.create_topic("t", 2)
+        long_ago = SystemClock().monotonic() - 31
+        behind = call(NEWEST_WITH_NAMES)._replace(received_at=long_ago)
+        asyncio.get_running_loop().call_later(0.05, logs.is_open.set)
+        request = produce_request(batch(b"b"), timeout_ms=30_000)
+        part = only(await (await world_over(logs).produce.produce(behind, request)).response())
+        assert KafkaError(part.error_code) is KafkaError.REQUEST_TIMED_OUT
+        assert not logs.open
+
+    asyncio.run(main())
+
+
+def test_a_request_that_waited_behind_another_one_has_its_whole_time_to_become_durable() -> None:
+    async def main() -> None:
+        async with produce_world() as world:
+            long_ago = SystemClock().monotonic() - 31
+            behind = call(NEWEST_WITH_NAMES)._replace(received_at=long_ago)
+            assert (await world.send_one(batch(b"a"))).base_offset == 0  # The log is open now.
+            reply = await world.produce.produce(behind, produce_request(batch(b"b")))
+            assert only(await reply.response()).base_offset == 1
 
     asyncio.run(main())
 

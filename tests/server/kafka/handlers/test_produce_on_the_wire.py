@@ -11,10 +11,13 @@ import pytest
 
 from streamlog.codec.batch import HEADER_BYTES, Compression
 from streamlog.codec.records import encode_values
+from streamlog.kafka.messages.produce_request import ProduceRequest
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
+from streamlog.runtime.clock import SystemClock
+from streamlog.server.kafka.call import KafkaCall, Reply, Route
 from tests.server.kafka.handlers.produce_world import (
     ProduceWorld,
     batch,
@@ -127,5 +130,38 @@ def test_an_error_without_acks_ends_the_connection_after_the_answers_before_it()
             assert (answered, only(response).base_offset) == (1, 0)
             assert await client.rest() == b""
             assert await end_of(world) == 1
+
+    asyncio.run(main())
+
+
+def test_a_requests_time_runs_from_its_arrival() -> None:
+    """Not from when those before it have their places."""
+
+    async def main() -> None:
+        async with produce_world() as world:
+            received: list[float | None] = []
+            begun, go_on = asyncio.Event(), asyncio.Event()
+
+            async def slowly(call: KafkaCall, message: ProduceRequest) -> Reply:
+                received.append(call.received_at)
+                begun.set()
+                await go_on.wait()
+                return await world.produce.produce(call, message)
+
+            routes = {ApiKey.PRODUCE: Route(slowly, is_pipelined=True)}
+            async with wire(routes) as served:
+                client = await served.client()
+                client.send(request(1, batch(b"a")) + request(2, batch(b"b")))
+                await begun.wait()
+                before = SystemClock().monotonic()
+                go_on.set()
+                for number in (1, 2):
+                    answered, response = await client.answer(ApiKey.PRODUCE, VERSION)
+                    assert (answered, only(response).error_code) == (number, 0)
+                await client.close()
+            first, second = received
+            assert first is not None
+            assert first == second
+            assert first <= before
 
     asyncio.run(main())
