@@ -160,6 +160,7 @@ class Node:
         self.is_paused = False
         self.is_detached = False
         """It runs on metadata that a recovery replaces: its answers no longer count."""
+        self._kv_at_start = environment.kv
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
         self._is_closing = False
 
@@ -205,6 +206,7 @@ class Node:
     async def open_until_up(self) -> OpenEngine:
         """Opens the engine; retries while store or metadata are away."""
         while True:
+            kv = self.environment.kv
             opening = self._open()
             try:
                 self.engine = await opening.__aenter__()
@@ -221,6 +223,9 @@ class Node:
                 await asyncio.sleep(0.5 + self.incarnation.random.random())
                 continue
             self._opened = opening
+            if kv is not self._kv_at_start:
+                # It opened on what a recovery made, which ended meanwhile.
+                self.is_detached = False
             self.environment.trace.add("up", self.name, str(self.tenure))
             return self.engine
 
