@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from streamlog.format.entry import StreamEntry
 
@@ -45,6 +45,13 @@ class StreamTail:
         self._entries.append(entry)
         self.end = base + entry.record_count
         self._cache.hold(size_bytes)
+
+    def push_run(self, entries: Sequence[StreamEntry], size_bytes: int) -> None:
+        """Adds batches that follow one another, at least one, at `end`; their size together."""
+        self._bases += [entry.base_offset for entry in entries]
+        self._entries += entries
+        self.end = entries[-1].end_offset
+        self._cache.hold(size_bytes, len(entries))
 
     def read(self, start: int, end: int, max_bytes: int) -> list[StreamEntry]:
         """Batches from the one that contains `start` (≥ first), until `end` or `max_bytes`."""
@@ -114,10 +121,10 @@ class TailCache:
         overhead = (self._held + len(self._committed)) * self._overhead_bytes
         return self.held_bytes + self.committed_bytes + overhead
 
-    def hold(self, size_bytes: int) -> None:
-        """A batch was sequenced."""
+    def hold(self, size_bytes: int, batches: int = 1) -> None:
+        """Batches were sequenced."""
         self.held_bytes += size_bytes
-        self._held += 1
+        self._held += batches
 
     def committed(self, batches: Iterable[tuple[StreamTail, StreamEntry, int]]) -> None:
         """Tail, batch and bytes as pushed, of batches that were committed or never will be."""

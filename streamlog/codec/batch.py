@@ -238,6 +238,19 @@ def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> Parts:
     return bytes(header), batch[HEADER_BYTES:]
 
 
+def placed_with_crc32c(
+    batch: ScannedBatch, base_offset: int, leader_epoch: int
+) -> tuple[Parts, int]:
+    """As `placed` and `placed_crc32c` of it."""
+    header, view = batch
+    size = len(view)
+    head = (
+        _PLACE.pack(base_offset, size - LENGTH_END, leader_epoch) + view[_PLACE.size : HEADER_BYTES]
+    )
+    crc = crc32c_combine(crc32c(head[:CRC_START]), header.crc, size - CRC_START)
+    return (head, view[HEADER_BYTES:]), crc
+
+
 def place_into(
     buffer: bytearray, position: int, size_bytes: int, base_offset: int, leader_epoch: int
 ) -> None:

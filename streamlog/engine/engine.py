@@ -530,7 +530,7 @@ class Engine:
     def _count_replayed(self, group: Group) -> None:
         """With wal=object only replayed appends are acknowledged before they are stored, so the
         backlog counts them alone. They may share a group with new appends."""
-        replayed = sum(item.size_bytes for item in group.items if item.future is None)
+        replayed = sum(item.size_bytes for item in group.items if item.is_replayed)
         self._replayed_bytes -= replayed
         self.metrics.upload_backlog_bytes.dec(replayed)
 

@@ -15,6 +15,7 @@ from streamlog.errors import StreamlogError
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import APPEND, AppendContext, AppendResult, RecordBatch
+from streamlog.runtime.concurrency.run_ack import RunAck
 
 ErrorFactory = Callable[[], StreamlogError]
 
@@ -147,11 +148,13 @@ class StreamAppend:
 
     It is made once, and passed on as it is: to the sequencer, to a queue if it has to wait, to a
     group, to the WAL or the uploader. An append that the WAL replays has no batch and no caller.
+    An append of a run is made when it is sequenced; the run answers for it.
     """
 
-    __slots__ = ("batch", "charge", "context", "core", "entry", "future", "size_bytes")
+    __slots__ = ("batch", "charge", "context", "core", "entry", "future", "run", "size_bytes")
 
     batch: RecordBatch
+    """Unset once nobody asks for it: in a run, and when it is replayed."""
     size_bytes: int
     """Size of the payload."""
     charge: int
@@ -170,20 +173,46 @@ class StreamAppend:
         self.batch = batch
         self.context = context
         self.future: asyncio.Future[AppendResult] | None = future
-        """Its answer; None if it is replayed."""
+        """Its answer; None in a run, and if it is replayed."""
+        self.run: RunAck | None = None
+        """Answers for it, where it belongs to a run."""
+
+    @classmethod
+    def of_run(
+        cls,
+        core: StreamCore,
+        entry: StreamEntry,
+        size_bytes: int,
+        charge: int,
+        context: AppendContext,
+        run: RunAck,
+    ) -> StreamAppend:
+        """A sequenced append of a run."""
+        append = cls.__new__(cls)
+        append.core, append.entry, append.size_bytes = core, entry, size_bytes
+        append.charge, append.context, append.run = charge, context, run
+        append.future = None
+        return append
 
     @classmethod
     def replayed(cls, core: StreamCore, entry: StreamEntry, overhead_bytes: int) -> StreamAppend:
         """An append out of the WAL: it is durable, and no caller waits for it."""
         append = cls.__new__(cls)
-        append.core, append.context, append.future = core, APPEND, None
+        append.core, append.context, append.future, append.run = core, APPEND, None, None
         append.entry, append.size_bytes = entry, entry.size_bytes
         append.charge = append.size_bytes + overhead_bytes
         return append
 
+    @property
+    def is_replayed(self) -> bool:
+        """It came out of the WAL, and no caller waits for it."""
+        return self.future is None and self.run is None
+
     def fail(self, error: ErrorFactory) -> None:
         """Answers with the error, unless it was answered or has no caller."""
-        if self.future is not None and not self.future.done():
+        if self.run is not None:
+            self.run.fail(error)
+        elif self.future is not None and not self.future.done():
             self.future.set_exception(error())
 
 

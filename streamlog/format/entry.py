@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamlog.runtime.buffers import Parts, parts_size
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEntry:
+class StreamEntry(NamedTuple):
     """Offsets base_offset to base_offset + record_count (exclusive) of a stream, under `epoch`.
 
     `payload_crc32c` covers the joined `parts`.

@@ -12,8 +12,7 @@ ATTRIBUTES_BYTES_MAX = 64
 """Attributes of one record batch, bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
+class RecordBatch(NamedTuple):
     """What one append stores; opaque to the engine.
 
     `record_count` (≥ 1) is the batch's offset span. `parts` is the payload in pieces, kept without
@@ -72,8 +71,7 @@ class Reservation:
         """Gives back what no append used; harmless when called again."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendContext:
+class AppendContext(NamedTuple):
     """How one append is carried out.
 
     `deadline` is on the injected clock's monotonic scale, seconds; None waits without end.
@@ -120,8 +118,7 @@ APPEND = AppendContext()
 FETCH = FetchContext()
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """The batch is durable at base_offset (inclusive) to end_offset (exclusive)."""
 
     base_offset: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from streamlog.engine.stream_core import StreamAppend, StreamCore
 from streamlog.model.batch import AppendResult
+from streamlog.runtime.concurrency.run_ack import RunAck
 
 ITEMS_MAX = 16_384
 """Appends in one group: twice as many streams fit into a commit record of usual size."""
@@ -87,6 +88,10 @@ class Sink(Protocol):
 
     def add(self, append: StreamAppend) -> None: ...
 
+    def add_run(self, appends: Sequence[StreamAppend], size_bytes: int) -> None:
+        """As `add` for each, in order; `size_bytes`: of all together."""
+        ...
+
     def unconfirmed(self) -> Iterable[Group]:
         """Groups with appends that are not answered yet, oldest first."""
         ...
@@ -99,8 +104,15 @@ def confirm(group: Group) -> None:
     group again.
     """
     touched: dict[StreamCore, None] = {}
+    run: RunAck | None = None
+    durable = 0
+    """Appends of `run` that were seen in a row."""
     for append in group.items:
         core, entry, future = append.core, append.entry, append.future
+        if append.run is not run:
+            if run is not None:
+                run.confirm(durable)
+            run, durable = append.run, 0
         if core.stop is not None:
             append.fail(core.stop)
             continue
@@ -110,7 +122,11 @@ def confirm(group: Group) -> None:
         if end > core.confirm:
             core.confirm = end
         touched[core] = None
-        if future is not None and not future.done():
+        if run is not None:
+            durable += 1
+        elif future is not None and not future.done():
             future.set_result(AppendResult(base, end))
+    if run is not None:
+        run.confirm(durable)
     for core in touched:
         core.confirmed()

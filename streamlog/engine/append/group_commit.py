@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from streamlog.engine.append.group import Group, confirm, trace_ids
 from streamlog.engine.config import AppendConfig
@@ -78,6 +78,17 @@ class GroupCommit:
         if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
             self._full.append(group)
             self._open = Group()
+
+    def add_run(self, appends: Sequence[StreamAppend], size_bytes: int) -> None:
+        group = self._open
+        filled = group.size_bytes + size_bytes
+        count = len(group.items) + len(appends)
+        if not group.items or filled >= self._group_bytes_max or count >= self._items_max:
+            for append in appends:
+                self.add(append)
+            return
+        group.items += appends
+        group.size_bytes = filled
 
     def unconfirmed(self) -> Iterable[Group]:
         syncing = () if self._syncing is None else (self._syncing,)

@@ -6,13 +6,15 @@
    may still vanish.
 3. A sequenced batch keeps its offsets. It is written until that succeeds or the stream is lost; a
    caller whose deadline passes meanwhile gets OutcomeUnknown.
+4. A run is appended only where each of its batches could be at once: with room for all of them, and
+   without a barrier, a condition or a deadline. Everything else goes batch by batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.append.budget import Budget, BudgetReservation, Waiter
@@ -28,11 +30,13 @@ from streamlog.errors import (
     MessageTooLarge,
     OffsetConflict,
     OutcomeUnknown,
+    Overloaded,
     StreamlogError,
     TokenMismatch,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import (
+    APPEND,
     AppendContext,
     AppendResult,
     RecordBatch,
@@ -41,9 +45,12 @@ from streamlog.model.batch import (
 from streamlog.model.batch_limits import OFFSET_MAX, check_deadline, checked_int, refusal_of
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.run_ack import RunAck
 
 EXPIRY_INTERVAL_S = 0.05
 """How late a deadline may be enforced: each check passes over all unconfirmed appends."""
+RUN_BASE_MAX = OFFSET_MAX >> 1
+"""Where a run may begin: its batches cannot reach the last offset of a stream."""
 
 
 class Sequencer:
@@ -142,6 +149,60 @@ class Sequencer:
             raise
         return reservation
 
+    def try_reserve_run(self, core: StreamCore, sizes: Sequence[int]) -> Reservation | None:
+        """As AppendsRuns.try_reserve_run."""
+        config, budget = self._config, self._budget
+        if (
+            not sizes
+            or max(sizes) > config.batch_bytes_max
+            or self.admission_error is not None
+            or core.next > RUN_BASE_MAX
+            or self._refusal(core) is not None
+        ):
+            return None
+        size_bytes = sum(sizes)
+        charge = size_bytes + len(sizes) * config.batch_overhead_bytes
+        # Above the bound one oversized batch may go alone, and no run.
+        if charge > budget.bound_bytes or not budget.try_take(charge):
+            return None
+        return BudgetReservation(budget, size_bytes, charge)
+
+    def append_run(
+        self,
+        core: StreamCore,
+        batches: Sequence[RecordBatch],
+        reservation: Reservation,
+        trace_ids: Sequence[str],
+    ) -> RunAck:
+        """As AppendsRuns.append_run."""
+        if not isinstance(reservation, BudgetReservation):
+            raise Invalid("the reservation is of another Stream implementation")
+        if len(trace_ids) != len(batches):
+            raise Invalid(f"{len(trace_ids)} trace ids for {len(batches)} batches")
+        sizes = self._checked_sizes(core, batches)
+        overhead = self._config.batch_overhead_bytes
+        size_bytes = sum(sizes)
+        reservation.use(size_bytes + len(sizes) * overhead)
+        self._on_append()
+        run = RunAck()
+        context, stream_id, epoch, base = APPEND, core.stream_id, core.epoch, core.next
+        entries: list[StreamEntry] = []
+        appends: list[StreamAppend] = []
+        for batch, size, trace_id in zip(batches, sizes, trace_ids, strict=True):
+            count, timestamp_ms, parts, attributes, crc = batch
+            if crc is None:
+                crc = crc32c_parts(parts)
+            entry = StreamEntry(stream_id, epoch, base, count, timestamp_ms, parts, attributes, crc)
+            if trace_id != context.trace_id:
+                context = AppendContext(trace_id=trace_id)
+            entries.append(entry)
+            appends.append(StreamAppend.of_run(core, entry, size, size + overhead, context, run))
+            base += count
+        core.next = base
+        core.tail.push_run(entries, size_bytes)
+        self._sink.add_run(appends, size_bytes)
+        return run
+
     def raise_barrier(self, core: StreamCore) -> None:
         """Appends to the stream wait, in order, until `lift_barrier`."""
         core.append_barrier = {}
@@ -191,7 +252,7 @@ class Sequencer:
         if stop is not None:
             return stop()
         if core.is_closing:
-            return Closed(f"stream {core.stream_id} is being closed; open it again to append")
+            return _closing(core)
         refusal = refusal_of(batch)
         if refusal is not None:
             return refusal
@@ -200,15 +261,46 @@ class Sequencer:
             return Invalid("the deadline is not a number (nan); give seconds, or None to wait")
         size_bytes = parts_size(batch.parts)
         if size_bytes > self._config.batch_bytes_max:
-            return MessageTooLarge(
-                f"a batch of {size_bytes} bytes; at most {self._config.batch_bytes_max} "
-                "(batch_bytes_max): split it",
-                size_bytes=size_bytes,
-                max_bytes=self._config.batch_bytes_max,
-            )
+            return _too_large(size_bytes, self._config.batch_bytes_max)
         append.size_bytes = size_bytes
         append.charge = size_bytes + self._config.batch_overhead_bytes
         return None
+
+    def _refusal(self, core: StreamCore) -> StreamlogError | None:
+        """Why no run can be appended to the stream now."""
+        stop = self.stop or core.stop or self.drain_error
+        if stop is not None:
+            return stop()
+        if core.is_closing:
+            return _closing(core)
+        if core.append_barrier is not None:
+            return Overloaded(
+                "appends to the stream wait behind a staged commit or a change of its fencing "
+                "token; nothing was stored: retry with back-off"
+            )
+        return None
+
+    def _checked_sizes(self, core: StreamCore, batches: Sequence[RecordBatch]) -> list[int]:
+        """Payload bytes of each batch of a run. Errors: why it cannot be appended."""
+        refusal = self._refusal(core)
+        if refusal is not None:
+            raise refusal
+        sizes: list[int] = []
+        most, end = self._config.batch_bytes_max, core.next
+        for batch in batches:
+            refusal = refusal_of(batch)
+            if refusal is not None:
+                raise refusal
+            size_bytes = parts_size(batch.parts)
+            if size_bytes > most:
+                raise _too_large(size_bytes, most)
+            sizes.append(size_bytes)
+            end += batch.record_count
+        if not sizes:
+            raise Invalid("a run without batches; append at least one")
+        if end > OFFSET_MAX:
+            raise _no_offsets_left(end - core.next, core.next)
+        return sizes
 
     def _sequence(self, append: StreamAppend) -> None:
         if append.core.append_barrier is None:
@@ -317,6 +409,18 @@ class Sequencer:
                     following = min(following, deadline)
         if following < math.inf:
             self._arm(max(following, now + EXPIRY_INTERVAL_S))
+
+
+def _closing(core: StreamCore) -> Closed:
+    return Closed(f"stream {core.stream_id} is being closed; open it again to append")
+
+
+def _too_large(size_bytes: int, most_bytes: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"a batch of {size_bytes} bytes; at most {most_bytes} (batch_bytes_max): split it",
+        size_bytes=size_bytes,
+        max_bytes=most_bytes,
+    )
 
 
 def _no_offsets_left(record_count: int, base: int) -> Invalid:

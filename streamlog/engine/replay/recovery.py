@@ -18,7 +18,6 @@ Placed entries are uploaded under this tenure's epoch of the stream.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -186,11 +185,7 @@ def _without_cut_entries(
         for entry in stream.entries
     }
     for sequence, entries in candidates:
-        kept = [
-            dataclasses.replace(entry, epoch=epochs[id(entry)])
-            for entry in entries
-            if id(entry) in epochs
-        ]
+        kept = [entry._replace(epoch=epochs[id(entry)]) for entry in entries if id(entry) in epochs]
         if kept:
             result.groups.append((sequence, kept))
             result.batches += len(kept)

@@ -20,6 +20,7 @@ from streamlog.model.batch import (
     RecordBatch,
     Reservation,
 )
+from streamlog.runtime.concurrency.run_ack import RunAck
 
 
 class StreamChanges(Protocol):
@@ -81,6 +82,14 @@ class EngineStream:
 
     async def reserve(self, size_bytes: int, context: AppendContext = APPEND) -> Reservation:
         return await self._sequencer.reserve(self._core, size_bytes, context)
+
+    def try_reserve_run(self, sizes: Sequence[int]) -> Reservation | None:
+        return self._sequencer.try_reserve_run(self._core, sizes)
+
+    def append_run(
+        self, batches: Sequence[RecordBatch], reservation: Reservation, trace_ids: Sequence[str]
+    ) -> RunAck:
+        return self._sequencer.append_run(self._core, batches, reservation, trace_ids)
 
     async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
         await self._changes.set_token(self._core, token, context)

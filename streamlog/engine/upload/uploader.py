@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -170,6 +170,11 @@ class Uploader:
         ):
             return
         self._schedule()
+
+    def add_run(self, appends: Sequence[StreamAppend], size_bytes: int) -> None:
+        """A sequenced run (wal=object)."""
+        for append in appends:
+            self.add(append)
 
     def offer(self, group: Group) -> None:
         """A confirmed group (wal=disk); groups come in WAL order."""

@@ -9,7 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
+from streamlog.errors import StreamlogError
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
@@ -26,8 +28,7 @@ class Isolation(IntEnum):
     READ_COMMITTED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceContext:
+class ProduceContext(NamedTuple):
     """`deadline` is monotonic seconds on the injected clock."""
 
     deadline: float | None = None
@@ -36,8 +37,10 @@ class ProduceContext:
     trace_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LogAppendInfo:
+PRODUCE = ProduceContext()
+
+
+class LogAppendInfo(NamedTuple):
     """`base_offset`: of the first batch; `log_append_time_ms` -1 with create-time timestamps."""
 
     base_offset: int
@@ -45,6 +48,30 @@ class LogAppendInfo:
     log_append_time_ms: int
     log_start_offset: int
     is_duplicate: bool = False
+
+
+class LogAppend(NamedTuple):
+    """What one call of `AbstractLog.append` takes."""
+
+    batches: Buffer
+    context: ProduceContext = PRODUCE
+
+
+AppendOutcome = Awaitable[LogAppendInfo] | StreamlogError
+"""What `AbstractLog.append` returns or raises."""
+
+
+class ProducerDescription(NamedTuple):
+    """An idempotent producer that a log remembers; `last_append_ms` on the server's clock."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_append_ms: int
+    coordinator_epoch: int = -1
+    """-1: the producer was never in a transaction."""
+    current_txn_start_offset: int = -1
+    """-1: no transaction is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +207,7 @@ class AbstractLog(ABC):
 
     @abstractmethod
     async def append(
-        self, batches: Buffer, context: ProduceContext = ProduceContext()
+        self, batches: Buffer, context: ProduceContext = PRODUCE
     ) -> Awaitable[LogAppendInfo]:
         """Validates and sequences Kafka v2 batches. The second await returns when they are durable.
 
@@ -190,6 +217,20 @@ class AbstractLog(ABC):
         ProducerFenced, QuotaExceeded (too many producers), Overloaded (nothing was stored). Errors
         of the second: Fenced, OutcomeUnknown, Unavailable.
         """
+
+    async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
+        """Appends in this order, each with an outcome of its own: one `append` after another.
+
+        An error of one leaves those behind it as they would be without this call: they are tried.
+        Cancelling it leaves the appends that were sequenced under way.
+        """
+        outcomes: list[AppendOutcome] = []
+        for one in appends:
+            try:
+                outcomes.append(await self.append(one.batches, one.context))
+            except StreamlogError as error:
+                outcomes.append(error)
+        return outcomes
 
     @abstractmethod
     async def fetch(
@@ -266,6 +307,10 @@ class AbstractLog(ABC):
             self.size_bytes,
             len(self.segments),
         )
+
+    def producers(self) -> Sequence[ProducerDescription]:
+        """Those that appended within `producer.id.expiration.ms`; a log may remember none."""
+        return ()
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from streamlog.runtime.counts import Counts
+
 
 class TopicMetrics:
     """One topic's counters, looked up once."""
@@ -35,12 +37,7 @@ class TopicMetrics:
         self.duplicates = owner.duplicates.labels(topic)
         self.rolls = owner.rolls.labels(topic)
 
-    def appended(self, records: int, size_bytes: int) -> None:
-        self._appends.inc()
-        self._appended_records.inc(records)
-        self._appended_bytes.inc(size_bytes)
-
-    def attached(self, batches: int, records: int, size_bytes: int) -> None:
+    def appended(self, batches: int, records: int, size_bytes: int) -> None:
         self._appends.inc(batches)
         self._appended_records.inc(records)
         self._appended_bytes.inc(size_bytes)
@@ -61,8 +58,8 @@ class TopicMetrics:
 
 class LogMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"streamlog_log_{name}", text, ("topic", *labels), registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Counts:
+            return Counts(f"streamlog_log_{name}", text, ("topic", *labels), registry)
 
         self.appends = counter("appends", "Record batches sequenced.")
         self.appended_records = counter("appended_records", "Records sequenced.")

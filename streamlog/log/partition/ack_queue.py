@@ -1,6 +1,7 @@
 """Appends of one log between sequencing and durability, in offset order.
 
-1. `push` adds an append; one task awaits the medium's answers in order and reports each.
+1. `push` adds an append, `push_run` several that share the medium's answer; one task awaits the
+   answers in order, and reports the appends of a run that became durable together in one call.
 2. The caller of an append and each retry of it have a future of their own; cancelling one future
    changes nothing for the others, nor for the append.
 3. The first failure fails every append behind it: no append is acknowledged past a hole.
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from streamlog.errors import Internal, OutcomeUnknown, StreamlogError
 from streamlog.log.api.abstract_log import LogAppendInfo
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.run_ack import RunAck
 
 Segment = TypeVar("Segment")
 
@@ -39,21 +41,20 @@ class PendingAppend(Generic[Segment]):
         "durable",
         "end_offset",
         "max_timestamp_ms",
+        "number",
         "segment",
         "waiting",
     )
 
     def __init__(
-        self,
-        base_offset: int,
-        end_offset: int,
-        durable: Awaitable[AppendAnswer],
-        segment: Segment,
-        max_timestamp_ms: int,
+        self, base_offset: int, end_offset: int, segment: Segment, max_timestamp_ms: int
     ) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
-        self.durable = durable
+        self.durable: Awaitable[AppendAnswer] | RunAck | None = None
+        """The medium's answer; set by `push` and `push_run`."""
+        self.number = 0
+        """Its place in the run, from 1 on."""
         self.segment = segment
         self.max_timestamp_ms = max_timestamp_ms
         self.waiting: list[tuple[asyncio.Future[LogAppendInfo], LogAppendInfo]] = []
@@ -64,11 +65,20 @@ class PendingAppend(Generic[Segment]):
         self.waiting.append((future, info))
         return future
 
+    def refuse(self, error: StreamlogError) -> None:
+        """Ends all waits with the error."""
+        for future, _ in self.waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # Marks it as seen: a caller may have given up waiting.
+
 
 class Acknowledges(Protocol[Segment]):
-    """Makes a durable append visible to readers."""
+    """Makes durable appends visible to readers."""
 
-    def acknowledge(self, pending: PendingAppend[Segment]) -> None: ...
+    def acknowledge(self, appends: Sequence[PendingAppend[Segment]]) -> None:
+        """They follow one another; there is at least one."""
+        ...
 
 
 class AckQueue(Generic[Segment]):
@@ -90,9 +100,23 @@ class AckQueue(Generic[Segment]):
     def __len__(self) -> int:
         return len(self._pending)
 
-    def push(self, pending: PendingAppend[Segment]) -> None:
+    def push(self, pending: PendingAppend[Segment], durable: Awaitable[AppendAnswer]) -> None:
+        pending.durable = durable
         self._pending.append(pending)
         self._by_base[pending.base_offset] = pending
+        self._start()
+
+    def push_run(self, appends: Sequence[PendingAppend[Segment]], ack: RunAck) -> None:
+        """`ack` counts these appends, in this order."""
+        by_base = self._by_base
+        for number, pending in enumerate(appends, 1):
+            pending.durable = ack
+            pending.number = number
+            by_base[pending.base_offset] = pending
+        self._pending += appends
+        self._start()
+
+    def _start(self) -> None:
         if not self._is_following:
             self._is_following = True
             self._idle.clear()
@@ -122,9 +146,14 @@ class AckQueue(Generic[Segment]):
             while self._pending:
                 pending = self._pending[0]
                 try:
-                    result = await pending.durable
+                    result = await _durable(pending)
                 except StreamlogError as error:
                     self._failed(error)
+                    continue
+                if self._failure is not None:
+                    self._failed(self._failure)
+                elif isinstance(result, RunAck):
+                    self._acked_run(result)
                 else:
                     self._acked(result, pending)
         finally:
@@ -133,19 +162,27 @@ class AckQueue(Generic[Segment]):
                 self._idle.set()
 
     def _acked(self, result: AppendAnswer, pending: PendingAppend[Segment]) -> None:
-        if self._failure is not None:
-            self._failed(self._failure)
-            return
         if result.end_offset - result.base_offset != pending.end_offset - pending.base_offset:
             self._failed(
                 Internal(f"the medium stored {result} for offsets from {pending.base_offset}")
             )
             return
-        self._take_oldest()
-        self._visibility.acknowledge(pending)
-        for future, info in pending.waiting:
-            if not future.done():
-                future.set_result(info)
+        self._answer([self._take_oldest()])
+
+    def _acked_run(self, ack: RunAck) -> None:
+        """The oldest append is durable, and perhaps others of its run."""
+        queue, count = self._pending, ack.durable
+        ready: list[PendingAppend[Segment]] = []
+        while queue and queue[0].durable is ack and queue[0].number <= count:
+            ready.append(self._take_oldest())
+        self._answer(ready)
+
+    def _answer(self, ready: Sequence[PendingAppend[Segment]]) -> None:
+        self._visibility.acknowledge(ready)
+        for pending in ready:
+            for future, info in pending.waiting:
+                if not future.done():
+                    future.set_result(info)
 
     def _failed(self, error: StreamlogError) -> None:
         is_first = self._failure is None
@@ -155,12 +192,19 @@ class AckQueue(Generic[Segment]):
             self._lifecycle.fail(error)
 
     def _answer_refused(self, error: StreamlogError) -> None:
-        for future, _ in self._take_oldest().waiting:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # Marks it as seen: a caller may have given up waiting.
+        self._take_oldest().refuse(error)
 
     def _take_oldest(self) -> PendingAppend[Segment]:
         pending = self._pending.popleft()
         del self._by_base[pending.base_offset]
         return pending
+
+
+async def _durable(pending: PendingAppend[Segment]) -> AppendAnswer | RunAck:
+    """The medium's answer once the append is durable. Errors: why it will not be confirmed."""
+    durable = pending.durable
+    assert durable is not None
+    if not isinstance(durable, RunAck):
+        return await durable
+    await durable.reached(pending.number)
+    return durable

@@ -28,13 +28,17 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import (
     LATEST,
+    PRODUCE,
     AbstractLog,
+    AppendOutcome,
     EpochEndOffset,
     Isolation,
+    LogAppend,
     LogAppendInfo,
     LogFetch,
     PartitionDescription,
     ProduceContext,
+    ProducerDescription,
     TimestampAndOffset,
 )
 from streamlog.log.api.environment import LogEnvironment
@@ -45,8 +49,9 @@ from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.append.parts import LogParts
 from streamlog.log.shared.append.visibility import Visibility
-from streamlog.log.shared.append.writer import STREAM_LOST, LogParts, LogWriter
+from streamlog.log.shared.append.writer import STREAM_LOST, LogWriter
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
@@ -63,7 +68,6 @@ from streamlog.runtime.concurrency.gather import gather_all
 from streamlog.runtime.offload import Lane
 
 FailureCallback = Callable[["SharedLog", StreamlogError], None]
-PRODUCE = ProduceContext()
 STAGE_INLINE_BYTES = 256 << 10
 """Larger batches are checked off the loop: their CRC would hold it up."""
 
@@ -146,6 +150,16 @@ class SharedLog(AbstractLog):
     def describe(self) -> PartitionDescription:
         return replace(super().describe(), storage_ids=self.stream_ids._asdict())
 
+    def producers(self) -> Sequence[ProducerDescription]:
+        state = self._tail.producers
+        state.expire(self._environment.clock.now_ms())
+        return [
+            ProducerDescription(
+                entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.last_append_ms
+            )
+            for entry in state.snapshot()
+        ]
+
     @property
     def topic_partition(self) -> TopicPartition:
         return self._partition
@@ -204,6 +218,13 @@ class SharedLog(AbstractLog):
     ) -> Awaitable[LogAppendInfo]:
         self._check_open()
         return await self._writer.append(batches, context)
+
+    async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
+        try:
+            self._check_open()
+        except StreamlogError as error:
+            return [error] * len(appends)
+        return await self._writer.append_many(appends)
 
     # Staged writes
 

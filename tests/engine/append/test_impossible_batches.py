@@ -53,7 +53,7 @@ EDGES = (
 
 def impossible(name: str) -> tuple[RecordBatch, str]:
     changes, reason = IMPOSSIBLE[name]
-    return dataclasses.replace(GOOD, **changes), reason
+    return GOOD._replace(**changes), reason
 
 
 def opened(wal: Any, tmp_path: Path) -> Any:

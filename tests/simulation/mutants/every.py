@@ -163,7 +163,7 @@ def _released_before_commit(patch: Patch) -> None:
 def _conditional_on_confirmed(patch: Patch) -> None:
     def sequence(self: Any, append: Any) -> None:
         if append.context.expected_next_offset == append.core.confirm:
-            append.context = replace(append.context, expected_next_offset=None)
+            append.context = append.context._replace(expected_next_offset=None)
         original(self, append)
 
     original = patch.set(Sequencer, "_sequence_now", sequence)
@@ -171,7 +171,7 @@ def _conditional_on_confirmed(patch: Patch) -> None:
 
 def _any_token(patch: Patch) -> None:
     def sequence(self: Any, append: Any) -> None:
-        append.context = replace(append.context, fencing_token=None)
+        append.context = append.context._replace(fencing_token=None)
         original(self, append)
 
     original = patch.set(Sequencer, "_sequence_now", sequence)

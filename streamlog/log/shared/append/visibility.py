@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.lifecycle import LogLifecycle
@@ -28,9 +28,12 @@ class Visibility:
         self._lifecycle = lifecycle
         jobs.advance(high_watermark)
 
-    def acknowledge(self, pending: PendingAppend[SharedLogSegment]) -> None:
-        segment, end_offset = pending.segment, pending.end_offset
-        segment.largest_visible = max(segment.largest_visible, pending.max_timestamp_ms)
+    def acknowledge(self, appends: Sequence[PendingAppend[SharedLogSegment]]) -> None:
+        for pending in appends:
+            segment = pending.segment
+            if pending.max_timestamp_ms > segment.largest_visible:
+                segment.largest_visible = pending.max_timestamp_ms
+        end_offset = appends[-1].end_offset
         self.high_watermark = end_offset
         self._jobs.advance(end_offset)
         self.waiters.advance(end_offset)

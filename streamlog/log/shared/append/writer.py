@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 
 from streamlog.codec.batch import (
     BatchHeader,
@@ -27,27 +26,29 @@ from streamlog.errors import (
     StreamlogError,
     StreamNotFound,
 )
-from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
-from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.abstract_log import (
+    AppendOutcome,
+    LogAppend,
+    LogAppendInfo,
+    ProduceContext,
+)
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
-from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
+from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import (
     NO_LEADER_EPOCH,
     BatchMetadata,
     decode_batch_metadata,
     encode_batch_metadata,
 )
-from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.append.visibility import Visibility
+from streamlog.log.shared.append.meta_jobs import MetaJob
+from streamlog.log.shared.append.parts import LogParts
+from streamlog.log.shared.append.run import RunBatch, RunSequencer
+from streamlog.log.shared.append.turn import Turn
 from streamlog.log.shared.meta.codec import LeaderEpoch
-from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
-from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 
 ATTACHED_RUNS_MAX = 32
@@ -56,23 +57,6 @@ index of as many objects, and do so for each partition that a commit came to."""
 
 STREAM_LOST = (Fenced, StreamNotFound)
 """Errors of a stream that this log no longer holds. They fail the log: its owner opens it anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogParts:
-    """An append goes one way: LogWriter → stream → `acks` → `visibility` → `jobs`.
-
-    Failures of any part go to `lifecycle`, which every part asks before it takes work.
-    """
-
-    partition: TopicPartition
-    streams: OpenStreams
-    tail: LogTail
-    environment: LogEnvironment
-    lifecycle: LogLifecycle
-    jobs: MetaJobs
-    visibility: Visibility
-    acks: AckQueue[SharedLogSegment]
 
 
 class LogWriter:
@@ -84,7 +68,7 @@ class LogWriter:
         self._partition = parts.partition
         self._data = parts.streams.data
         self._txn = parts.streams.txn
-        self._leader_epoch = parts.streams.meta.stream.stream_epoch
+        self.leader_epoch = parts.streams.meta.stream.stream_epoch
         self._tail = parts.tail
         self._acks = parts.acks
         self._jobs = parts.jobs
@@ -93,14 +77,65 @@ class LogWriter:
         self._environment = environment
         self._clock = environment.clock
         self._metrics = environment.metrics.of_topic(parts.partition.topic)
-        self.turn = asyncio.Lock()
-        """Held by the one call that appends."""
-        self._jitter = environment.random.random()
+        self.turn = Turn()
+        """Held by the one call that appends, or attaches."""
+        self.jitter = environment.random.random()
         self._checks_records = environment.config.checks_records
+        self._runs = RunSequencer(parts, self)
 
     async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
         """As AbstractLog.append."""
-        validated = self._validated(batches, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        validated = self._validated(batches, now_ms)
+        if len(validated) == 1:
+            outcomes = self._append_run([RunBatch(validated[0], context.trace_id)], now_ms)
+            if outcomes is not None:
+                outcome = outcomes[0]
+                if isinstance(outcome, StreamlogError):
+                    raise outcome
+                return outcome
+        return await self._append_in_turn(validated, context)
+
+    async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
+        """As AbstractLog.append_many: as one run where that can be, or one after another."""
+        now_ms = self._clock.now_ms()
+        validated: list[list[ScannedBatch] | StreamlogError] = []
+        run: list[RunBatch | StreamlogError] = []
+        for one in appends:
+            try:
+                batches = self._validated(one.batches, now_ms)
+            except StreamlogError as error:
+                validated.append(error)
+                run.append(error)
+                continue
+            validated.append(batches)
+            if len(batches) == 1:
+                run.append(RunBatch(batches[0], one.context.trace_id))
+        outcomes = self._append_run(run, now_ms) if len(run) == len(appends) else None
+        if outcomes is not None:
+            return outcomes
+        outcomes = []
+        for batches_or_error, one in zip(validated, appends, strict=True):
+            if isinstance(batches_or_error, StreamlogError):
+                outcomes.append(batches_or_error)
+                continue
+            try:
+                outcomes.append(await self._append_in_turn(batches_or_error, one.context))
+            except StreamlogError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _append_run(
+        self, run: Sequence[RunBatch | StreamlogError], now_ms: int
+    ) -> list[AppendOutcome] | None:
+        """As RunSequencer.try_append, if no earlier call waits for its turn. Awaits nothing."""
+        if not self.turn.is_free or not self._lifecycle.is_open:
+            return None
+        return self._runs.try_append(run, now_ms)
+
+    async def _append_in_turn(
+        self, validated: Sequence[ScannedBatch], context: ProduceContext
+    ) -> Awaitable[LogAppendInfo]:
         await self._take_turn(context)
         try:
             if len(validated) == 1:
@@ -117,7 +152,7 @@ class LogWriter:
         sealed, opened = self._tail.roll(now_ms, self._txn.next_offset)
         records = (sealed, opened, self._tail.checkpoint(now_ms))
         self._jobs.add(MetaJob(opened.base_offset, records, index, entries))
-        self._jitter = self._environment.random.random()
+        self.jitter = self._environment.random.random()
         self._metrics.rolls.inc()
 
     def checkpoint(self) -> None:
@@ -148,7 +183,7 @@ class LogWriter:
 
         The attributes of attached batches do not have it.
         """
-        tail, epoch = self._tail, self._leader_epoch
+        tail, epoch = self._tail, self.leader_epoch
         end = tail.accounted_end
         if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
             self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
@@ -165,20 +200,20 @@ class LogWriter:
             span, size, base = batch.record_count, metadata.size_bytes, batch.base_offset - shift
             if base != tail.accounted_end:
                 raise Internal(f"a staged batch came to {base}, where {tail.accounted_end} follows")
-            if tail.should_roll(span, size, metadata.max_timestamp_ms, config, self._jitter):
+            if tail.should_roll(span, size, metadata.max_timestamp_ms, config, self.jitter):
                 self.roll()
             tail.account(base, span, metadata, config)
             records += span
             size_bytes += size
-        self._metrics.attached(len(batches), records, size_bytes)
+        self._metrics.appended(len(batches), records, size_bytes)
 
     def finish_attached(self, runs: int) -> None:
         """`runs`: calls of `account_attached` for one commit."""
-        if self._is_checkpoint_due or runs >= ATTACHED_RUNS_MAX:
+        if self.is_checkpoint_due or runs >= ATTACHED_RUNS_MAX:
             self.checkpoint()
 
     @property
-    def _is_checkpoint_due(self) -> bool:
+    def is_checkpoint_due(self) -> bool:
         """A checkpoint holds all producers. It is due after as many batches at least, so that its
         cost per batch does not grow with their number."""
         tail = self._tail
@@ -187,7 +222,7 @@ class LogWriter:
 
     async def _take_turn(self, context: ProduceContext) -> None:
         """Calls wait for room one at a time, so that none is sequenced before an earlier one."""
-        if context.deadline is None or not self.turn.locked():
+        if context.deadline is None or self.turn.is_free:
             await self.turn.acquire()
             return
         try:
@@ -243,15 +278,15 @@ class LogWriter:
         now_ms = self._clock.now_ms()
         header, config, tail = batch.header, self.config, self._tail
         if header.producer_id >= 0:
-            original = self._original(header, now_ms)
+            original = self.original(header, now_ms)
             if original is not None:
-                return self._duplicate(original.base_offset, original.last_offset)
+                return self.duplicate(original, self._acks.find(original.base_offset))
         is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
         stamp = now_ms if is_stamped else header.max_timestamp_ms
         span, size = header.last_offset_delta + 1, len(batch.view)
-        if tail.should_roll(span, size, stamp, config, self._jitter):
+        if tail.should_roll(span, size, stamp, config, self.jitter):
             self.roll()
-        base, epoch = tail.end_offset, self._leader_epoch
+        base, epoch = tail.end_offset, self.leader_epoch
         if is_stamped:
             parts = placed_at_append_time(batch.view, base, epoch, now_ms)
         else:
@@ -272,7 +307,7 @@ class LogWriter:
         if tail.end_offset != base + span:
             await self._refused(durable)
         begins_epoch = tail.account(base, span, metadata, config)
-        pending = PendingAppend(base, base + span, durable, tail.active, stamp)
+        pending = PendingAppend(base, base + span, tail.active, stamp)
         future = pending.wait(
             LogAppendInfo(
                 base if first_base is None else first_base,
@@ -281,15 +316,15 @@ class LogWriter:
                 self._visibility.log_start_offset,
             )
         )
-        self._acks.push(pending)
+        self._acks.push(pending, durable)
         if begins_epoch:
             self._jobs.add(MetaJob(base + span, (LeaderEpoch(epoch, base),)))
-        if self._is_checkpoint_due:
+        if self.is_checkpoint_due:
             self.checkpoint()
-        self._metrics.appended(span, size)
+        self._metrics.appended(1, span, size)
         return future
 
-    def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+    def original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
         """As ProducerStateManager.check, and counts refusals."""
         try:
             return self._tail.producers.check(header, now_ms)
@@ -306,11 +341,21 @@ class LogWriter:
             raise
         raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
 
-    def _duplicate(self, base: int, last: int) -> asyncio.Future[LogAppendInfo]:
-        """Answers a retry with the original's offsets, when the original is durable."""
+    def duplicate(
+        self, original: ProducerBatch, pending: PendingAppend[SharedLogSegment] | None
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Answers a retry with the original's offsets, when the original is durable.
+
+        `pending`: the original, unless it is durable.
+        """
         self._metrics.duplicates.inc()
-        info = LogAppendInfo(base, last, -1, self._visibility.log_start_offset, is_duplicate=True)
-        pending = self._acks.find(base)
+        info = LogAppendInfo(
+            original.base_offset,
+            original.last_offset,
+            -1,
+            self._visibility.log_start_offset,
+            is_duplicate=True,
+        )
         if pending is not None:
             return pending.wait(info)
         future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
