@@ -71,8 +71,7 @@ class GroupCommit:
     def add(self, append: StreamAppend) -> None:
         group = self._open
         if not group.items:
-            group.opened_at = self._clock.monotonic()
-            self._wake.set()
+            self._begin(group)
         group.items.append(append)
         group.size_bytes += append.size_bytes
         if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
@@ -83,12 +82,18 @@ class GroupCommit:
         group = self._open
         filled = group.size_bytes + size_bytes
         count = len(group.items) + len(appends)
-        if not group.items or filled >= self._group_bytes_max or count >= self._items_max:
+        if filled >= self._group_bytes_max or count >= self._items_max:
             for append in appends:
                 self.add(append)
             return
+        if not group.items:
+            self._begin(group)
         group.items += appends
         group.size_bytes = filled
+
+    def _begin(self, group: Group) -> None:
+        group.opened_at = self._clock.monotonic()
+        self._wake.set()
 
     def unconfirmed(self) -> Iterable[Group]:
         syncing = () if self._syncing is None else (self._syncing,)

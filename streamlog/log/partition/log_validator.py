@@ -11,7 +11,15 @@ Source: Kafka's LogValidator.
 
 from __future__ import annotations
 
-from streamlog.codec.batch import DELETE_HORIZON, HEADER_BYTES, Compression, ScannedBatch, scan
+from streamlog.codec.batch import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    ScannedBatch,
+    scan,
+)
 from streamlog.codec.compression import DECOMPRESSED_BYTES_MAX, begins_as
 from streamlog.codec.piecewise import iterate
 from streamlog.codec.records import RECORD_BYTES_MIN, RECORD_OVERHEAD_BYTES_MAX, check_records
@@ -39,7 +47,7 @@ def validate_batches(
     batches = scan(buffer)
     for batch in batches:
         _validate(batch, config, now_ms)
-        if with_records and batch.header.codec == Compression.NONE:
+        if with_records and not batch.header.attributes & CODEC_MASK:
             check_records(batch.view)
     if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
         raise InvalidRecord(
@@ -50,53 +58,24 @@ def validate_batches(
 
 
 def _validate(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
-    header = batch.header
-    size = len(batch.view)
-    # Batches that a client splits by this bound pass both checks.
-    most_bytes = min(config.max_message_bytes, config.segment_bytes)
-    if size > config.max_message_bytes:
-        raise MessageTooLarge(
-            f"the record batch has {size} bytes; the topic takes {config.max_message_bytes} "
-            "(max.message.bytes)",
-            size_bytes=size,
-            max_bytes=most_bytes,
-        )
-    if size > config.segment_bytes:
-        raise RecordListTooLarge(
-            f"the record batch has {size} bytes; a segment holds {config.segment_bytes} "
-            "(segment.bytes)",
-            size_bytes=size,
-            max_bytes=most_bytes,
-        )
-    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+    header, view = batch
+    size, count, attributes = len(view), header.record_count, header.attributes
+    if size > config.max_message_bytes or size > config.segment_bytes:
+        raise _too_large(size, config)
+    if count <= 0 or header.last_offset_delta + 1 != count:
         raise InvalidRecord(
-            f"the record batch says {header.record_count} records and last offset delta "
+            f"the record batch says {count} records and last offset delta "
             f"{header.last_offset_delta}; a client's batch has delta + 1 records, at least one"
         )
     # A batch must not use up offsets for records that it cannot hold.
-    is_plain = header.codec == Compression.NONE
-    room = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
-    if header.record_count * RECORD_BYTES_MIN > room:
+    room = DECOMPRESSED_BYTES_MAX if attributes & CODEC_MASK else size - HEADER_BYTES
+    if count * RECORD_BYTES_MIN > room:
         raise InvalidRecord(
-            f"the record batch says {header.record_count} records, which {room} bytes cannot hold"
+            f"the record batch says {count} records, which {room} bytes cannot hold"
         )
-    if header.is_control:
-        raise InvalidRecord("control batches are written by the server only")
-    if header.attributes & DELETE_HORIZON:
-        raise InvalidRecord("the delete horizon is set by compaction only")
-    if header.codec > Compression.ZSTD:
-        raise InvalidRecord(
-            f"compression codec {header.codec} is not known; use none, gzip, snappy, lz4 or zstd"
-        )
-    if not begins_as(header.codec, batch.view[HEADER_BYTES:]):
-        raise InvalidRecord(
-            "the records of the batch do not begin as those of "
-            f"{Compression(header.codec).name.lower()} do: its attributes name another codec"
-        )
-    if header.is_transactional:
-        raise InvalidTxnState(
-            "transactions are not supported yet; unset transactional.id and send idempotent batches"
-        )
+    # Most batches have no attribute at all.
+    if attributes:
+        _validate_attributes(header, view)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(
             f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
@@ -105,25 +84,64 @@ def _validate(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
     _validate_timestamps(batch, config, now_ms)
 
 
-def _validate_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
-    header = batch.header
+def _too_large(size: int, config: TopicConfig) -> MessageTooLarge | RecordListTooLarge:
+    # Batches that a client splits by this bound pass both checks.
+    most_bytes = min(config.max_message_bytes, config.segment_bytes)
+    if size > config.max_message_bytes:
+        return MessageTooLarge(
+            f"the record batch has {size} bytes; the topic takes {config.max_message_bytes} "
+            "(max.message.bytes)",
+            size_bytes=size,
+            max_bytes=most_bytes,
+        )
+    return RecordListTooLarge(
+        f"the record batch has {size} bytes; a segment holds {config.segment_bytes} "
+        "(segment.bytes)",
+        size_bytes=size,
+        max_bytes=most_bytes,
+    )
+
+
+def _validate_attributes(header: BatchHeader, view: memoryview) -> None:
+    if header.is_control:
+        raise InvalidRecord("control batches are written by the server only")
+    if header.attributes & DELETE_HORIZON:
+        raise InvalidRecord("the delete horizon is set by compaction only")
+    if header.codec > Compression.ZSTD:
+        raise InvalidRecord(
+            f"compression codec {header.codec} is not known; use none, gzip, snappy, lz4 or zstd"
+        )
+    if not begins_as(header.codec, view[HEADER_BYTES:]):
+        raise InvalidRecord(
+            "the records of the batch do not begin as those of "
+            f"{Compression(header.codec).name.lower()} do: its attributes name another codec"
+        )
+    if header.is_transactional:
+        raise InvalidTxnState(
+            "transactions are not supported yet; unset transactional.id and send idempotent batches"
+        )
     if header.is_log_append_time:
         raise InvalidTimestamp(
             "a producer's batch must not have log-append time; the server sets it"
         )
+
+
+def _validate_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+    header = batch.header
     if config.message_timestamp_type == LOG_APPEND_TIME:
         return
-    if header.max_timestamp_ms < NO_TIMESTAMP or header.base_timestamp_ms < NO_TIMESTAMP:
+    base, largest = header.base_timestamp_ms, header.max_timestamp_ms
+    if largest < NO_TIMESTAMP or base < NO_TIMESTAMP:
         raise InvalidTimestamp("a timestamp is negative; give milliseconds since 1970")
-    if header.base_timestamp_ms > header.max_timestamp_ms:
+    if base > largest:
         raise InvalidTimestamp(
-            f"the batch's base timestamp {header.base_timestamp_ms} is above its max timestamp "
-            f"{header.max_timestamp_ms}; base is the first record's, max the largest one's"
+            f"the batch's base timestamp {base} is above its max timestamp "
+            f"{largest}; base is the first record's, max the largest one's"
         )
     after, before = config.message_timestamp_after_max_ms, config.message_timestamp_before_max_ms
-    if header.max_timestamp_ms - now_ms > after:
-        raise _outside(batch, config, now_ms, header.max_timestamp_ms)
-    for stamp in (header.base_timestamp_ms, header.max_timestamp_ms):
+    if largest - now_ms > after:
+        raise _outside(batch, config, now_ms, largest)
+    for stamp in (base, largest):
         if stamp != NO_TIMESTAMP and now_ms - stamp > before:
             raise _outside(batch, config, now_ms, stamp)
 
