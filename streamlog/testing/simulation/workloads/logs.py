@@ -3,6 +3,7 @@
 1. Each partition has one idempotent producer that keeps at most `IN_FLIGHT_MAX` batches unanswered.
 2. After a failure, and on every new node, it sends all unanswered batches again, in order.
 3. One consumer reads every record in order, over all nodes; another reads random ranges.
+   At times they go to the log in one call, once the log knows the producer.
 4. At times the producer comes back under the next epoch, sends a batch that skips sequence numbers,
    or a batch under the epoch before: these two must be refused.
 5. Records are deleted from the front at times.
@@ -11,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 from streamlog.codec.batch import Producer, ScannedBatch, scan
@@ -25,7 +26,14 @@ from streamlog.errors import (
     StreamlogError,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch, ProduceContext
+from streamlog.log.api.abstract_log import (
+    AbstractLog,
+    Isolation,
+    LogAppend,
+    LogAppendInfo,
+    LogFetch,
+    ProduceContext,
+)
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.checker import (
@@ -53,8 +61,14 @@ BOGUS = [b"-1"]
 """The record of a batch that must be refused."""
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 5
+RUN_RATE = 0.5
+"""How often batches are sent in one call."""
 TRIED_AGAIN = (*PASSING, UnknownTopicOrPartition)
 """A client retries after these, at this node or at the next leader."""
+
+
+_Sequenced = tuple[list[tuple[SentBatch, Awaitable[LogAppendInfo]]], StreamlogError | None]
+"""Batches that have their places, with their answers; why the others have none."""
 
 
 class PartitionWorkload:
@@ -75,6 +89,8 @@ class PartitionWorkload:
         """By producer epoch: the count at which it began; its own sequence is 0 there."""
         self._position = 0
         self._epoch_max = 0
+        self._producer_known_to: AbstractLog | None = None
+        """The log that has acknowledged a batch, and so takes none that skips sequences."""
 
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self.world, self._random, self._session, str(self.partition))
@@ -209,17 +225,10 @@ class PartitionWorkload:
 
     async def _send(self, node: Node, log: AbstractLog, batches: list[SentBatch]) -> None:
         """Sends all batches, then awaits the answers in order; the first failure ends it."""
-        pending = []
-        failure: StreamlogError | None = None
-        context = ProduceContext(deadline=self.world.now + 20)
-        for batch in batches:
-            self._tally.count("produce")
-            try:
-                with self.world.waiting(node, f"produce to {self.partition}"):
-                    pending.append((batch, await log.append(batch.data, context)))
-            except TRIED_AGAIN as error:
-                failure = error
-                break
+        if self._producer_known_to is log and self._random.random() < RUN_RATE:
+            pending, failure = await self._sequence_run(node, log, batches)
+        else:
+            pending, failure = await self._sequence_each(node, log, batches)
         for batch, answer in pending:
             try:
                 with self.world.waiting(node, f"answer of {self.partition}"):
@@ -232,8 +241,43 @@ class PartitionWorkload:
                 "produced", node.name, self.model.name, batch.base_sequence, info.base_offset
             )
             self.model.acknowledge(batch, info.base_offset)
+            self._producer_known_to = log
         if failure is not None:
             raise failure
+
+    async def _sequence_each(
+        self, node: Node, log: AbstractLog, batches: list[SentBatch]
+    ) -> _Sequenced:
+        """One call for each batch, up to the first failure."""
+        pending: list[tuple[SentBatch, Awaitable[LogAppendInfo]]] = []
+        context = ProduceContext(deadline=self.world.now + 20)
+        for batch in batches:
+            self._tally.count("produce")
+            try:
+                with self.world.waiting(node, f"produce to {self.partition}"):
+                    pending.append((batch, await log.append(batch.data, context)))
+            except TRIED_AGAIN as error:
+                return pending, error
+        return pending, None
+
+    async def _sequence_run(
+        self, node: Node, log: AbstractLog, batches: list[SentBatch]
+    ) -> _Sequenced:
+        """All batches in one call. What follows a batch that was not taken is out of order."""
+        pending: list[tuple[SentBatch, Awaitable[LogAppendInfo]]] = []
+        failure: StreamlogError | None = None
+        context = ProduceContext(deadline=self.world.now + 20)
+        self._tally.count("produce run")
+        with self.world.waiting(node, f"produce a run to {self.partition}"):
+            outcomes = await log.append_many([LogAppend(batch.data, context) for batch in batches])
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if not isinstance(outcome, StreamlogError):
+                pending.append((batch, outcome))
+            elif failure is None:
+                if not isinstance(outcome, TRIED_AGAIN):
+                    raise outcome
+                failure = outcome
+        return pending, failure
 
     async def _read_on(self, node: Node, log: AbstractLog) -> None:
         """Reads every record once, in order, over all nodes."""

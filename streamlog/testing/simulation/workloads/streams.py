@@ -31,6 +31,7 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.model.batch import AppendContext, FetchContext, OpenStreamOptions, RecordBatch
+from streamlog.model.run import AppendsRuns
 from streamlog.model.stream import Stream
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.checker import Sent, StreamModel, TokenModel, Violation
@@ -40,6 +41,9 @@ from streamlog.testing.simulation.world.world import World
 BATCH_BYTES_MAX = 4096
 WRITERS = 2
 PENDING_MAX = 8
+RUN_RATE = 0.2
+"""How many of all appends are runs, of up to RUN_BATCHES_MAX batches."""
+RUN_BATCHES_MAX = 6
 UNFIT = (
     RecordBatch(1 << 32, 0, (b"x",)),
     RecordBatch(1, 1 << 63, (b"x",)),
@@ -203,12 +207,53 @@ class StreamWorkload:
                 pending = [task for task in pending if not task.done()]
                 if any(task.result() for task in ended):
                     return
-                pending.append(
-                    asyncio.get_running_loop().create_task(self._append(node, stream, writer))
-                )
+                append = self._append_run if self._random.random() < RUN_RATE else self._append
+                pending.append(asyncio.get_running_loop().create_task(append(node, stream, writer)))
         finally:
             for task in pending:
                 task.cancel()
+
+    async def _append_run(self, node: Node, stream: Stream, writer: _Writer) -> bool:
+        """Appends batches in one call, if there is room; returns whether the stream is lost."""
+        assert isinstance(stream, AppendsRuns)
+        random, model, trace = self._random.random, self.model, self.world.trace
+        batches = [
+            Sent(writer.number, writer.next_batch + number, 1 + int(random() * 5))
+            for number in range(1 + int(random() * RUN_BATCHES_MAX))
+        ]
+        payloads = [batch.payload(int(random() * BATCH_BYTES_MAX)) for batch in batches]
+        reservation = stream.try_reserve_run([len(payload) for payload in payloads])
+        if reservation is None:
+            return False
+        writer.next_batch += len(batches)
+        for batch in batches:
+            model.send(batch)
+        self._tally.count("append run")
+        base = stream.next_offset
+        trace.add("append-run", node.name, model.name, batches[0].writer, len(batches), base)
+        try:
+            ack = stream.append_run(
+                [
+                    RecordBatch(batch.record_count, 0, (payload,))
+                    for batch, payload in zip(batches, payloads, strict=True)
+                ],
+                reservation,
+                [""] * len(batches),
+            )
+            for number, batch in enumerate(batches, 1):
+                with self.world.waiting(node, f"append {batch.number} of a run to {model.name}"):
+                    await ack.reached(number)
+                if node.is_detached:
+                    return True
+                trace.add("ack", node.name, model.name, batch.writer, batch.number, base)
+                model.acknowledge(batch, base)
+                base += batch.record_count
+        except PASSING as error:
+            trace.add("append-failed", node.name, model.name, type(error).__name__)
+            return node.is_detached or isinstance(error, LOST)
+        finally:
+            reservation.release()
+        return False
 
     async def _append(self, node: Node, stream: Stream, writer: _Writer) -> bool:
         """Appends one batch; returns whether the stream is lost."""
