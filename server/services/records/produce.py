@@ -1,15 +1,16 @@
 """Produce: sequenced in request order, answered when durable; errors per partition.
 
-1. `sequence` hands each partition's batches to its log, in request order, one await each.
+1. `sequence_many` collects the batches of requests that lie ready together, and hands each log all
+   of its own in one call; the order of a partition's batches is that of the requests.
 2. The listener awaits `results` later, so that the next request is sequenced meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import cast
 
 from streamlog.errors import (
     InvalidTxnState,
@@ -19,7 +20,12 @@ from streamlog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
+from streamlog.log.api.abstract_log import (
+    AbstractLog,
+    LogAppend,
+    LogAppendInfo,
+    ProduceContext,
+)
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
@@ -27,42 +33,37 @@ from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
     ProduceCall,
-    ProducePartition,
     ProducePartitionResult,
     ProduceTopicResult,
 )
+from streamlog.server.services.records.runs import (
+    RUN_BYTES_MAX,
+    PartitionAppend,
+    Ready,
+    Runs,
+)
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
-
-Outcome = Awaitable[LogAppendInfo] | StreamlogError
 
 AT_ONCE_S = 0.002
 """How long requests that lie ready together hold the event loop at most. In between, the medium
 begins to write what has its place, and other connections have their turn."""
 
 
-class _Sequenced(NamedTuple):
-    partition: int
-    size_bytes: int
-    outcome: Outcome
-
-
 class SequencedProduce:
     """One request whose batches have their places; `results` waits until they are durable."""
 
-    __slots__ = ("_deadline", "_parts", "_topics", "_wait_durable", "size_bytes")
+    __slots__ = ("_deadline", "_parts", "_topics", "wait_durable")
 
     def __init__(self, parts: RecordParts, deadline: float, *, wait_durable: bool) -> None:
-        self._topics: list[tuple[str, list[_Sequenced]]] = []
-        self.size_bytes = 0
-        """Bytes of batches that have their places."""
-        self._wait_durable = wait_durable
+        self._topics: list[tuple[str, list[PartitionAppend]]] = []
+        self.wait_durable = wait_durable
         self._deadline = deadline
         self._parts = parts
 
-    def add_topic(self, topic: str) -> list[_Sequenced]:
+    def add_topic(self, topic: str) -> list[PartitionAppend]:
         """Where the outcomes of the topic's partitions go, in request order."""
-        outcomes: list[_Sequenced] = []
+        outcomes: list[PartitionAppend] = []
         self._topics.append((topic, outcomes))
         return outcomes
 
@@ -74,50 +75,42 @@ class SequencedProduce:
                 for topic, parts in self._topics
             ]
         except BaseException:
-            if self._wait_durable:
+            if self.wait_durable:
                 self.abandon()
             raise
 
     def is_done(self) -> bool:
         """`results` would not wait."""
-        if not self._wait_durable:
+        if not self.wait_durable:
             return True
         for _, parts in self._topics:
             for part in parts:
-                outcome = part.outcome
-                if isinstance(outcome, asyncio.Future):
-                    if not outcome.done():
-                        return False
-                elif not isinstance(outcome, StreamlogError):
+                if not part.is_done():
                     return False
         return True
 
-    async def _result(self, topic: str, part: _Sequenced) -> ProducePartitionResult:
+    async def _result(self, topic: str, part: PartitionAppend) -> ProducePartitionResult:
         outcome = part.outcome
+        assert outcome is not None
         if isinstance(outcome, StreamlogError):
             return self._failed(part, outcome)
-        if not self._wait_durable:
+        if not self.wait_durable:
             return ProducePartitionResult(part.partition, None)
         try:
             if isinstance(outcome, asyncio.Future) and outcome.done():
-                info = outcome.result()
+                info = cast(LogAppendInfo, outcome.result())
             else:
                 info = await self._durable(outcome)
         except StreamlogError as error:
             return self._failed(part, error)
-        if not info.is_duplicate:
-            records = info.last_offset - info.base_offset + 1
-            self._parts.topics.produced(topic, records, part.size_bytes)
+        base, last, append_time_ms, log_start, is_duplicate = info
+        if not is_duplicate:
+            self._parts.topics.produced(topic, last - base + 1, part.size_bytes)
         return ProducePartitionResult(
-            part.partition,
-            None,
-            info.base_offset,
-            info.log_append_time_ms,
-            info.log_start_offset,
-            info.is_duplicate,
+            part.partition, None, base, append_time_ms, log_start, is_duplicate
         )
 
-    def _failed(self, part: _Sequenced, error: StreamlogError) -> ProducePartitionResult:
+    def _failed(self, part: PartitionAppend, error: StreamlogError) -> ProducePartitionResult:
         self._parts.metrics.append_failed(error)
         return ProducePartitionResult(part.partition, error)
 
@@ -135,15 +128,7 @@ class SequencedProduce:
         """The caller has left: the appends go on, their errors are not reported as lost."""
         for _, parts in self._topics:
             for part in parts:
-                if isinstance(part.outcome, asyncio.Future):
-                    part.outcome.add_done_callback(_observe)
-                elif isinstance(part.outcome, Coroutine):
-                    part.outcome.close()
-
-
-def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
-    if not future.cancelled():
-        future.exception()
+                part.abandon()
 
 
 class ProduceService:
@@ -178,36 +163,44 @@ class ProduceService:
         batches that have their places under way.
         """
         done: list[SequencedProduce | StreamlogError] = []
-        sent: dict[str, int] = {}
-        began = now = self._clock.monotonic()
+        runs = Runs(self._logs)
+        began = self._clock.monotonic()
         try:
             for context, call in requests:
-                if done:
-                    now = self._clock.monotonic()
-                    if now - began > AT_ONCE_S:
-                        await asyncio.sleep(0)
-                        began = now = self._clock.monotonic()
+                if runs.size_bytes >= RUN_BYTES_MAX:
+                    await runs.flush()
+                if done and self._clock.monotonic() - began > AT_ONCE_S:
+                    await runs.flush()
+                    await asyncio.sleep(0)
+                    began = self._clock.monotonic()
                 try:
-                    sequenced = await self._sequence(context, call, now)
+                    sequenced, place_by = self._begin(context, call)
                 except StreamlogError as error:
                     done.append(error)
                     continue
                 done.append(sequenced)
-                sent[context.client_id] = sent.get(context.client_id, 0) + sequenced.size_bytes
+                await self._collect(runs, context, call, sequenced, place_by)
+            await runs.flush()
         except BaseException:
             for one in done:
                 if isinstance(one, SequencedProduce):
                     one.abandon()
             raise
         finally:
-            for client_id, size_bytes in sent.items():
+            for client_id, size_bytes in runs.sent.items():
                 self._clients.sent(client_id, size_bytes)
+        for one in done:
+            if isinstance(one, SequencedProduce) and not one.wait_durable:
+                one.abandon()
         return done
 
-    async def _sequence(
-        self, context: RequestContext, call: ProduceCall, now: float
-    ) -> SequencedProduce:
+    def _begin(self, context: RequestContext, call: ProduceCall) -> tuple[SequencedProduce, float]:
+        """The request, and until when its batches wait for their places.
+
+        Errors: those of the request as a whole.
+        """
         self._check(call)
+        now = self._clock.monotonic()
         timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
         deadline = now + timeout_s
         if context.deadline is not None and context.deadline < deadline:
@@ -217,25 +210,47 @@ class ProduceService:
         # producer's retry of that one would come out of sequence.
         waits_from = now if call.received_at is None else call.received_at
         place_by = min(deadline, waits_from + timeout_s)
+        return SequencedProduce(self._parts, deadline, wait_durable=call.wait_durable), place_by
+
+    async def _collect(
+        self,
+        runs: Runs,
+        context: RequestContext,
+        call: ProduceCall,
+        sequenced: SequencedProduce,
+        place_by: float,
+    ) -> None:
+        """Adds the request's batches to `runs`; waits only where a log has to be opened, or plain
+        records to be encoded, after a flush of what came before."""
         produce = ProduceContext(place_by, context.principal, context.client_id, context.trace_id)
-        may_create = call.may_create and self._auto_create()
-        sequenced = SequencedProduce(self._parts, deadline, wait_durable=call.wait_durable)
-        try:
-            for topic in call.topics:
-                name = topic.topic or self._name_of(topic.topic_id)
-                outcomes = sequenced.add_topic(name)
-                for part in topic.partitions:
-                    outcome = await self._sequence_one(
-                        context, produce, name, topic.topic_id, part, may_create=may_create
-                    )
-                    outcomes.append(outcome)
-                    sequenced.size_bytes += outcome.size_bytes
-        except BaseException:
-            sequenced.abandon()
-            raise
-        if not call.wait_durable:
-            sequenced.abandon()
-        return sequenced
+        for topic in call.topics:
+            name = topic.topic or self._name_of(topic.topic_id)
+            outcomes = sequenced.add_topic(name)
+            for part in topic.partitions:
+                append = PartitionAppend(part.partition)
+                outcomes.append(append)
+                topic_id = topic.topic_id
+                try:
+                    self._check_access(context, name, topic_id, part.partition)
+                    partition, batches = TopicPartition(name, part.partition), part.batches
+                    log = self._logs.open_log(partition)
+                    if log is None or batches is None:
+                        await runs.flush()
+                        log = self._logs.open_log(partition)
+                    if log is None:
+                        may_create = call.may_create and self._auto_create() and not topic_id
+                        opening = self._open(context, partition, may_create)
+                        log = await opened_until(place_by, self._clock, opening, partition)
+                    check_topic_id(self._logs, name, part.partition, topic_id)
+                    if batches is None:
+                        topic_id = topic_id or id_of(self._logs, name)
+                        batches = await self._offload.run(
+                            Lane.CPU, encode_plain_records, part.records, self._clock.now_ms()
+                        )
+                except StreamlogError as error:
+                    append.outcome = client_error(error, self._logs, name, part.partition, topic_id)
+                    continue
+                runs.add(log, Ready(append, LogAppend(batches, produce), name, topic_id))
 
     def _name_of(self, topic_id: str) -> str:
         """Empty where no topic has the id."""
@@ -247,42 +262,18 @@ class ProduceService:
             raise InvalidTxnState("transactions come with a later version; leave it unset")
         check_partitions(call.topics, self._limits.partitions_per_request_max)
 
-    async def _sequence_one(
-        self,
-        context: RequestContext,
-        produce: ProduceContext,
-        name: str,
-        topic_id: str,
-        part: ProducePartition,
-        *,
-        may_create: bool,
-    ) -> _Sequenced:
-        try:
-            if topic_id and not name:
-                raise UnknownTopicId(
-                    f"there is no topic with the id {topic_id!r}; look it up again",
-                    topic=name,
-                    partition=part.partition,
-                    topic_id=topic_id,
-                )
-            self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
-            partition = TopicPartition(name, part.partition)
-            log = self._logs.open_log(partition)
-            if log is None:
-                # A client that names an id means a topic that was there before.
-                opening = self._open(context, partition, may_create and not topic_id)
-                log = await opened_until(produce.deadline, self._clock, opening, partition)
-            check_topic_id(self._logs, name, part.partition, topic_id)
-            topic_id = topic_id or id_of(self._logs, name)
-            batches = part.batches
-            if batches is None:
-                batches = await self._offload.run(
-                    Lane.CPU, encode_plain_records, part.records, self._clock.now_ms()
-                )
-            return _Sequenced(part.partition, len(batches), await log.append(batches, produce))
-        except StreamlogError as error:
-            refusal = client_error(error, self._logs, name, part.partition, topic_id)
-            return _Sequenced(part.partition, 0, refusal)
+    def _check_access(
+        self, context: RequestContext, name: str, topic_id: str, partition: int
+    ) -> None:
+        """Errors: UnknownTopicId, Unauthorized."""
+        if topic_id and not name:
+            raise UnknownTopicId(
+                f"there is no topic with the id {topic_id!r}; look it up again",
+                topic=name,
+                partition=partition,
+                topic_id=topic_id,
+            )
+        self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(
         self, context: RequestContext, partition: TopicPartition, may_create: bool

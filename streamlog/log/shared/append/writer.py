@@ -111,9 +111,13 @@ class LogWriter:
             validated.append(batches)
             if len(batches) == 1:
                 run.append(RunBatch(batches[0], one.context.trace_id))
-        outcomes = self._append_run(run, now_ms) if len(run) == len(appends) else None
-        if outcomes is not None:
-            return outcomes
+        if len(run) == len(appends):
+            try:
+                outcomes = self._append_run(run, now_ms)
+            except StreamlogError as error:
+                return [error] * len(appends)
+            if outcomes is not None:
+                return outcomes
         outcomes = []
         for batches_or_error, one in zip(validated, appends, strict=True):
             if isinstance(batches_or_error, StreamlogError):
