@@ -47,9 +47,12 @@ from streamlog.log.api.abstract_log import (
     LATEST,
     MAX_TIMESTAMP,
     AbstractLog,
+    AppendOutcome,
     EpochEndOffset,
     Isolation,
+    LogAppend,
     LogAppendInfo,
+    ProducerDescription,
     TimestampAndOffset,
 )
 from streamlog.testing.clocks import ManualClock
@@ -115,6 +118,28 @@ async def read(log: AbstractLog, offset: int | None = None) -> list[Record]:
             records += [one for one in decode(batch.view) if one[0] >= position]
         position = fetched.next_offset
     return records
+
+
+async def acked(outcome: AppendOutcome) -> LogAppendInfo:
+    """Durable on return. Errors: the append's."""
+    if isinstance(outcome, StreamlogError):
+        raise outcome
+    return await outcome
+
+
+async def append_together(
+    log: AbstractLog, sent: Sequence[bytes]
+) -> list[tuple[int, int, bool] | type[StreamlogError]]:
+    """Base and last offset of each append, and whether it is a duplicate; or its error's type."""
+    found: list[tuple[int, int, bool] | type[StreamlogError]] = []
+    for outcome in await log.append_many([LogAppend(one) for one in sent]):
+        try:
+            info = await acked(outcome)
+        except StreamlogError as error:
+            found.append(type(error))
+        else:
+            found.append((info.base_offset, info.last_offset, info.is_duplicate))
+    return found
 
 
 async def refused(error: type[StreamlogError], work: Awaitable[object]) -> StreamlogError:
@@ -197,6 +222,131 @@ class LogConformance(ABC):
             assert infos[1].base_offset == 5
             two = encoded([b"a"], producer=(1, 0, 0)) + encoded([b"b"], producer=(1, 0, 1))
             await refused(InvalidRecord, append(t.log, two))
+
+        self.run(test)
+
+    # Runs
+
+    def test_a_run_is_its_appends_one_after_another(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            damaged = bytearray(encoded([b"damaged"]))
+            damaged[-1] ^= 1
+            first, third = encoded([b"a", b"b"], producer=(1, 3, 0)), (1, 3, 3)
+            sent = [
+                first,
+                bytes(damaged),
+                encoded([b"c"], producer=(1, 3, 2)),
+                first,
+                encoded([b"skips"], producer=(1, 3, 9)),
+                encoded([b"fenced"], producer=(1, 2, 0)),
+                encoded([b"d"]),
+                encoded([b"e"], producer=third),
+            ]
+            expected = [
+                (0, 1, False),
+                CorruptMessage,
+                (2, 2, False),
+                (0, 1, True),
+                OutOfOrderSequence,
+                ProducerFenced,
+                (3, 3, False),
+                (4, 4, False),
+            ]
+            assert await append_together(t.log, sent) == expected
+            assert [r[3] for r in await read(t.log)] == [b"a", b"b", b"c", b"d", b"e"]
+            await t.crashed()
+            again = await append_together(t.log, [sent[7], sent[0], sent[2]])
+            assert again == [(4, 4, True), (0, 1, True), (2, 2, True)]
+            assert [r[3] for r in await read(t.log)] == [b"a", b"b", b"c", b"d", b"e"]
+
+        self.run(test)
+
+    def test_a_run_rolls_segments_and_is_found_by_its_timestamps(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            sent = [encoded([bytes(200)], at_ms=1_700_000_000_000 + n) for n in range(30)]
+            found = await append_together(t.log, sent)
+            assert found == [(n, n, False) for n in range(30)]
+            for _ in range(2):
+                assert len(t.log.segments) > 3
+                sizes = sum(one.size_bytes for one in t.log.segments)
+                assert sizes == t.log.size_bytes == sum(map(len, sent))
+                for n in (0, 7, 29):
+                    at_ms = 1_700_000_000_000 + n
+                    stamped = await t.log.offset_for_timestamp(at_ms, UNCOMMITTED)
+                    assert (stamped.offset, stamped.timestamp_ms) == (n, at_ms)
+                await t.reopened()
+
+        self.run(test, internal_segment_bytes="1500", index_interval_bytes="300")
+
+    def test_a_run_has_log_append_time(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            outcomes = await t.log.append_many([LogAppend(encoded([b"a"])) for _ in range(3)])
+            for outcome in outcomes:
+                assert not isinstance(outcome, StreamlogError)
+                assert (await outcome).log_append_time_ms == t.clock.now_ms()
+            assert {r[1] for r in await read(t.log)} == {t.clock.now_ms()}
+
+        self.run(test, message_timestamp_type="LogAppendTime")
+
+    def test_a_run_may_hold_appends_of_several_batches(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            two = encoded([b"b", b"c"]) + encoded([b"d"])
+            found = await append_together(t.log, [encoded([b"a"]), two, encoded([b"e"])])
+            assert found == [(0, 0, False), (1, 3, False), (4, 4, False)]
+            assert [r[3] for r in await read(t.log)] == [b"a", b"b", b"c", b"d", b"e"]
+
+        self.run(test)
+
+    def test_a_run_under_way_is_not_visible_and_answers_nobody(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            log = t.log
+            await append(log, encoded([b"before"]))
+            t.hold()
+            first = encoded([b"a"], producer=(1, 0, 0))
+            sent = [first, encoded([b"b"]), first, encoded([b"c"])]
+            outcomes = await log.append_many([LogAppend(one) for one in sent])
+            waits = [asyncio.ensure_future(acked(one)) for one in outcomes]
+            late = await log.append(first)
+            await asyncio.sleep(0.01)
+            assert not any(wait.done() for wait in waits)
+            assert (log.high_watermark, log.log_end_offset) == (1, 4)
+            waits[1].cancel()
+            t.release()
+            infos = [await wait for number, wait in enumerate(waits) if number != 1]
+            assert [one.base_offset for one in infos] == [1, 1, 3]
+            assert [one.is_duplicate for one in infos] == [False, True, False]
+            assert (await late).base_offset == 1
+            assert [r[3] for r in await read(log)] == [b"before", b"a", b"b", b"c"]
+
+        self.run(test)
+
+    def test_a_run_to_a_closed_log_has_an_error_for_each_append(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            log = t.log
+            await log.close()
+            assert await append_together(log, [encoded([b"a"])] * 3) == [Closed] * 3
+            await t.reopened()
+            assert t.log.log_end_offset == 0
+
+        self.run(test)
+
+    def test_the_producers_that_a_log_remembers(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            assert list(t.log.producers()) == []
+            sent = [
+                encoded([b"a", b"b"], producer=(7, 2, 0)),
+                encoded([b"c"], producer=(8, 0, 5)),
+                encoded([b"d"], producer=(7, 2, 2)),
+                encoded([b"without an id"]),
+            ]
+            await append_together(t.log, sent)
+            for _ in range(2):
+                now_ms = t.clock.now_ms()
+                assert sorted(t.log.producers()) == [
+                    ProducerDescription(7, 2, 2, now_ms),
+                    ProducerDescription(8, 0, 5, now_ms),
+                ]
+                await t.crashed()
 
         self.run(test)
 
