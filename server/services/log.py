@@ -12,6 +12,7 @@ from streamlog.log.api.abstract_log import (
     AbstractLog,
     EpochEndOffset,
     Isolation,
+    ProducerDescription,
     TimestampAndOffset,
 )
 from streamlog.model.partition import TopicPartition
@@ -86,6 +87,22 @@ class LogService:
         return await in_order(
             [
                 self._answer(context, Operation.DESCRIBE, question, ask, deadline)
+                for question in questions
+            ]
+        )
+
+    async def describe_producers(
+        self, context: RequestContext, questions: Sequence[PartitionQuestion]
+    ) -> list[Sequence[ProducerDescription] | StreamlogError]:
+        """One answer for each question, in order."""
+
+        async def ask(log: AbstractLog, _: int | None) -> Sequence[ProducerDescription]:
+            return log.producers()
+
+        deadline = open_deadline(context, self._clock, self._limits)
+        return await in_order(
+            [
+                self._answer(context, Operation.READ, question, ask, deadline)
                 for question in questions
             ]
         )

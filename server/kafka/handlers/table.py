@@ -16,6 +16,7 @@ from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
 from streamlog.server.kafka.handlers.cluster import ClusterHandler
 from streamlog.server.kafka.handlers.configs import ConfigsHandler
 from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
+from streamlog.server.kafka.handlers.describe_producers import DescribeProducersHandler
 from streamlog.server.kafka.handlers.fetch import FetchHandler
 from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
 from streamlog.server.kafka.handlers.leader_epochs import LeaderEpochHandler
@@ -44,6 +45,7 @@ def handlers(services: Services) -> list[Handler]:
         DeleteRecordsHandler(services),
         ProduceHandler(services),
         ProducerIdHandler(services),
+        DescribeProducersHandler(services),
         ConfigsHandler(services),
         MetadataHandler(services),
         ClusterHandler(services),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.server.composition import Services
 from streamlog.server.context import Authorize, RequestContext, allow_all
 from streamlog.server.kafka.call import KafkaCall, Reply
+from streamlog.server.kafka.handlers.describe_producers import DescribeProducersHandler
 from streamlog.server.kafka.handlers.init_producer_id import ProducerIdHandler
 from streamlog.server.kafka.handlers.produce import ProduceHandler
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
@@ -40,6 +42,7 @@ class ProduceWorld:
     logs: Any
     produce: ProduceHandler
     producer_ids: ProducerIdHandler
+    describe_producers: DescribeProducersHandler
     registry: CollectorRegistry
 
     async def reply(self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES) -> Reply:
@@ -78,7 +81,13 @@ def world_over(
         offload=ThreadOffload(),
     )
     services = cast(Services, _Services(parts))
-    return ProduceWorld(logs, ProduceHandler(services), ProducerIdHandler(services), registry)
+    return ProduceWorld(
+        logs,
+        ProduceHandler(services),
+        ProducerIdHandler(services),
+        DescribeProducersHandler(services),
+        registry,
+    )
 
 
 class _Services:
@@ -90,6 +99,7 @@ class _Services:
     topic_views = None
 
     def __init__(self, parts: RecordParts) -> None:
+        self.resources = SimpleNamespace(limits=parts.limits)
         self.produce = ProduceService(parts, auto_create=lambda: True)
         self.log = LogService(
             parts.logs, clock=parts.clock, authorize=parts.authorize, limits=parts.limits
