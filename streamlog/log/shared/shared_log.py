@@ -48,11 +48,11 @@ from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.append.attaching import SharedLogAttach
-from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.append.parts import LogParts
-from streamlog.log.shared.append.visibility import Visibility
 from streamlog.log.shared.append.writer import STREAM_LOST, LogWriter
+from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
+from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.segment_reader import SegmentReader

@@ -1,4 +1,4 @@
-"""The way of an append: the writer, what makes it visible, and the meta records that follow it.
+"""The way of an append to its place in the log: single ones, runs, and staged ones.
 
 Imports `log.partition` and the rest of `log.shared` below SharedLog. Used by SharedLog alone.
 """

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from streamlog.errors import Internal, StreamlogError
-from streamlog.log.shared.append.parts import LogParts
 from streamlog.log.shared.append.writer import LogWriter
+from streamlog.log.shared.parts import LogParts
 from streamlog.model.batch import BatchAttributes
 
 _BATCHES_AT_ONCE = 64

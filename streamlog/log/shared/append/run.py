@@ -28,9 +28,9 @@ from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import BatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.append.meta_jobs import MetaJob
-from streamlog.log.shared.append.parts import LogParts
+from streamlog.log.shared.durable.meta_jobs import MetaJob
 from streamlog.log.shared.meta.codec import LeaderEpoch
+from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.batch import RecordBatch, Reservation
 from streamlog.model.partition import TopicPartition

@@ -42,14 +42,14 @@ from streamlog.log.partition.batch_metadata import (
 )
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.append.meta_jobs import MetaJob
-from streamlog.log.shared.append.parts import LogParts
 from streamlog.log.shared.append.run import RunBatch, RunSequencer
-from streamlog.log.shared.append.turn import Turn
+from streamlog.log.shared.durable.meta_jobs import MetaJob
 from streamlog.log.shared.meta.codec import LeaderEpoch
+from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.turn import Turn
 
 ATTACHED_RUNS_MAX = 32
 """Runs of attached batches after which a checkpoint is due: without it the next open would read the

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.partition.waiters import OffsetWaiters
-from streamlog.log.shared.append.meta_jobs import MetaJobs
+from streamlog.log.shared.durable.meta_jobs import MetaJobs
 from streamlog.log.shared.state.segment import SharedLogSegment
 
 

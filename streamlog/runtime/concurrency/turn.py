@@ -1,4 +1,4 @@
-"""Who may change a log's end: one call at a time, in the order in which they came."""
+"""A fair lock that can tell whether a call would have to wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Turn:
-    """A fair lock that can tell whether a call would have to wait.
+    """One call at a time, in the order in which they came.
 
     `is_free` is False also while the next one in line has not run yet, when `Lock.locked` says that
     nobody holds it. A call that finds it free, and awaits nothing, need not take it.
