@@ -39,6 +39,19 @@ def _barrier_not_raised(patch: Patch) -> None:
     patch.set(Sequencer, "raise_barrier", lambda self, core: None)
 
 
+def _run_acked_at_once(patch: Patch) -> None:
+    def append_run(self: Any, core: Any, batches: Any, *arguments: Any) -> Any:
+        run = original(self, core, batches, *arguments)
+        run.confirm(len(batches))
+        return run
+
+    original = patch.set(Sequencer, "append_run", append_run)
+
+
+def _run_passes_everything(patch: Patch) -> None:
+    patch.set(Sequencer, "_refusal", lambda self, core: None)
+
+
 APPEND_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "drained by bytes",
@@ -72,5 +85,19 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
         "appends go on while a staged commit or a change of the token is under way",
         "disk",
         _barrier_not_raised,
+    ),
+    Mutant(
+        "run acked at once",
+        "the batches of a run are answered when they are sequenced",
+        "object",
+        _run_acked_at_once,
+        is_quick=True,
+    ),
+    Mutant(
+        "run passes everything",
+        "a run is appended to a stream that was lost, is being closed, or has a barrier",
+        "object",
+        _run_passes_everything,
+        found_by="tests/engine/append/test_runs.py::test_a_run_does_not_pass_a_barrier",
     ),
 )
