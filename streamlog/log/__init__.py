@@ -13,9 +13,11 @@ from streamlog.runtime.exports import lazy_exports
 if TYPE_CHECKING:
     from streamlog.log.api.abstract_log import AbstractLog as AbstractLog
     from streamlog.log.api.abstract_log import AbstractLogSegment as AbstractLogSegment
+    from streamlog.log.api.abstract_log import LogAppend as LogAppend
     from streamlog.log.api.abstract_log import LogAppendInfo as LogAppendInfo
     from streamlog.log.api.abstract_log import LogFetch as LogFetch
     from streamlog.log.api.abstract_log import PartitionDescription as PartitionDescription
+    from streamlog.log.api.abstract_log import ProducerDescription as ProducerDescription
     from streamlog.log.api.leadership import Leadership as Leadership
     from streamlog.log.api.log_factory import LogFactories as LogFactories
     from streamlog.log.api.log_factory import LogFactory as LogFactory
@@ -28,6 +30,7 @@ __all__ = [
     "AbstractLog",
     "AbstractLogSegment",
     "Leadership",
+    "LogAppend",
     "LogAppendInfo",
     "LogFactories",
     "LogFactory",
@@ -35,6 +38,7 @@ __all__ = [
     "LogKind",
     "LogManager",
     "PartitionDescription",
+    "ProducerDescription",
     "TopicPartition",
     "open_logs",
 ]
@@ -44,10 +48,12 @@ __getattr__ = lazy_exports(
     {
         "AbstractLog": "streamlog.log.api.abstract_log",
         "AbstractLogSegment": "streamlog.log.api.abstract_log",
+        "LogAppend": "streamlog.log.api.abstract_log",
         "LogAppendInfo": "streamlog.log.api.abstract_log",
         "LogFetch": "streamlog.log.api.abstract_log",
         "TopicPartition": "streamlog.model.partition",
         "PartitionDescription": "streamlog.log.api.abstract_log",
+        "ProducerDescription": "streamlog.log.api.abstract_log",
         "Leadership": "streamlog.log.api.leadership",
         "LogFactories": "streamlog.log.api.log_factory",
         "LogFactory": "streamlog.log.api.log_factory",
