@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,8 @@ class NodeProcess:
     arguments: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Beside the test's own."""
     banner: dict[str, Any] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     _log: IO[str] | None = None
@@ -56,6 +59,7 @@ class NodeProcess:
             env={
                 "STREAMLOG_NODE__KAFKA_LISTEN": "127.0.0.1:0",
                 **os.environ,
+                **self.environment,
                 "PYTHONUNBUFFERED": "1",
             },
         )
