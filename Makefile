@@ -13,6 +13,9 @@ EXAMPLES ?= 3000
 SEQUENCES ?= 1000
 ROUNDS ?= 30
 FRAMES ?= 1000000
+OUTAGE_S ?= 600
+WAL ?= object
+FAULT ?= store-refuses
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 
@@ -20,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka kill-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka kill-kafka outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -84,6 +87,9 @@ differential-kafka: tools ## make the same calls to a node and to a real Kafka (
 
 kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
 	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
+
+outage-kafka: tools ## take store or metadata away under Kafka's clients (OUTAGE_S=600 WAL=disk FAULT=store-hangs)
+	$(BIN)/python -m tests.kafka_clients.outages --seconds $(OUTAGE_S) --wal $(WAL) --fault $(FAULT)
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 

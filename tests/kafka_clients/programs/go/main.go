@@ -1,5 +1,5 @@
 // Drives a broker with a client in Go: go-clients franz-go|sarama HOST:PORT PREFIX, and
-// go-clients franz-go-numbered HOST:PORT TOPIC PARTITIONS.
+// go-clients franz-go-numbered HOST:PORT TOPIC PARTITIONS, or as outage.go says.
 package main
 
 import (
@@ -54,6 +54,10 @@ func numbered(count int) []record {
 }
 
 func main() {
+	if os.Args[1] == "outage" {
+		ridesOutOutage(os.Args[2:])
+		return
+	}
 	client, bootstrap, prefix := os.Args[1], os.Args[2], os.Args[3]
 	if client == "franz-go-numbered" {
 		writeNumbered(bootstrap, prefix, os.Args[4])
