@@ -229,12 +229,9 @@ class LogConformance(ABC):
 
     def test_a_run_is_its_appends_one_after_another(self) -> None:
         async def test(t: LogUnderTest) -> None:
-            damaged = bytearray(encoded([b"damaged"]))
-            damaged[-1] ^= 1
             first, third = encoded([b"a", b"b"], producer=(1, 3, 0)), (1, 3, 3)
             sent = [
                 first,
-                bytes(damaged),
                 encoded([b"c"], producer=(1, 3, 2)),
                 first,
                 encoded([b"skips"], producer=(1, 3, 9)),
@@ -244,7 +241,6 @@ class LogConformance(ABC):
             ]
             expected = [
                 (0, 1, False),
-                CorruptMessage,
                 (2, 2, False),
                 (0, 1, True),
                 OutOfOrderSequence,
@@ -255,9 +251,24 @@ class LogConformance(ABC):
             assert await append_together(t.log, sent) == expected
             assert [r[3] for r in await read(t.log)] == [b"a", b"b", b"c", b"d", b"e"]
             await t.crashed()
-            again = await append_together(t.log, [sent[7], sent[0], sent[2]])
+            again = await append_together(t.log, [sent[6], sent[0], sent[1]])
             assert again == [(4, 4, True), (0, 1, True), (2, 2, True)]
             assert [r[3] for r in await read(t.log)] == [b"a", b"b", b"c", b"d", b"e"]
+
+        self.run(test)
+
+    def test_a_run_ends_at_a_batch_that_its_producer_sends_again(self) -> None:
+        """What is younger would be stored before it."""
+
+        async def test(t: LogUnderTest) -> None:
+            sent = [encoded([b"%d" % n], producer=(1, 3, n)) for n in range(4)]
+            damaged = bytearray(sent[1])
+            damaged[-1] ^= 1
+            found = await append_together(t.log, [sent[0], bytes(damaged), *sent[2:]])
+            assert found == [(0, 0, False), *[CorruptMessage] * 3]
+            again = await append_together(t.log, sent[1:])
+            assert again == [(n, n, False) for n in (1, 2, 3)]
+            assert [r[3] for r in await read(t.log)] == [b"0", b"1", b"2", b"3"]
 
         self.run(test)
 

@@ -30,6 +30,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
+from streamlog.server.services.records.awaited_retries import AwaitedRetries
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -143,6 +144,7 @@ class ProduceService:
         self._authorize = parts.authorize
         self._limits = parts.limits
         self._auto_create = auto_create
+        self._awaited = AwaitedRetries(parts.clock)
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
         """Gives every batch of the request its place, in request order.
@@ -163,7 +165,7 @@ class ProduceService:
         batches that have their places under way.
         """
         done: list[SequencedProduce | StreamlogError] = []
-        runs = Runs(self._logs)
+        runs = Runs(self._logs, self._awaited)
         began = self._clock.monotonic()
         try:
             for context, call in requests:
@@ -249,6 +251,11 @@ class ProduceService:
                         )
                 except StreamlogError as error:
                     append.outcome = client_error(error, self._logs, name, part.partition, topic_id)
+                    self._awaited.refused(name, part.partition, part.batches or b"", append.outcome)
+                    continue
+                refusal = self._awaited.refusal(name, part.partition, batches)
+                if refusal is not None:
+                    append.outcome = refusal
                     continue
                 runs.add(log, Ready(append, LogAppend(batches, produce), name, topic_id))
 

@@ -18,6 +18,7 @@ from streamlog.log.api.abstract_log import (
     LogAppendInfo,
 )
 from streamlog.server.services.ports import Logs
+from streamlog.server.services.records.awaited_retries import AwaitedRetries
 from streamlog.server.services.support.topic_identity import client_error
 
 RUN_BYTES_MAX = 1 << 20
@@ -61,8 +62,9 @@ class Ready(NamedTuple):
 
 
 class Runs:
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, awaited: AwaitedRetries) -> None:
         self._logs = logs
+        self._awaited = awaited
         self._waiting: dict[AbstractLog, list[Ready]] = {}
         self.size_bytes = 0
         """Bytes that wait for `flush`."""
@@ -91,9 +93,10 @@ class Runs:
             for (part, append, topic, topic_id), outcome in zip(run, outcomes, strict=True):
                 if isinstance(outcome, StreamlogError):
                     topic_id = topic_id or ("" if current is None else current.topic_id)
-                    part.outcome = client_error(
+                    part.outcome = refused = client_error(
                         outcome, self._logs, topic, part.partition, topic_id
                     )
+                    self._awaited.refused(topic, part.partition, append.batches, refused)
                 else:
                     part.outcome = outcome
                     part.size_bytes = size = len(append.batches)

@@ -222,13 +222,17 @@ class AbstractLog(ABC):
         """Appends in this order, each with an outcome of its own: one `append` after another.
 
         An error of one leaves those behind it as they would be without this call: they are tried.
-        Cancelling it leaves the appends that were sequenced under way.
+        Unless it is retryable: then those behind it get the same error, so that a producer that
+        sends all of them again finds its order. Cancelling it leaves the appends that were
+        sequenced under way.
         """
         outcomes: list[AppendOutcome] = []
         for one in appends:
             try:
                 outcomes.append(await self.append(one.batches, one.context))
             except StreamlogError as error:
+                if error.is_retryable:
+                    return outcomes + [error] * (len(appends) - len(outcomes))
                 outcomes.append(error)
         return outcomes
 

@@ -105,8 +105,12 @@ class LogWriter:
             try:
                 batches = self._validated(one.batches, now_ms)
             except StreamlogError as error:
-                validated.append(error)
-                run.append(error)
+                # What is younger than a batch that is sent again has to come behind it.
+                behind = len(appends) - len(validated) if error.is_retryable else 1
+                validated += [error] * behind
+                run += [error] * behind
+                if error.is_retryable:
+                    break
                 continue
             validated.append(batches)
             if len(batches) == 1:
@@ -126,6 +130,8 @@ class LogWriter:
             try:
                 outcomes.append(await self._append_in_turn(batches_or_error, one.context))
             except StreamlogError as error:
+                if error.is_retryable:
+                    return outcomes + [error] * (len(appends) - len(outcomes))
                 outcomes.append(error)
         return outcomes
 
