@@ -37,6 +37,7 @@ from streamlog.errors import (
     MessageTooLarge,
     OffsetNotAvailable,
     OffsetOutOfRange,
+    OutcomeUnknown,
     OutOfOrderSequence,
     ProducerFenced,
     RecordListTooLarge,
@@ -331,6 +332,23 @@ class LogConformance(ABC):
 
         self.run(test)
 
+    def test_a_subscriber_that_raises_leaves_no_append_of_a_run_without_an_answer(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            def broken() -> None:
+                raise RuntimeError("a subscriber raises nothing, and this one does")
+
+            t.log.subscribe(broken)
+            outcomes = await t.log.append_many([LogAppend(encoded([b"a"])) for _ in range(3)])
+            waits = [asyncio.ensure_future(acked(one)) for one in outcomes]
+            await asyncio.wait(waits, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+            # The log's owner does this, which hears of the failure.
+            await t.log.kill()
+            async with asyncio.timeout(5):
+                for wait in waits:
+                    await refused(OutcomeUnknown, wait)
+
+        self.run(test)
+
     def test_a_run_to_a_closed_log_has_an_error_for_each_append(self) -> None:
         async def test(t: LogUnderTest) -> None:
             log = t.log
@@ -358,6 +376,9 @@ class LogConformance(ABC):
                     ProducerDescription(8, 0, 5, now_ms),
                 ]
                 await t.crashed()
+            await t.log.close()
+            with pytest.raises(Closed):
+                t.log.producers()
 
         self.run(test)
 

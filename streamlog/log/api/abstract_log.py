@@ -313,7 +313,10 @@ class AbstractLog(ABC):
         )
 
     def producers(self) -> Sequence[ProducerDescription]:
-        """Those that appended within `producer.id.expiration.ms`; a log may remember none."""
+        """Those that appended within `producer.id.expiration.ms`; a log may remember none.
+
+        Errors: Closed, or why the log failed.
+        """
         return ()
 
     @abstractmethod

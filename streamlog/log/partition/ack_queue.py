@@ -178,7 +178,17 @@ class AckQueue(Generic[Segment]):
         self._answer(ready)
 
     def _answer(self, ready: Sequence[PendingAppend[Segment]]) -> None:
-        self._visibility.acknowledge(ready)
+        try:
+            self._visibility.acknowledge(ready)
+        except BaseException as error:
+            # They have left the queue: nobody else would answer them.
+            unknown = OutcomeUnknown(
+                f"the append is durable, but telling its readers failed by a bug: {error!r}; retry "
+                "with the same producer id and sequence"
+            )
+            for pending in ready:
+                pending.refuse(unknown)
+            raise
         for pending in ready:
             for future, info in pending.waiting:
                 if not future.done():

@@ -151,6 +151,7 @@ class SharedLog(AbstractLog):
         return replace(super().describe(), storage_ids=self.stream_ids._asdict())
 
     def producers(self) -> Sequence[ProducerDescription]:
+        self._check_open()
         state = self._tail.producers
         state.expire(self._environment.clock.now_ms())
         return [
