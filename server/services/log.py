@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from streamlog.errors import DeadlinePassed, OutcomeUnknown, StreamlogError
+from streamlog.errors import DeadlinePassed, Invalid, OutcomeUnknown, StreamlogError
 from streamlog.log.api.abstract_log import (
     LATEST,
     AbstractLog,
@@ -32,6 +32,10 @@ from streamlog.server.services.support.topic_identity import check_topic_id, cli
 from streamlog.settings.limits import LimitsConfig
 
 T = TypeVar("T")
+
+PRODUCERS_MAX = 100_000
+"""Producers in one answer, after which no further partition is added: 20 MB and a quarter of a
+second of the event loop. It is what one partition remembers at most (log.producer_ids_max)."""
 
 
 class PartitionQuestion(NamedTuple):
@@ -94,10 +98,22 @@ class LogService:
     async def describe_producers(
         self, context: RequestContext, questions: Sequence[PartitionQuestion]
     ) -> list[Sequence[ProducerDescription] | StreamlogError]:
-        """One answer for each question, in order."""
+        """One answer for each question, in order; Invalid once there are PRODUCERS_MAX of them."""
+        listed = 0
 
         async def ask(log: AbstractLog, _: int | None) -> Sequence[ProducerDescription]:
-            return log.producers()
+            nonlocal listed
+            if listed >= PRODUCERS_MAX:
+                raise Invalid(
+                    f"the answer lists {listed} producers without this partition, and the bound "
+                    f"is {PRODUCERS_MAX}: ask for fewer partitions at once",
+                    max_producers=PRODUCERS_MAX,
+                )
+            found = log.producers()
+            listed += len(found)
+            # Other requests go on between the partitions of a large one.
+            await asyncio.sleep(0)
+            return found
 
         deadline = open_deadline(context, self._clock, self._limits)
         return await in_order(

@@ -14,6 +14,7 @@ from streamlog.kafka.messages.describe_producers_request import (
     TopicRequest,
 )
 from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.server.services import log as log_service
 from streamlog.settings.limits import LimitsConfig
 from tests.server.kafka.handlers.produce_world import batch, call, produce_world
 
@@ -46,6 +47,28 @@ def test_idempotent_producers_are_listed_with_their_newest_batch() -> None:
                 code = KafkaError(missing.error_code)
                 assert code is KafkaError.UNKNOWN_TOPIC_OR_PARTITION
                 assert missing.error_message
+
+    asyncio.run(main())
+
+
+def test_an_answer_lists_so_many_producers_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_service, "PRODUCERS_MAX", 5)
+
+    async def main() -> None:
+        async with produce_world() as world:
+            for producer_id in range(3):
+                producer = Producer(producer_id, 0, 0)
+                data = encode_values([b"a"], timestamp_ms=1000, producer=producer).data
+                assert (await world.send_one(bytes(data))).error_code == 0
+            topics = [TopicRequest(name="t", partition_indexes=[0] * 40)]
+            answer = await world.describe_producers.describe_producers(
+                call(0), DescribeProducersRequest(topics=topics)
+            )
+            parts = answer.topics[0].partitions
+            assert [len(one.active_producers) for one in parts] == [3, 3] + [0] * 38
+            refused = [KafkaError(one.error_code) for one in parts[2:]]
+            assert refused == [KafkaError.INVALID_REQUEST] * 38
+            assert "fewer partitions" in (parts[2].error_message or "")
 
     asyncio.run(main())
 
