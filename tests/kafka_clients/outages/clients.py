@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from benchmarks.kafka_server import die_with_parent
 from tests.kafka_clients.runs import ROOT, java
 from tests.support.go_clients import go_clients
 
@@ -89,6 +88,10 @@ class Client:
         return self.name
 
     def start(self, bootstrap: str, pace: Pace) -> None:
+        """The program ends with its input, so with this process.
+
+        Not `preexec_fn`: it runs in a fork of this process, whose gRPC threads may end it there.
+        """
         self._process = subprocess.Popen(
             [*CLIENTS[self.name](), bootstrap, self.topic, *map(str, pace)],
             stdin=subprocess.PIPE,
@@ -97,7 +100,6 @@ class Client:
             text=True,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=die_with_parent,
         )
         for listen, stream in (
             (self._listen, self._process.stdout),
