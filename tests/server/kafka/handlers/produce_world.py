@@ -108,12 +108,14 @@ class _Services:
 
 @asynccontextmanager
 async def produce_world(
-    authorize: Authorize = allow_all, limits: LimitsConfig | None = None
+    authorize: Authorize = allow_all,
+    limits: LimitsConfig | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[ProduceWorld]:
-    """With topic t of two partitions."""
+    """With topic t of two partitions. `clock`: of the handlers, not of the engine."""
     async with streamlog.open("memory://", meta="memory://") as engine:
         await engine.logs.create_topic("t", 2)
-        yield world_over(engine.logs, authorize, limits)
+        yield world_over(engine.logs, authorize, limits, clock)
 
 
 def call(version: int, frame_bytes: int = 0) -> KafkaCall:

@@ -14,6 +14,7 @@ from streamlog.kafka.messages.produce_response import PartitionProduceResponse
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.kafka.protocol.topic_ids import id_bytes
 from streamlog.log import AbstractLog, LogAppend, TopicPartition
+from streamlog.runtime.clock import SystemClock
 from streamlog.server.context import Operation, RequestContext, Resource
 from tests.server.kafka.handlers.produce_world import (
     NEWEST,
@@ -44,6 +45,16 @@ def idempotent(sequence: int) -> bytes:
     return bytes(encode_values([b"v"], timestamp_ms=1000, producer=Producer(7, 0, sequence)).data)
 
 
+class StandingClock(SystemClock):
+    """However slow the machine is, requests that lie ready hold the loop for no time at all."""
+
+    def __init__(self) -> None:
+        self._began = super().monotonic()
+
+    def monotonic(self) -> float:
+        return self._began
+
+
 def calls_of(log: AbstractLog) -> list[int]:
     """The sizes of the runs that the log gets from now on."""
     sizes: list[int] = []
@@ -59,7 +70,7 @@ def calls_of(log: AbstractLog) -> list[int]:
 
 def test_each_log_gets_all_its_batches_in_one_call_in_their_order() -> None:
     async def main() -> None:
-        async with produce_world() as world:
+        async with produce_world(clock=StandingClock()) as world:
             topic = world.logs.topic("t")
             await world.send_one(batch())
             log = await world.logs.log(TopicPartition("t", 0))
@@ -125,7 +136,7 @@ def test_an_error_of_one_request_leaves_the_others_as_they_are() -> None:
 
 def test_requests_before_one_that_opens_a_log_have_their_places_first() -> None:
     async def main() -> None:
-        async with produce_world() as world:
+        async with produce_world(clock=StandingClock()) as world:
             await world.send_one(batch())
             log = await world.logs.log(TopicPartition("t", 0))
             sizes, ends = calls_of(log), []
