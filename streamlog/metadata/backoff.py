@@ -20,7 +20,7 @@ def is_transient(error: StreamlogError) -> bool:
     return isinstance(error, TRANSIENT) and not isinstance(error, Closed)
 
 
-class Backoff:
+class MetadataBackoff:
     """The waits of one operation. `deadline`: the operation's `operation_timeout_ms` applies."""
 
     def __init__(
@@ -60,15 +60,15 @@ class Backoff:
 
 
 class RetryPolicy:
-    """Makes the Backoff of each operation."""
+    """Makes the MetadataBackoff of each operation."""
 
     def __init__(self, config: MetadataConfig, clock: Clock, random: Random) -> None:
         self._config = config
         self._clock = clock
         self._random = random
 
-    def endless(self) -> Backoff:
-        return Backoff(self._config, self._clock, self._random, deadline=False)
+    def endless(self) -> MetadataBackoff:
+        return MetadataBackoff(self._config, self._clock, self._random, deadline=False)
 
-    def bounded(self) -> Backoff:
-        return Backoff(self._config, self._clock, self._random, deadline=True)
+    def bounded(self) -> MetadataBackoff:
+        return MetadataBackoff(self._config, self._clock, self._random, deadline=True)

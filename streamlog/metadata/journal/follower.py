@@ -30,7 +30,7 @@ from streamlog.errors import (
 from streamlog.format.records.commit import CommitRecord
 from streamlog.format.records.compaction import CompactionRecord
 from streamlog.kvstore.interface import Change, KeyValue, WatchBatch
-from streamlog.metadata.backoff import Backoff
+from streamlog.metadata.backoff import MetadataBackoff
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState, decode_record
 from streamlog.metadata.fold.fold import MovedStream
 from streamlog.metadata.interface import Tenure
@@ -159,7 +159,7 @@ class Follower:
             )
         return None
 
-    async def catch_up(self, backoff: Backoff) -> None:
+    async def catch_up(self, backoff: MetadataBackoff) -> None:
         """Returns when everything committed or transferred before the call is folded.
 
         Heads and fences have the revisions of every tenure's last record and transfer. The

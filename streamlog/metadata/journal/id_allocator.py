@@ -14,7 +14,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.kvstore.interface import Get, Put, RevisionIs, ValueIs
-from streamlog.metadata.backoff import Backoff, RetryPolicy, is_transient
+from streamlog.metadata.backoff import MetadataBackoff, RetryPolicy, is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds
 from streamlog.metadata.keys import fence, id_block
@@ -37,7 +37,7 @@ class BlockTaker:
         """Blocks of transactions without an answer: this tenure may own one of them."""
         self._waiting: set[IdKind] = set()
 
-    async def take(self, kind: IdKind, backoff: Backoff | None = None) -> int:
+    async def take(self, kind: IdKind, backoff: MetadataBackoff | None = None) -> int:
         """Takes a block for this tenure alone, above those that it took before.
 
         A block whose answer was lost, or whose caller was cancelled, goes to the next call: a sweep
@@ -205,7 +205,7 @@ class ObjectIdAllocator:
                 "none of them came to its end in time; nothing was stored, try again"
             ) from error
 
-    async def _take(self, backoff: Backoff) -> int:
+    async def _take(self, backoff: MetadataBackoff) -> int:
         """Takes an id, in the order of calls. Errors: as BlockTaker.take; what ended the tenure."""
         async with self._lock:
             try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import Get, Put, ValueIs
-from streamlog.metadata.backoff import Backoff
+from streamlog.metadata.backoff import MetadataBackoff
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import fence
@@ -22,7 +22,7 @@ async def seal_own(
     *,
     drained: bool,
     clock: Clock,
-    backoff: Backoff,
+    backoff: MetadataBackoff,
 ) -> None:
     """`own_fence`: as registered. Errors: MetadataUnavailable."""
     key = fence.key(keys.prefix, tenure)

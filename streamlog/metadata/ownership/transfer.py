@@ -37,7 +37,7 @@ from streamlog.kvstore.interface import (
     TxnResult,
     ValueIs,
 )
-from streamlog.metadata.backoff import Backoff, is_transient
+from streamlog.metadata.backoff import MetadataBackoff, is_transient
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.interface import StreamEpoch, StreamRow, Tenure, check_epoch
 from streamlog.metadata.journal.follower import Follower
@@ -277,7 +277,7 @@ class OwnershipTransfer:
         holder: Tenure,
         holder_kv: KeyValue,
         streams: Sequence[StreamEpoch] | None,
-        backoff: Backoff,
+        backoff: MetadataBackoff,
         *,
         seal: bool,
     ) -> bool:
@@ -341,7 +341,7 @@ class OwnershipTransfer:
         return False
 
     async def _fences(
-        self, wanted: Mapping[int, int | None], backoff: Backoff
+        self, wanted: Mapping[int, int | None], backoff: MetadataBackoff
     ) -> dict[Tenure, KeyValue]:
         """Reads the holders' fences, and waits until their last changes are folded."""
         fences: dict[Tenure, KeyValue] = {}
@@ -353,7 +353,7 @@ class OwnershipTransfer:
                 await self._follower.reach(kv.mod_revision)
         return fences
 
-    async def _fence_of_holder(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
+    async def _fence_of_holder(self, tenure: Tenure, backoff: MetadataBackoff) -> KeyValue | None:
         """None: other nodes took all its streams and retired it, and that is folded on return."""
         kv = await self._fence(tenure, backoff)
         if kv is None:
@@ -362,7 +362,7 @@ class OwnershipTransfer:
                 raise Internal(f"tenure {tenure} holds streams and has no fence")
         return kv
 
-    async def _fence(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
+    async def _fence(self, tenure: Tenure, backoff: MetadataBackoff) -> KeyValue | None:
         return await backoff.run(lambda: self._kv.get(fence.key(self._prefix, tenure)))
 
     def _opened_row(self, stream_id: int, epoch: int) -> StreamRow:
