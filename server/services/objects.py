@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from streamlog.errors import Corrupt, Invalid
-from streamlog.format.object.block import Compression
+from streamlog.format.object.block import BlockCompression
 from streamlog.format.object.footer import TRAILER_BYTES, decode_footer, decode_trailer
 from streamlog.format.object.header import HEADER_BYTES, decode_header
 from streamlog.format.object.index import decode_index
@@ -102,7 +102,7 @@ class ObjectService:
                     row.end,
                     row.position,
                     row.length,
-                    Compression(head[0]).name.lower(),
+                    BlockCompression(head[0]).name.lower(),
                 )
             )
         identity = footer.identity

@@ -15,7 +15,7 @@ from streamlog.codec.crc import crc32c
 from streamlog.compaction.execute.output import Output
 from streamlog.format.corrupt import corrupt
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object.block import BlockRow, Compression, decode_block, encode_block
+from streamlog.format.object.block import BlockCompression, BlockRow, decode_block, encode_block
 from streamlog.format.object.footer import ObjectIdentity, encode_footer
 from streamlog.format.object.header import HEADER_BYTES, encode_header
 from streamlog.format.object.index import encode_attributes, encode_region, encode_row
@@ -80,7 +80,7 @@ class OutputBuilder:
             self._is_new = False
             return
         self._join()
-        is_packed = block.compression != Compression.NONE
+        is_packed = block.compression != BlockCompression.NONE
         for batch in batches:
             if batch.end_offset <= self._end or batch.base_offset >= end:
                 continue
@@ -109,7 +109,7 @@ class OutputBuilder:
             self._copy(alone, data, batches)
         if not self._pending:
             return
-        wanted = Compression.ZSTD if self._is_packing else Compression.NONE
+        wanted = BlockCompression.ZSTD if self._is_packing else BlockCompression.NONE
         block = encode_block(self._pending, self._pending_sizes, wanted)
         self._emit(self._pending, block.parts, block.size_bytes, block.crc32c, block.compression)
         self._pending, self._pending_sizes, self._pending_bytes = [], [], 0
@@ -146,7 +146,7 @@ class OutputBuilder:
             block, _, batches, epoch = self._alone
             self._alone = None
             for batch in batches:
-                self._merge(batch, epoch, block.compression != Compression.NONE)
+                self._merge(batch, epoch, block.compression != BlockCompression.NONE)
 
     def _merge(self, batch: StoredBatch, epoch: int, is_packed: bool) -> None:
         payload = batch.parts[0]

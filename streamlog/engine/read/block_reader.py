@@ -18,7 +18,7 @@ from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_load import Block, BlockCache, BlockLoad
 from streamlog.errors import Closed, Corrupt, StreamlogError
-from streamlog.format.object.block import BlockRow, Compression
+from streamlog.format.object.block import BlockCompression, BlockRow
 from streamlog.format.object.index import ObjectIndex, decode_index
 from streamlog.format.ranged_gets import index_range, plan_gets
 from streamlog.metadata.interface import ObjectRow
@@ -242,7 +242,7 @@ class BlockReader:
 
     def _is_small(self, run: Sequence[BlockRow], length: int) -> bool:
         """Whether the run is small enough to be decoded on the loop."""
-        is_plain = all(block.compression == Compression.NONE for block in run)
+        is_plain = all(block.compression == BlockCompression.NONE for block in run)
         bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
         count = sum(block.batch_count for block in run)
         return length <= min(bytes_max, self._piece_bytes) and count <= _INLINE_BATCHES_MAX

@@ -26,8 +26,8 @@ from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable, Streamlo
 from streamlog.format.object.block import (
     BATCH_BYTES,
     BLOCK_HEADER_BYTES,
+    BlockCompression,
     BlockRow,
-    Compression,
 )
 from streamlog.format.object.index import attributes_in
 from streamlog.metadata.interface import LiveRange, ObjectRow, StreamView
@@ -428,7 +428,7 @@ def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
     return (
         position <= block.start
         and block.end <= stop
-        and block.compression == Compression.NONE
+        and block.compression == BlockCompression.NONE
         and _payload_bytes(block, position) <= max_bytes
     )
 

@@ -60,7 +60,7 @@ _SAMPLE_BYTES = 64 * 1024
 _LEVEL = 1
 
 
-class Compression(IntEnum):
+class BlockCompression(IntEnum):
     NONE = 0
     ZSTD = 1
 
@@ -90,11 +90,11 @@ class EncodedBlock(NamedTuple):
     parts: list[Buffer]
     size_bytes: int
     crc32c: int
-    compression: Compression
+    compression: BlockCompression
 
 
 def encode_block(
-    entries: Sequence[StreamEntry], sizes: Sequence[int], compression: Compression
+    entries: Sequence[StreamEntry], sizes: Sequence[int], compression: BlockCompression
 ) -> EncodedBlock:
     """A block of consecutive entries of one stream; `sizes` are their payloads' bytes.
 
@@ -122,9 +122,9 @@ def encode_block(
         ]
     )
     attributes = b"".join([e.attributes for e in entries])
-    packed = _compress(entries, payload_bytes) if compression is Compression.ZSTD else None
+    packed = _compress(entries, payload_bytes) if compression is BlockCompression.ZSTD else None
     stored_bytes = payload_bytes if packed is None else len(packed)
-    used = Compression.NONE if packed is None else Compression.ZSTD
+    used = BlockCompression.NONE if packed is None else BlockCompression.ZSTD
     header = _HEADER.pack(
         _MAGIC,
         len(entries),
@@ -204,9 +204,9 @@ def _sections(
         raise _corrupt("the block's header contradicts the index", block, object_key)
     view = memoryview(data)
     stored = view[payload_at:]
-    if compression == Compression.ZSTD:
+    if compression == BlockCompression.ZSTD:
         payload = memoryview(_decompress(stored, payload_bytes, block, object_key))
-    elif compression == Compression.NONE and stored_bytes == payload_bytes:
+    elif compression == BlockCompression.NONE and stored_bytes == payload_bytes:
         payload = stored
     else:
         raise _corrupt("unknown compression", block, object_key)
@@ -216,7 +216,7 @@ def _sections(
 def _batches(
     table: memoryview, attributes: bytes, payload: memoryview, block: BlockRow, object_key: str
 ) -> list[StoredBatch]:
-    is_compressed = block.compression != Compression.NONE
+    is_compressed = block.compression != BlockCompression.NONE
     place = block.place
     shift = 0 if place is None else place.base
     is_patched = place is not None and place.leader_epoch != NO_LEADER_EPOCH

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Internal
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object.block import Compression, encode_block
+from streamlog.format.object.block import BlockCompression, encode_block
 from streamlog.format.object.footer import ObjectIdentity, encode_footer
 from streamlog.format.object.header import (
     HEADER_BYTES,
@@ -52,7 +52,7 @@ def build_object(
     `compression` "zstd" compresses the blocks where it pays. Burns CPU then; otherwise the cost is
     per entry. Errors: Internal for entries out of order or without records, MessageTooLarge.
     """
-    wanted = Compression.ZSTD if compression == "zstd" else Compression.NONE
+    wanted = BlockCompression.ZSTD if compression == "zstd" else BlockCompression.NONE
     version = STAGED_VERSION if is_staged else VERSION
     parts: list[Buffer] = [encode_header(version)]
     rows: list[bytes] = []

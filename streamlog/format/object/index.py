@@ -46,7 +46,12 @@ from streamlog.errors import Corrupt
 from streamlog.format.columns import from_planes
 from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object.block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
+from streamlog.format.object.block import (
+    BATCH_BYTES,
+    BLOCK_HEADER_BYTES,
+    BlockCompression,
+    BlockRow,
+)
 from streamlog.format.object.header import HEADER_BYTES, STAGED_VERSION, VERSION, is_known
 from streamlog.format.rows import ObjectRow, Placement, Placements
 from streamlog.model.batch import BatchAttributes, StoredBatch
@@ -309,8 +314,8 @@ def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview,
 
 
 __all__ = [
+    "BlockCompression",
     "BlockRow",
-    "Compression",
     "ObjectIndex",
     "decode_attributes",
     "decode_index",
