@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from streamlog.errors import Invalid, RevisionCompacted
-from streamlog.kvstore.interface import KeyValue, WatchBatch
+from streamlog.kvstore.interface import StoredKeyValue, WatchBatch
 
 
 class History:
@@ -91,9 +91,9 @@ class History:
         for index in range(first, len(self._batches)):
             yield self._batches[index]
 
-    def undo(self, revision: int, start: bytes, end: bytes) -> dict[bytes, KeyValue | None]:
+    def undo(self, revision: int, start: bytes, end: bytes) -> dict[bytes, StoredKeyValue | None]:
         """The keys in [start, end) that changed after `revision`, as they were at it."""
-        previous: dict[bytes, KeyValue | None] = {}
+        previous: dict[bytes, StoredKeyValue | None] = {}
         for batch in self.since(revision + 1):
             for change in batch.changes:
                 if start <= change.key < end:

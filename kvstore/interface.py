@@ -21,7 +21,7 @@ TXN_BYTES_MAX = 3 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class KeyValue:
+class StoredKeyValue:
     key: bytes
     value: bytes
     create_revision: int
@@ -92,14 +92,14 @@ class TxnResult:
 
     succeeded: bool
     revision: int
-    responses: tuple[tuple[KeyValue, ...], ...]
+    responses: tuple[tuple[StoredKeyValue, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """The keys as of `revision`. `more`: the limit cut the range."""
 
-    kvs: tuple[KeyValue, ...]
+    kvs: tuple[StoredKeyValue, ...]
     revision: int
     more: bool
 
@@ -109,8 +109,8 @@ class Change:
     """`kv` None: the key was deleted. `previous`: the key before the change."""
 
     key: bytes
-    kv: KeyValue | None
-    previous: KeyValue | None
+    kv: StoredKeyValue | None
+    previous: StoredKeyValue | None
     revision: int
 
 
@@ -151,7 +151,7 @@ class KVStore(Protocol):
         """
         ...
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         """Errors: RevisionCompacted, MetadataUnavailable."""
         ...
 

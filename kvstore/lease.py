@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from streamlog.kvstore.interface import KeyValue, WatchBatch
+from streamlog.kvstore.interface import StoredKeyValue, WatchBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LeaseTable:
         """Infinity if there is no lease."""
         return min((lease.deadline for lease in self._leases.values()), default=math.inf)
 
-    def attach(self, kv: KeyValue) -> None:
+    def attach(self, kv: StoredKeyValue) -> None:
         if kv.lease_id:
             self._keys.setdefault(kv.lease_id, set()).add(kv.key)
 

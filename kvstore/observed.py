@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from streamlog.kvstore.interface import (
     Compare,
-    KeyValue,
     KVStore,
     Operation,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
     Watch,
 )
@@ -32,7 +32,7 @@ class ObservedKVStore:
         request = self._store.txn(compares, then, otherwise)
         return await self._answers.of("transaction", request, writes=True)
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         return await self._answers.of("read", self._store.get(key, revision=revision))
 
     async def range(

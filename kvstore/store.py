@@ -18,9 +18,9 @@ from streamlog.errors import Closed, Internal, Invalid, OutcomeUnknown, Unavaila
 from streamlog.kvstore.history import History
 from streamlog.kvstore.interface import (
     Compare,
-    KeyValue,
     Operation,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
     WatchBatch,
 )
@@ -65,13 +65,13 @@ class LocalStore(ABC):
         """Ends due leases, then runs `work(staging, now)` and makes it durable; its result."""
 
     @abstractmethod
-    async def _read_key(self, key: bytes) -> KeyValue | None:
+    async def _read_key(self, key: bytes) -> StoredKeyValue | None:
         """The key as of a published revision, which is no older than the call."""
 
     @abstractmethod
     async def _read_range(
         self, start: bytes, end: bytes, limit: int
-    ) -> tuple[Sequence[KeyValue], int]:
+    ) -> tuple[Sequence[StoredKeyValue], int]:
         """The first `limit` keys (0: all), and the published revision at which they were read."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class LocalStore(ABC):
         self._check_open()
         return await self._submit(lambda staging, now: staging.txn(compares, then, otherwise), size)
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         if not key:
             raise Invalid("a key has at least one byte")
         await self._before_read()
@@ -217,6 +217,6 @@ class LocalStore(ABC):
                 log.warning("leases could not be ended", extra={"error": str(error)})
 
 
-def _cut(kvs: Sequence[KeyValue], revision: int, limit: int) -> RangeResult:
+def _cut(kvs: Sequence[StoredKeyValue], revision: int, limit: int) -> RangeResult:
     more = bool(limit) and len(kvs) > limit
     return RangeResult(tuple(kvs[:limit] if more else kvs), revision, more)

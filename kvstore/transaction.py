@@ -23,10 +23,10 @@ from streamlog.kvstore.interface import (
     Change,
     Compare,
     Get,
-    KeyValue,
     Operation,
     Put,
     RevisionIs,
+    StoredKeyValue,
     TxnResult,
     ValueBelow,
     ValueIs,
@@ -38,9 +38,9 @@ from streamlog.kvstore.lease import Lease, LeaseTable
 class Base(Protocol):
     """The durable keys."""
 
-    def get(self, key: bytes) -> KeyValue | None: ...
+    def get(self, key: bytes) -> StoredKeyValue | None: ...
 
-    def scan(self, start: bytes, end: bytes) -> Iterable[KeyValue]:
+    def scan(self, start: bytes, end: bytes) -> Iterable[StoredKeyValue]:
         """Keys in [start, end), by key."""
         ...
 
@@ -112,7 +112,7 @@ class Staging:
         self._base_revision = revision
         self.revision = revision
         self.next_lease_id = leases.next_id
-        self.effects: dict[bytes, KeyValue | None] = {}
+        self.effects: dict[bytes, StoredKeyValue | None] = {}
         """Key → its new value; None: removed."""
         self.lease_effects: dict[int, Lease | None] = {}
         self.batches: list[WatchBatch] = []
@@ -141,7 +141,7 @@ class Staging:
                 self._lease(operation.lease_id)
         revision = self.revision + 1
         changes: list[Change] = []
-        responses: list[tuple[KeyValue, ...]] = []
+        responses: list[tuple[StoredKeyValue, ...]] = []
         for operation in branch:
             if isinstance(operation, Get):
                 responses.append(tuple(self._read(operation.key, operation.end)))
@@ -162,15 +162,15 @@ class Staging:
             return kv is not None and kv.value < compare.value
         return (0 if kv is None else kv.mod_revision) == compare.mod_revision
 
-    def _put(self, put: Put, revision: int, changes: list[Change]) -> tuple[KeyValue, ...]:
+    def _put(self, put: Put, revision: int, changes: list[Change]) -> tuple[StoredKeyValue, ...]:
         previous = self._get(put.key)
         created = revision if previous is None else previous.create_revision
-        kv = KeyValue(put.key, put.value, created, revision, put.lease_id)
+        kv = StoredKeyValue(put.key, put.value, created, revision, put.lease_id)
         self.effects[put.key] = kv
         changes.append(Change(put.key, kv, previous, revision))
         return () if previous is None else (previous,)
 
-    def _remove(self, kvs: Iterable[KeyValue], revision: int, changes: list[Change]) -> None:
+    def _remove(self, kvs: Iterable[StoredKeyValue], revision: int, changes: list[Change]) -> None:
         for kv in kvs:
             self.effects[kv.key] = None
             changes.append(Change(kv.key, None, kv, revision))
@@ -182,12 +182,12 @@ class Staging:
 
     # reads that see the staged effects
 
-    def _get(self, key: bytes) -> KeyValue | None:
+    def _get(self, key: bytes) -> StoredKeyValue | None:
         if key in self.effects:
             return self.effects[key]
         return self._base.get(key)
 
-    def _read(self, key: bytes, end: bytes | None) -> Iterator[KeyValue]:
+    def _read(self, key: bytes, end: bytes | None) -> Iterator[StoredKeyValue]:
         if end is None:
             kv = self._get(key)
             return iter(() if kv is None else (kv,))
@@ -237,13 +237,13 @@ class Staging:
 
 @dataclass(slots=True)
 class _Pending:
-    kvs: list[tuple[bytes, KeyValue | None]]
+    kvs: list[tuple[bytes, StoredKeyValue | None]]
     at: int = 0
 
 
 def merge_over(
-    base: Iterable[KeyValue], changed: dict[bytes, KeyValue | None]
-) -> Iterator[KeyValue]:
+    base: Iterable[StoredKeyValue], changed: dict[bytes, StoredKeyValue | None]
+) -> Iterator[StoredKeyValue]:
     """`base` by key, with the keys of `changed` replaced by their new values."""
     pending = _Pending(sorted(changed.items(), key=lambda item: item[0]))
     for kv in base:
@@ -253,7 +253,7 @@ def merge_over(
     yield from _before(pending, None)
 
 
-def _before(pending: _Pending, key: bytes | None) -> Iterator[KeyValue]:
+def _before(pending: _Pending, key: bytes | None) -> Iterator[StoredKeyValue]:
     while pending.at < len(pending.kvs) and (key is None or pending.kvs[pending.at][0] < key):
         kv = pending.kvs[pending.at][1]
         pending.at += 1

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.lease import LeaseTable
 from streamlog.kvstore.settings import KVSettings
 from streamlog.kvstore.store import LocalStore
@@ -38,12 +38,12 @@ class MemoryKVStore(LocalStore):
         self._publish(staging.batches, staging.revision, self._leases.next_deadline())
         return result
 
-    async def _read_key(self, key: bytes) -> KeyValue | None:
+    async def _read_key(self, key: bytes) -> StoredKeyValue | None:
         return self._base.get(key)
 
     async def _read_range(
         self, start: bytes, end: bytes, limit: int
-    ) -> tuple[Sequence[KeyValue], int]:
+    ) -> tuple[Sequence[StoredKeyValue], int]:
         return self._base.first(start, end, limit), self._revision
 
     async def _close_backend(self) -> None:
@@ -52,22 +52,22 @@ class MemoryKVStore(LocalStore):
 
 class _MemoryBase:
     def __init__(self) -> None:
-        self._kvs: dict[bytes, KeyValue] = {}
+        self._kvs: dict[bytes, StoredKeyValue] = {}
         self._keys: list[bytes] = []
 
-    def get(self, key: bytes) -> KeyValue | None:
+    def get(self, key: bytes) -> StoredKeyValue | None:
         return self._kvs.get(key)
 
-    def first(self, start: bytes, end: bytes, limit: int) -> Sequence[KeyValue]:
+    def first(self, start: bytes, end: bytes, limit: int) -> Sequence[StoredKeyValue]:
         low, high = bisect_left(self._keys, start), bisect_left(self._keys, end)
         if limit:
             high = min(high, low + limit)
         return tuple(self._kvs[key] for key in self._keys[low:high])
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[KeyValue]:
+    def scan(self, start: bytes, end: bytes) -> Iterator[StoredKeyValue]:
         return iter(self.first(start, end, 0))
 
-    def apply(self, effects: dict[bytes, KeyValue | None]) -> None:
+    def apply(self, effects: dict[bytes, StoredKeyValue | None]) -> None:
         for key, kv in effects.items():
             if kv is None:
                 if self._kvs.pop(key, None) is not None:

@@ -25,7 +25,7 @@ from streamlog.errors import (
     OutcomeUnknown,
     StreamlogError,
 )
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.interface import WatchBatch as Changes
 from streamlog.kvstore.lease import Lease, LeaseTable
 from streamlog.kvstore.rocks import format as layout
@@ -87,7 +87,7 @@ class RocksCore:
         }
         self.leases.apply(leases, state.next_lease_id, ())
         for lease_id, key in self.database.leased_keys():
-            self.leases.attach(KeyValue(key, b"", 0, 0, lease_id))
+            self.leases.attach(StoredKeyValue(key, b"", 0, 0, lease_id))
 
     def run(self, works: Sequence[Work], now: float) -> WriteGroup:
         """Carries out the operations in order; their writes are durable. Raises no typed errors."""
@@ -111,7 +111,7 @@ class RocksCore:
             self._apply(staging, state)
         return self._group(outcomes, None, (*published, *staging.batches))
 
-    def read(self, key: bytes) -> tuple[KeyValue | None, int]:
+    def read(self, key: bytes) -> tuple[StoredKeyValue | None, int]:
         return self.database.get(key), self.revision
 
     def open_range(self, start: bytes, end: bytes) -> tuple[RangeCursor, int]:

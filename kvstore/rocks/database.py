@@ -30,7 +30,7 @@ from streamlog.errors import (
     MetadataUnavailable,
     StreamlogError,
 )
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.rocks import format as layout
 from streamlog.kvstore.settings import KVSettings
 
@@ -101,11 +101,11 @@ class RangeCursor:
     def __init__(self, iterator: Iterator[Item]) -> None:
         self._iterator: Iterator[Item] | None = iterator
 
-    def page(self, bytes_max: int, count_max: int) -> tuple[list[KeyValue], bool]:
+    def page(self, bytes_max: int, count_max: int) -> tuple[list[StoredKeyValue], bool]:
         """The next keys (`count_max` 0: no bound), at least one of any size; False at the end."""
         if self._iterator is None:
             raise MetadataUnavailable("the metadata store was closed or reopened during a read")
-        kvs: list[KeyValue] = []
+        kvs: list[StoredKeyValue] = []
         size = 0
         for key, value in self._iterator:
             kvs.append(layout.decode_kv(key[1:], value))
@@ -157,7 +157,7 @@ class RocksDatabase:
         except Exception as error:
             raise translate(error, self._path, "closing the metadata") from error
 
-    def get(self, key: bytes) -> KeyValue | None:
+    def get(self, key: bytes) -> StoredKeyValue | None:
         db = self._handle()
         try:
             value = db.get(layout.DATA_PREFIX + key)
@@ -165,7 +165,7 @@ class RocksDatabase:
             raise translate(error, self._path, "a read") from error
         return None if value is None else layout.decode_kv(key, value)
 
-    def peek(self, key: bytes) -> tuple[bool, KeyValue | None]:
+    def peek(self, key: bytes) -> tuple[bool, StoredKeyValue | None]:
         """(True, the key) if that is known without I/O, else (False, None). From any thread."""
         if self._db is None:
             return False, None
@@ -178,7 +178,7 @@ class RocksDatabase:
             return True, None
         return (False, None) if value is None else (True, layout.decode_kv(key, value))
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[KeyValue]:
+    def scan(self, start: bytes, end: bytes) -> Iterator[StoredKeyValue]:
         cursor = self.cursor(start, end)
         more = True
         while more:

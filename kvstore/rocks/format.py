@@ -17,7 +17,7 @@ import struct
 from typing import NamedTuple
 
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 
 VERSION = 1
 STATE_KEY = b"\x00state"
@@ -69,14 +69,14 @@ def decode_leased_key(key: bytes) -> tuple[int, bytes]:
     return _lease_id(key), key[9:]
 
 
-def encode_kv(kv: KeyValue) -> bytes:
+def encode_kv(kv: StoredKeyValue) -> bytes:
     return _DATA.pack(VERSION, kv.create_revision, kv.mod_revision, kv.lease_id) + kv.value
 
 
-def decode_kv(key: bytes, value: bytes) -> KeyValue:
+def decode_kv(key: bytes, value: bytes) -> StoredKeyValue:
     """`key` is the user's."""
     created, modified, lease_id = _unpack(_DATA, value, key, exact=False)
-    return KeyValue(key, value[_DATA.size :], created, modified, lease_id)
+    return StoredKeyValue(key, value[_DATA.size :], created, modified, lease_id)
 
 
 def _lease_id(key: bytes) -> int:

@@ -23,7 +23,7 @@ from streamlog.errors import (
     Overloaded,
     StreamlogError,
 )
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.rocks.core import RocksCore, Work
 from streamlog.kvstore.rocks.database import RocksDatabase
 from streamlog.kvstore.settings import KVSettings
@@ -162,7 +162,7 @@ class RocksKVStore(LocalStore):
 
     # reads
 
-    async def _read_key(self, key: bytes) -> KeyValue | None:
+    async def _read_key(self, key: bytes) -> StoredKeyValue | None:
         if not self._is_writing:
             is_known, kv = self._core.database.peek(key)
             if is_known:
@@ -174,12 +174,12 @@ class RocksKVStore(LocalStore):
 
     async def _read_range(
         self, start: bytes, end: bytes, limit: int
-    ) -> tuple[Sequence[KeyValue], int]:
+    ) -> tuple[Sequence[StoredKeyValue], int]:
         if start >= end:
             return (), self._revision
         await self._ensure_open()
         cursor, found_at = await self._offload.run(Lane.META, self._core.open_range, start, end)
-        kvs: list[KeyValue] = []
+        kvs: list[StoredKeyValue] = []
         try:
             more = True
             while more and (not limit or len(kvs) < limit):

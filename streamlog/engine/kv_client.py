@@ -26,9 +26,9 @@ from streamlog.kvstore.interface import (
     KVStore,
     Put,
     RevisionIs,
+    StoredKeyValue,
     prefix_end,
 )
-from streamlog.kvstore.interface import KeyValue as StoredKeyValue
 from streamlog.model.kv import Key, KeyValue, KVChange, Value
 
 VALUE_VERSION = 1

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from streamlog.errors import ObjectNotFound, RevisionCompacted, Unavailable
-from streamlog.kvstore.interface import KeyValue, KVStore
+from streamlog.kvstore.interface import KVStore, StoredKeyValue
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster.guard import check_same, read_cluster
@@ -79,7 +79,7 @@ async def _snapshot(
         check_same(store.url, await read_cluster(store), cluster_id)
         prefix = prefix_of(cluster_id)
         kvs = [
-            KeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
+            StoredKeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
             for kv in backup.kvs
         ]
         frozen = FrozenKV(kvs, backup.head.revision)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from streamlog.errors import Invalid
 from streamlog.kvstore.interface import (
     Compare,
-    KeyValue,
     Operation,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
     Watch,
 )
@@ -19,12 +19,12 @@ from streamlog.kvstore.interface import (
 class FrozenKV:
     """A KVStore at one revision; every call that would change it raises Invalid."""
 
-    def __init__(self, kvs: Iterable[KeyValue], revision: int) -> None:
+    def __init__(self, kvs: Iterable[StoredKeyValue], revision: int) -> None:
         self._kvs = sorted(kvs, key=lambda kv: kv.key)
         self._keys = [kv.key for kv in self._kvs]
         self._revision = revision
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         index = bisect_left(self._keys, key)
         if index == len(self._keys) or self._keys[index] != key:
             return None

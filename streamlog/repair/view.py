@@ -8,7 +8,7 @@ from typing import NoReturn
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Conflict, Corrupt, ObjectNotFound
-from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
+from streamlog.kvstore.interface import KVStore, StoredKeyValue, prefix_end
 from streamlog.metadata.backoff import RetryPolicy
 from streamlog.metadata.checkpoint.files import CheckpointReader
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState
@@ -105,7 +105,7 @@ class MetadataView:
     async def object(self, object_id: int) -> ObjectRow | None:
         return await self.lookup.object(object_id)
 
-    async def keys(self, start: bytes, end: bytes | None = None) -> AsyncIterator[KeyValue]:
+    async def keys(self, start: bytes, end: bytes | None = None) -> AsyncIterator[StoredKeyValue]:
         """Keys that begin with `start`, or those in [start, end), at the view's revision."""
         next_key, end = start, prefix_end(start) if end is None else end
         while True:

@@ -20,11 +20,11 @@ from streamlog.kvstore.interface import (
     Change,
     Delete,
     Get,
-    KeyValue,
     KVStore,
     Operation,
     Put,
     RevisionIs,
+    StoredKeyValue,
     ValueBelow,
     ValueIs,
     WatchBatch,
@@ -48,7 +48,7 @@ async def take(watch: AsyncIterator[WatchBatch], count: int) -> list[WatchBatch]
         return [await anext(watch) for _ in range(count)]
 
 
-def keys(kvs: tuple[KeyValue, ...]) -> list[bytes]:
+def keys(kvs: tuple[StoredKeyValue, ...]) -> list[bytes]:
     return [kv.key for kv in kvs]
 
 
@@ -73,8 +73,8 @@ class KVStoreConformance(ABC):
             first = await kv.txn((), (Put(b"a", b"1"),))
             assert (first.succeeded, first.revision, first.responses) == (True, before + 1, ((),))
             second = await kv.txn((), (Put(b"a", b"2"),))
-            assert second.responses == ((KeyValue(b"a", b"1", before + 1, before + 1),),)
-            assert await kv.get(b"a") == KeyValue(b"a", b"2", before + 1, before + 2)
+            assert second.responses == ((StoredKeyValue(b"a", b"1", before + 1, before + 1),),)
+            assert await kv.get(b"a") == StoredKeyValue(b"a", b"2", before + 1, before + 2)
             assert await kv.revision() == before + 2
             assert await kv.get(b"b") is None
 
@@ -83,7 +83,7 @@ class KVStoreConformance(ABC):
     def test_an_empty_value_is_a_value(self) -> None:
         async def body(kv: KVStore, clock: ManualClock) -> None:
             revision = await put(kv, b"a", b"")
-            assert await kv.get(b"a") == KeyValue(b"a", b"", revision, revision)
+            assert await kv.get(b"a") == StoredKeyValue(b"a", b"", revision, revision)
             assert not (await kv.txn((ValueIs(b"a", None),), ())).succeeded
             assert (await kv.txn((ValueIs(b"a", b""),), ())).succeeded
 
@@ -162,8 +162,8 @@ class KVStoreConformance(ABC):
                 (Get(b"a"), Get(b"absent"), Put(b"b", b"4"), Get(b"a", b"c")),
             )
             assert not result.succeeded
-            a = KeyValue(b"a", b"1", revision, revision)
-            b = KeyValue(b"b", b"4", revision + 1, revision + 1)
+            a = StoredKeyValue(b"a", b"1", revision, revision)
+            b = StoredKeyValue(b"b", b"4", revision + 1, revision + 1)
             assert result.responses == ((a,), (), (), (a, b))
             assert (await kv.get(b"a")) == a
 
@@ -187,10 +187,10 @@ class KVStoreConformance(ABC):
         async def body(kv: KVStore, clock: ManualClock) -> None:
             first = await put(kv, b"a", b"1")
             gone = await kv.txn((), (Delete(b"a"),))
-            assert gone.responses == ((KeyValue(b"a", b"1", first, first),),)
+            assert gone.responses == ((StoredKeyValue(b"a", b"1", first, first),),)
             again = await put(kv, b"a", b"2")
             assert again == first + 2
-            assert await kv.get(b"a") == KeyValue(b"a", b"2", again, again)
+            assert await kv.get(b"a") == StoredKeyValue(b"a", b"2", again, again)
 
         self.run(body)
 
@@ -361,7 +361,7 @@ class KVStoreConformance(ABC):
                 for n in range(20):
                     revision = await put(kv, key, b"%d" % n)
                     found = await kv.get(key)
-                    assert found == KeyValue(
+                    assert found == StoredKeyValue(
                         key, b"%d" % n, found.create_revision if found else 0, revision
                     )
                     ranged = await kv.range(key, key + b"\0")
@@ -447,7 +447,7 @@ class KVStoreConformance(ABC):
                     one = await kv.get(key, revision=revision)
                     assert (None if one is None else one.value) == content.get(key)
             at_second = await kv.get(b"a", revision=second)
-            assert at_second == KeyValue(b"a", b"2", first, second)
+            assert at_second == StoredKeyValue(b"a", b"2", first, second)
 
         self.run(body)
 
@@ -527,9 +527,9 @@ class KVStoreConformance(ABC):
             await kv.txn((), (Put(b"w1", b"2"), Put(b"w2", b"1"), Put(b"other", b"2")))
             await kv.txn((), (Delete(b"w", b"x"),))
             batches = await take(watch, 3)
-            w1 = KeyValue(b"w1", b"1", first, first)
-            w1_again = KeyValue(b"w1", b"2", first, first + 2)
-            w2 = KeyValue(b"w2", b"1", first + 2, first + 2)
+            w1 = StoredKeyValue(b"w1", b"1", first, first)
+            w1_again = StoredKeyValue(b"w1", b"2", first, first + 2)
+            w2 = StoredKeyValue(b"w2", b"1", first + 2, first + 2)
             assert batches == [
                 WatchBatch(first, (Change(b"w1", w1, None, first),)),
                 WatchBatch(
@@ -613,7 +613,7 @@ class KVStoreConformance(ABC):
             seen = await watching
             assert [batch.revision for batch in seen] == list(range(first, first + 100))
             assert seen == await take(kv.watch(b"k", b"l", from_revision=first), 100)
-            state: dict[bytes, KeyValue] = {}
+            state: dict[bytes, StoredKeyValue] = {}
             for batch in seen:
                 for change in batch.changes:
                     assert change.previous == state.get(change.key)
@@ -772,7 +772,7 @@ class KVStoreConformance(ABC):
             await kv.raise_revision(5)
             assert await put(kv, b"a", b"3") == revision + 1
             found = await kv.get(b"a")
-            assert found == KeyValue(b"a", b"3", low, revision + 1)
+            assert found == StoredKeyValue(b"a", b"3", low, revision + 1)
 
         self.run(body)
 

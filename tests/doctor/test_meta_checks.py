@@ -16,10 +16,10 @@ from streamlog.doctor.meta_checks import CHECKS, MetaScratch
 from streamlog.errors import MetadataUnavailable
 from streamlog.kvstore.interface import (
     Compare,
-    KeyValue,
     KVStore,
     Operation,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
 )
 from streamlog.kvstore.memory.store import MemoryKVStore
@@ -106,7 +106,7 @@ class ComparesIgnored(MemoryKVStore):
 
 
 class OldRevisionsIgnored(MemoryKVStore):
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         return await super().get(key)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamlog.engine.cluster import cluster_id_of, encode_cluster_id
 from streamlog.engine.kv_client import EngineKVClient
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.rocks import format as rocks_format
 from streamlog.log.topics.producer_ids import KEY as NEXT_PRODUCER
@@ -89,7 +89,7 @@ def test_the_cluster_id_in_the_metadata_store() -> None:
 
 
 def test_golden_values_of_rocksdb() -> None:
-    user = KeyValue(b"key", b"value\x00", 3, 7, 9)
+    user = StoredKeyValue(b"key", b"value\x00", 3, 7, 9)
     rows = {
         rocks_format.STATE_KEY: rocks_format.encode_state(rocks_format.State(7, 10, 12)),
         rocks_format.lease_key(9): rocks_format.encode_lease(10_000),
@@ -108,7 +108,7 @@ def test_golden_values_of_rocksdb() -> None:
 def test_a_backup() -> None:
     """zstd may choose other bytes: the test reads the golden file, and one that it wrote."""
     head = backup_file.BackupHead(CLUSTER, 17, 1_767_225_600_000)
-    kvs = [KeyValue(b"a", b"one", 1, 2), KeyValue(b"b\x00", b"", 3, 3)]
+    kvs = [StoredKeyValue(b"a", b"one", 1, 2), StoredKeyValue(b"b\x00", b"", 3, 3)]
     written = (
         backup_file.encode_head(head) + backup_file.encode_keys(kvs) + backup_file.encode_end()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.kvstore.rocks import format as rocks_format
 from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
 from streamlog.metadata.keys import (
@@ -86,6 +86,6 @@ PARSERS = (
     Parser(
         "rocks_value",
         lambda data: rocks_format.decode_kv(b"k", data),
-        (rocks_format.encode_kv(KeyValue(b"k", b"value", 3, 4, 7)),),
+        (rocks_format.encode_kv(StoredKeyValue(b"k", b"value", 3, 4, 7)),),
     ),
 )

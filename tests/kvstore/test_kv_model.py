@@ -26,11 +26,11 @@ from streamlog.kvstore.interface import (
     Compare,
     Delete,
     Get,
-    KeyValue,
     KVStore,
     Operation,
     Put,
     RevisionIs,
+    StoredKeyValue,
     ValueBelow,
     ValueIs,
 )
@@ -40,7 +40,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
 
 T = TypeVar("T")
-State = dict[bytes, KeyValue]
+State = dict[bytes, StoredKeyValue]
 
 KEYS = st.sampled_from([b"a", b"a\x00", b"ab", b"b", b"b/1", b"b/2", b"c", b"\xff"])
 VALUES = st.sampled_from([b"", b"1", b"2", b"x" * 300])
@@ -56,7 +56,7 @@ COMPARES: st.SearchStrategy[Compare] = st.one_of(
 BRANCHES = st.lists(OPERATIONS, max_size=4)
 
 
-def _holds(compare: Compare, kv: KeyValue | None) -> bool:
+def _holds(compare: Compare, kv: StoredKeyValue | None) -> bool:
     if isinstance(compare, ValueIs):
         return (kv.value if kv is not None else None) == compare.value
     if isinstance(compare, ValueBelow):
@@ -93,7 +93,7 @@ class Model:
 
     def txn(
         self, compares: list[Compare], then: list[Operation], otherwise: list[Operation]
-    ) -> tuple[bool, list[list[KeyValue]]]:
+    ) -> tuple[bool, list[list[StoredKeyValue]]]:
         for branch in (then, otherwise):
             written: list[bytes] = []
             for operation in branch:
@@ -106,14 +106,14 @@ class Model:
         ok = all(_holds(compare, self.now.get(compare.key)) for compare in compares)
         branch = then if ok else otherwise
         state = dict(self.now)
-        responses: list[list[KeyValue]] = []
+        responses: list[list[StoredKeyValue]] = []
         for operation in branch:
             if isinstance(operation, Put):
                 if operation.lease_id and operation.lease_id not in self.leases:
                     raise NotFound("lease")
                 old = state.get(operation.key)
                 responses.append([old] if old else [])
-                state[operation.key] = KeyValue(
+                state[operation.key] = StoredKeyValue(
                     operation.key,
                     operation.value,
                     old.create_revision if old else self.revision + 1,

@@ -25,7 +25,7 @@ from streamlog.errors import (
     RevisionCompacted,
     UnsupportedVersion,
 )
-from streamlog.kvstore.interface import Delete, Get, KeyValue, Put, RevisionIs
+from streamlog.kvstore.interface import Delete, Get, Put, RevisionIs, StoredKeyValue
 from streamlog.kvstore.rocks import database as rocks_database
 from streamlog.kvstore.rocks import format as rocks_format
 from streamlog.kvstore.rocks.database import RocksDatabase
@@ -465,7 +465,7 @@ def test_hot_keys_are_read_without_a_thread(tmp_path: Path) -> None:
         async with opened(tmp_path / "meta", offload=offload) as kv:
             revision = await put(kv, b"a", b"1")
             calls = len(offload.calls)
-            assert await kv.get(b"a") == KeyValue(b"a", b"1", revision, revision)
+            assert await kv.get(b"a") == StoredKeyValue(b"a", b"1", revision, revision)
             assert await kv.get(b"absent") is None
             assert len(offload.calls) == calls
             await kv.range(b"a", b"b")

@@ -12,9 +12,9 @@ from streamlog.errors import MetadataUnavailable, OutcomeUnknown, StreamlogError
 from streamlog.kvstore.interface import (
     Compare,
     Get,
-    KeyValue,
     Operation,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
     WatchBatch,
 )
@@ -89,7 +89,7 @@ class FaultyKV:
         except StreamlogError:
             return  # the lease in it has ended
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         await self._read()
         return await self._kv.get(key, revision=revision)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, UnsupportedVersion
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.repair.backup.file import (
@@ -35,14 +35,14 @@ from tests.repair.cluster import (
 HEAD = BackupHead("c1", 77, 1234)
 SMALL = (
     encode_head(HEAD)
-    + encode_keys([KeyValue(b"k", b"value", 5, 9), KeyValue(b"u/x", b"", 6, 6)])
+    + encode_keys([StoredKeyValue(b"k", b"value", 5, 9), StoredKeyValue(b"u/x", b"", 6, 6)])
     + encode_end()
 )
 
 
 def test_a_file_comes_back_as_it_was() -> None:
     assert decode(SMALL, "f") == Backup(
-        HEAD, [KeyValue(b"k", b"value", 5, 9), KeyValue(b"u/x", b"", 6, 6)]
+        HEAD, [StoredKeyValue(b"k", b"value", 5, 9), StoredKeyValue(b"u/x", b"", 6, 6)]
     )
 
 
@@ -60,7 +60,7 @@ def test_damage_is_found(data: st.DataObject) -> None:
 
 
 def test_a_chunk_that_would_fill_the_memory_is_refused() -> None:
-    bomb = encode_keys([KeyValue(b"k", bytes(CHUNK_BYTES_MAX + 1), 1, 1)])
+    bomb = encode_keys([StoredKeyValue(b"k", bytes(CHUNK_BYTES_MAX + 1), 1, 1)])
     with pytest.raises(Corrupt, match="too large"):
         decode(encode_head(HEAD) + bomb + encode_end(), "f")
 

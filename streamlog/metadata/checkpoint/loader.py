@@ -19,7 +19,7 @@ from streamlog.errors import Corrupt, MetadataUnavailable, ObjectNotFound, Revis
 from streamlog.format.checkpoint.state import CheckpointState, decode_state
 from streamlog.format.records import record as record_format
 from streamlog.format.records.record import Record
-from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
+from streamlog.kvstore.interface import KVStore, StoredKeyValue, prefix_end
 from streamlog.metadata.checkpoint.files import LevelFile, Levels, read_level
 from streamlog.metadata.fold.compaction_history import CompactionHistory
 from streamlog.metadata.fold.fold import Fold, StreamHeader
@@ -152,7 +152,7 @@ class Loader:
         state.fold.revision = revision
         return state
 
-    async def _fold(self, state: MetadataState, kv: KeyValue) -> None:
+    async def _fold(self, state: MetadataState, kv: StoredKeyValue) -> None:
         tenure, number = tenure_in(kv.key, self._prefix), number_in(kv.key)
         mark = state.fold.mark(tenure)
         if kv.key.startswith(self._prefix + b"c/"):
@@ -171,7 +171,7 @@ class Loader:
                 state.fold.apply_transfer(tenure, number, transfer.decode(kv.value))
             )
 
-    async def _range(self, start: bytes, revision: int) -> AsyncIterator[KeyValue]:
+    async def _range(self, start: bytes, revision: int) -> AsyncIterator[StoredKeyValue]:
         end = prefix_end(start)
         while True:
             page = await self._kv.range(start, end, limit=PAGE_KEYS, revision=revision)

@@ -38,10 +38,10 @@ from streamlog.kvstore.interface import (
     Compare,
     Delete,
     Get,
-    KeyValue,
     Operation,
     Put,
     RevisionIs,
+    StoredKeyValue,
     prefix_end,
 )
 from streamlog.metadata.backoff import is_transient
@@ -433,5 +433,5 @@ class Checkpointer:
         return gone if await self._delete_files(gone) else []
 
 
-def _names(kv: KeyValue | None) -> set[str]:
+def _names(kv: StoredKeyValue | None) -> set[str]:
     return {file.name for file in checkpoint.decode(kv.value).files} if kv is not None else set()

@@ -29,7 +29,7 @@ from streamlog.errors import (
 )
 from streamlog.format.records.commit import CommitRecord
 from streamlog.format.records.compaction import CompactionRecord
-from streamlog.kvstore.interface import Change, KeyValue, WatchBatch
+from streamlog.kvstore.interface import Change, StoredKeyValue, WatchBatch
 from streamlog.metadata.backoff import MetadataBackoff
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState, decode_record
 from streamlog.metadata.fold.fold import MovedStream
@@ -229,7 +229,7 @@ class Follower:
         finally:
             self._awaited_checkpoints.remove(old)
 
-    def _note_checkpoint(self, kv: KeyValue) -> None:
+    def _note_checkpoint(self, kv: StoredKeyValue) -> None:
         """Notes the checkpoint pointer `kv`, from the watch or from a read."""
         pointer = checkpoint.decode(kv.value)
         # The checkpointer installs this tenure's own checkpoints without a reload.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamlog.errors import Invalid, MetadataUnavailable, NotFound, StreamlogError
-from streamlog.kvstore.interface import Compare, Get, KeyValue, Put, RevisionIs
+from streamlog.kvstore.interface import Compare, Get, Put, RevisionIs, StoredKeyValue
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, head, id_block, lease, node, recovery
 from streamlog.metadata.keyspace import KeySpace, Tools
@@ -133,9 +133,9 @@ async def _attempt(
     return Registration(tenure, mine, block, lease_id, result.revision)
 
 
-def _first(kvs: tuple[KeyValue, ...]) -> KeyValue | None:
+def _first(kvs: tuple[StoredKeyValue, ...]) -> StoredKeyValue | None:
     return kvs[0] if kvs else None
 
 
-def _revision(kv: KeyValue | None) -> int:
+def _revision(kv: StoredKeyValue | None) -> int:
     return kv.mod_revision if kv is not None else 0

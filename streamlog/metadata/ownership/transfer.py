@@ -31,9 +31,9 @@ from streamlog.errors import (
 from streamlog.kvstore.interface import (
     Compare,
     Get,
-    KeyValue,
     Put,
     RevisionIs,
+    StoredKeyValue,
     TxnResult,
     ValueIs,
 )
@@ -275,7 +275,7 @@ class OwnershipTransfer:
     async def _transfer(
         self,
         holder: Tenure,
-        holder_kv: KeyValue,
+        holder_kv: StoredKeyValue,
         streams: Sequence[StreamEpoch] | None,
         backoff: MetadataBackoff,
         *,
@@ -342,9 +342,9 @@ class OwnershipTransfer:
 
     async def _fences(
         self, wanted: Mapping[int, int | None], backoff: MetadataBackoff
-    ) -> dict[Tenure, KeyValue]:
+    ) -> dict[Tenure, StoredKeyValue]:
         """Reads the holders' fences, and waits until their last changes are folded."""
-        fences: dict[Tenure, KeyValue] = {}
+        fences: dict[Tenure, StoredKeyValue] = {}
         info = self._follower.state.fold.info
         for holder in {info[s].holder for s in wanted if s in info}:
             kv = await self._fence_of_holder(holder, backoff)
@@ -353,7 +353,9 @@ class OwnershipTransfer:
                 await self._follower.reach(kv.mod_revision)
         return fences
 
-    async def _fence_of_holder(self, tenure: Tenure, backoff: MetadataBackoff) -> KeyValue | None:
+    async def _fence_of_holder(
+        self, tenure: Tenure, backoff: MetadataBackoff
+    ) -> StoredKeyValue | None:
         """None: other nodes took all its streams and retired it, and that is folded on return."""
         kv = await self._fence(tenure, backoff)
         if kv is None:
@@ -362,7 +364,7 @@ class OwnershipTransfer:
                 raise Internal(f"tenure {tenure} holds streams and has no fence")
         return kv
 
-    async def _fence(self, tenure: Tenure, backoff: MetadataBackoff) -> KeyValue | None:
+    async def _fence(self, tenure: Tenure, backoff: MetadataBackoff) -> StoredKeyValue | None:
         return await backoff.run(lambda: self._kv.get(fence.key(self._prefix, tenure)))
 
     def _opened_row(self, stream_id: int, epoch: int) -> StreamRow:

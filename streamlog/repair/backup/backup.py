@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from streamlog.engine.cluster import read_cluster_id
 from streamlog.errors import Invalid
-from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
+from streamlog.kvstore.interface import KVStore, StoredKeyValue, prefix_end
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.repair.backup.file import (
     CHUNK_BYTES_TARGET,
@@ -33,7 +33,7 @@ async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterato
         raise Invalid("the metadata store is empty: there is nothing to back up")
     revision = await kv.revision()
     yield encode_head(BackupHead(cluster_id, revision, clock.now_ms()))
-    part: list[KeyValue] = []
+    part: list[StoredKeyValue] = []
     size = 0
     async for pair in _keys(kv, prefix_of(cluster_id), revision):
         bytes_more = len(pair.key) + len(pair.value)
@@ -47,14 +47,14 @@ async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterato
     yield encode_end()
 
 
-async def _keys(kv: KVStore, prefix: bytes, revision: int) -> AsyncIterator[KeyValue]:
+async def _keys(kv: KVStore, prefix: bytes, revision: int) -> AsyncIterator[StoredKeyValue]:
     start, end = prefix, prefix_end(prefix)
     while True:
         page = await kv.range(start, end, limit=PAGE, revision=revision)
         for pair in page.kvs:
             key = pair.key[len(prefix) :]
             if not key.startswith(ON_LEASES):
-                yield KeyValue(key, pair.value, pair.create_revision, pair.mod_revision)
+                yield StoredKeyValue(key, pair.value, pair.create_revision, pair.mod_revision)
         if not page.more:
             return
         start = page.kvs[-1].key + b"\0"

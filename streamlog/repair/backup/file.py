@@ -38,7 +38,7 @@ import zstandard
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 
 MAGIC = b"SLBACKUP"
 VERSION = 1
@@ -64,7 +64,7 @@ class Backup:
     """`kvs` by key, without the cluster's prefix."""
 
     head: BackupHead
-    kvs: Sequence[KeyValue]
+    kvs: Sequence[StoredKeyValue]
 
 
 def encode_head(head: BackupHead) -> bytes:
@@ -78,7 +78,7 @@ def encode_head(head: BackupHead) -> bytes:
     return start + U32.pack(crc32c(start)) + _chunk(json.dumps(fields).encode())
 
 
-def encode_keys(kvs: Iterable[KeyValue]) -> bytes:
+def encode_keys(kvs: Iterable[StoredKeyValue]) -> bytes:
     """A chunk; about CHUNK_BYTES_TARGET of keys go into one."""
     parts: list[bytes] = []
     for kv in kvs:
@@ -155,7 +155,7 @@ def _chunks(data: bytes, name: str) -> Iterator[bytes]:
             ) from error
 
 
-def _keys(chunk: bytes) -> Iterator[KeyValue]:
+def _keys(chunk: bytes) -> Iterator[StoredKeyValue]:
     position = 0
     while position < len(chunk):
         key_bytes, value_bytes, created, changed = KEY.unpack_from(chunk, position)
@@ -163,7 +163,7 @@ def _keys(chunk: bytes) -> Iterator[KeyValue]:
         end = position + key_bytes + value_bytes
         if end > len(chunk):
             raise ValueError("a key passes the end of its chunk")
-        yield KeyValue(
+        yield StoredKeyValue(
             chunk[position : position + key_bytes],
             chunk[position + key_bytes : end],
             created,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError
-from streamlog.kvstore.interface import KeyValue, KVStore
+from streamlog.kvstore.interface import KVStore, StoredKeyValue
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -118,7 +118,7 @@ async def _view_of(
     """The metadata of the backup; None: its checkpoint is gone, so the store has a newer one."""
     prefix = prefix_of(backup.head.cluster_id)
     kvs = [
-        KeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
+        StoredKeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
         for kv in backup.kvs
     ]
     frozen = FrozenKV(kvs, backup.head.revision)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from streamlog.engine.cluster import CLUSTER_KEY
 from streamlog.errors import Corrupt, StreamlogError
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import (
     counter,
@@ -95,7 +95,7 @@ async def check_keys(view: MetadataView, report: RepairReport) -> Keys:
     return keys
 
 
-async def _all_keys(view: MetadataView) -> AsyncIterator[KeyValue]:
+async def _all_keys(view: MetadataView) -> AsyncIterator[StoredKeyValue]:
     async for kv in view.keys(b"\0", EVERYTHING_END):
         yield kv
 
@@ -104,7 +104,7 @@ class _KeyReader:
     def __init__(self, report: RepairReport) -> None:
         self.report = report
 
-    def read(self, kv: KeyValue, decode: Callable[[bytes], T]) -> T | None:
+    def read(self, kv: StoredKeyValue, decode: Callable[[bytes], T]) -> T | None:
         try:
             return decode(kv.value)
         except (StreamlogError, struct.error, ValueError) as error:
@@ -122,7 +122,7 @@ class _KeyReader:
     def into(
         self,
         values: dict[T, object] | dict,  # type: ignore[type-arg]
-        kv: KeyValue,
+        kv: StoredKeyValue,
         name: Callable[[bytes], T],
         decode: Callable[[bytes], object],
     ) -> None:
@@ -135,7 +135,7 @@ def _node_id(key: bytes, prefix: bytes) -> int:
     return int.from_bytes(key[len(prefix) + 2 :], "big")
 
 
-def _counter(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
+def _counter(kv: StoredKeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
     for kind in (id_block.OBJECTS, id_block.STREAMS):
         if kv.key == id_block.counter_key(prefix, kind):
             blocks = reader.read(kv, id_block.decode_counter) or 0
@@ -147,7 +147,7 @@ def _counter(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> Non
     reader.report.add(_unknown(kv.key))
 
 
-def _block(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
+def _block(kv: StoredKeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
     for kind, blocks in (
         (id_block.OBJECTS, keys.object_blocks),
         (id_block.STREAMS, keys.stream_blocks),

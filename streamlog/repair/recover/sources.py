@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound, StreamlogError
-from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.interface import StoredKeyValue
 from streamlog.metadata.checkpoint.trailer import read_trailer
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.checkpoint import CheckpointPointer
@@ -63,5 +63,5 @@ async def view_of(
     key = checkpoint.key(prefix_of(cluster_id))
     value = checkpoint.encode(named)
     revision = named.revision + 1
-    kv = FrozenKV([KeyValue(key, value, revision, revision)], revision)
+    kv = FrozenKV([StoredKeyValue(key, value, revision, revision)], revision)
     return await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)

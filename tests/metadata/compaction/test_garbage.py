@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.compaction.collect.collector import CollectorConfig
-from streamlog.kvstore.interface import KeyValue, Put, prefix_end
+from streamlog.kvstore.interface import Put, StoredKeyValue, prefix_end
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.compaction.garbage import LATE_IDS_MAX
 from streamlog.metadata.config import MetadataConfig
@@ -329,7 +329,7 @@ def test_the_oldest_pin_counts() -> None:
     asyncio.run(main())
 
 
-async def lease_keys(world: World) -> list[KeyValue]:
+async def lease_keys(world: World) -> list[StoredKeyValue]:
     return list((await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs)
 
 

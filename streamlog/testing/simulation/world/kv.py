@@ -9,11 +9,11 @@ from typing import TypeVar
 from streamlog.errors import MetadataUnavailable, OutcomeUnknown
 from streamlog.kvstore.interface import (
     Compare,
-    KeyValue,
     KVStore,
     Operation,
     Put,
     RangeResult,
+    StoredKeyValue,
     TxnResult,
     Watch,
     WatchBatch,
@@ -78,7 +78,7 @@ class SimulationKV:
             is_compaction=any(isinstance(one, Put) and one.key.endswith(b"/x") for one in then),
         )
 
-    async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         return await self._call(
             "get", lambda: self._shared.get(key, revision=revision), writes=False
         )
