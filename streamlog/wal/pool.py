@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from streamlog.errors import Closed
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.frame import Life, aligned
+from streamlog.format.wal.frame import FileLife, aligned
 from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
@@ -286,7 +286,7 @@ class FilePool:
         name = file_name(self._next_number)
         self._next_number += 1
         superblock = Superblock(
-            FileState.FREE, Life(0, 0), Tenure(0, 0), 0, self._released_through, size
+            FileState.FREE, FileLife(0, 0), Tenure(0, 0), 0, self._released_through, size
         )
         file = await self._offload.run(
             Lane.CPU, _create, self._disk, name, superblock, self._reserve_bytes

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from streamlog.errors import MessageTooLarge
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.frame import EncodedGroup, Life, encode_frame, encode_group
+from streamlog.format.wal.frame import EncodedGroup, FileLife, encode_frame, encode_group
 from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
@@ -168,7 +168,7 @@ class GroupWriter:
         salt = int.from_bytes(self._random.bytes(8), "little")
         superblock = Superblock(
             FileState.ACTIVE,
-            Life(self._next_generation, salt),
+            FileLife(self._next_generation, salt),
             self.tenure,
             self.next_sequence,
             released_through,

@@ -19,7 +19,7 @@ from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
-    Life,
+    FileLife,
     decode_entries,
     decode_frame_header,
     encode_frame,
@@ -38,12 +38,12 @@ from streamlog.format.wal.superblock import (
 from tests.format.object_samples import GOLDEN_ENTRIES, as_tuple, entry
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-LIFE = Life(17, 0xDEAD_BEEF_0123_4567)
+LIFE = FileLife(17, 0xDEAD_BEEF_0123_4567)
 SUPERBLOCK = Superblock(FileState.ACTIVE, LIFE, Tenure(3, 9), 41, 38, 32 << 20)
 IDENTITY = WalIdentity("cluster-ä", frozenset({Tenure(3, 9), Tenure(3, 8)}), 38)
 
 
-def frame(entries: list[StreamEntry], position: int = ALIGNMENT, life: Life = LIFE) -> bytes:
+def frame(entries: list[StreamEntry], position: int = ALIGNMENT, life: FileLife = LIFE) -> bytes:
     group = encode_group(entries)
     parts = encode_frame(group, life, position=position, sequence=41, released_through=38)
     data = b"".join(parts)
@@ -118,7 +118,7 @@ def test_every_flipped_bit_and_truncation_of_a_frame_is_found() -> None:
 def test_a_frame_belongs_to_one_life_and_place() -> None:
     data = frame(GOLDEN_ENTRIES)
     assert decode(data, position=2 * ALIGNMENT) is None
-    for other in (Life(16, LIFE.salt), Life(17, 1)):
+    for other in (FileLife(16, LIFE.salt), FileLife(17, 1)):
         assert decode(frame(GOLDEN_ENTRIES, life=other)) is None
 
 

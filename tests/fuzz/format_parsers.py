@@ -46,7 +46,7 @@ from streamlog.format.sealed import seal
 from streamlog.format.wal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
-    Life,
+    FileLife,
     decode_entries,
     decode_frame_header,
     encode_frame,
@@ -244,7 +244,7 @@ def _block_by_itself(data: bytes) -> object:
 
 # write-ahead log
 
-LIFE = Life(17, 0xDEAD_BEEF_0123_4567)
+LIFE = FileLife(17, 0xDEAD_BEEF_0123_4567)
 
 
 def _frame(entries: tuple[StreamEntry, ...], position: int, sequence: int) -> bytes:

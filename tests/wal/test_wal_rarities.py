@@ -8,7 +8,7 @@ import pytest
 
 from streamlog.errors import Closed, Corrupt, Internal
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.frame import Life
+from streamlog.format.wal.frame import FileLife
 from streamlog.format.wal.superblock import FileState, Superblock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
@@ -167,7 +167,7 @@ def test_a_group_that_is_damaged_after_the_log_was_opened_is_named() -> None:
 def scanned(name: str, disk: TornDisk, *, generation: int, first: int, count: int) -> ScannedFile:
     file_bytes = SMALL.file_bytes
     superblock = Superblock(
-        FileState.ACTIVE, Life(generation, 7), Tenure(1, 1), first, 0, file_bytes
+        FileState.ACTIVE, FileLife(generation, 7), Tenure(1, 1), first, 0, file_bytes
     )
     frames = [
         FrameRef(first + n, 4096 * (1 + n), 100, 4096 * (2 + n), 4096 * (1 + n), True)
@@ -193,7 +193,7 @@ def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> 
         shelf, SeededRandom(1), next_sequence=1, next_generation=1, group_bytes_max=20_000
     )
     writer.tenure = Tenure(1, 1)
-    free = Superblock(FileState.FREE, Life(0, 0), Tenure(0, 0), 0, 0, SMALL.file_bytes)
+    free = Superblock(FileState.FREE, FileLife(0, 0), Tenure(0, 0), 0, 0, SMALL.file_bytes)
     file = WalFile("a", disk.create("a", SMALL.file_bytes), free)
     assert isinstance(writer.write(group(b"waits"), 0, 0), NotWritten)
     writer.failures += 1

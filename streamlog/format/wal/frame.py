@@ -64,7 +64,7 @@ TABLES_BYTES_MAX = _ENTRY.size + ATTRIBUTES_BYTES_MAX
 _ZEROS = bytes(ALIGNMENT)
 
 
-class Life(NamedTuple):
+class FileLife(NamedTuple):
     """One life of a file: from its activation until it is freed."""
 
     generation: int
@@ -146,7 +146,7 @@ def encode_group(entries: Sequence[StreamEntry]) -> EncodedGroup:
 
 
 def encode_frame(
-    group: EncodedGroup, life: Life, *, position: int, sequence: int, released_through: int
+    group: EncodedGroup, life: FileLife, *, position: int, sequence: int, released_through: int
 ) -> list[Buffer]:
     """The frame's parts, padding included: `group.size_bytes` in all."""
     checked = _HEADER.pack(
@@ -169,7 +169,7 @@ def encode_frame(
 
 
 def decode_frame_header(
-    data: Buffer, life: Life, position: int, *, file_name: str
+    data: Buffer, life: FileLife, position: int, *, file_name: str
 ) -> FrameHeader | None:
     """The header at the start of `data`, which lies at `position`; None: none of this life.
 
@@ -209,7 +209,7 @@ def decode_frame_header(
     )
 
 
-def is_damaged_header(data: Buffer, life: Life, position: int) -> bool:
+def is_damaged_header(data: Buffer, life: FileLife, position: int) -> bool:
     """`data` is no header of this life, but was meant to be: the salt, or generation and place, are
     this life's, which no other bytes have but by design."""
     if len(data) < HEADER_BYTES:

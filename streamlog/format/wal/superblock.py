@@ -42,7 +42,7 @@ from struct import Struct
 from streamlog.codec.crc import crc32c
 from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.frame import ALIGNMENT, VERSION, Life
+from streamlog.format.wal.frame import ALIGNMENT, VERSION, FileLife
 from streamlog.runtime.buffers import Buffer
 
 SUPERBLOCK_BYTES = ALIGNMENT
@@ -66,7 +66,7 @@ class FileState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Superblock:
     state: FileState
-    life: Life
+    life: FileLife
     tenure: Tenure
     first_sequence: int
     released_through: int
@@ -127,7 +127,7 @@ def decode_superblock(data: Buffer, *, file_name: str) -> Superblock:
         raise corrupt("the superblock's state is unknown", file_name, 0, SECTOR_BYTES)
     return Superblock(
         FileState(state),
-        Life(generation, salt),
+        FileLife(generation, salt),
         Tenure(node_id, node_epoch),
         first_sequence,
         released_through,
