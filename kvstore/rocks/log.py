@@ -30,7 +30,7 @@ _FULL_32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class RocksLogEnd:
     """The file has `records` whole records, up to byte `end`.
 
     `why_kept`: why the bytes behind `end` may be more than one record that was never synced; empty:
@@ -47,14 +47,14 @@ class _Fragment(NamedTuple):
     end: int
 
 
-def read_end(data: bytes) -> LogEnd:
+def read_end(data: bytes) -> RocksLogEnd:
     """Finds the first byte that belongs to no whole record, and judges what follows."""
     records, start = _whole_records(data)
     tail = memoryview(data)[start:]
     if not any(tail):
         # Bytes that were allocated and never written: RocksDB takes them for the end.
-        return LogEnd(records, len(data))
-    return LogEnd(records, start, _why_kept(data, start))
+        return RocksLogEnd(records, len(data))
+    return RocksLogEnd(records, start, _why_kept(data, start))
 
 
 def _whole_records(data: bytes) -> tuple[int, int]:
