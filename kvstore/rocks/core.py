@@ -57,8 +57,8 @@ class RocksCore:
     def __init__(self, database: RocksDatabase) -> None:
         self.database = database
         self.leases = LeaseTable()
-        self._state = layout.State(1, 1, 0)
-        self._in_doubt: tuple[Staging, layout.State] | None = None
+        self._state = layout.StoreState(1, 1, 0)
+        self._in_doubt: tuple[Staging, layout.StoreState] | None = None
 
     @property
     def revision(self) -> int:
@@ -79,7 +79,7 @@ class RocksCore:
             raise
         self._state = state
 
-    def _load_leases(self, state: layout.State, now: float) -> None:
+    def _load_leases(self, state: layout.StoreState, now: float) -> None:
         self.leases = LeaseTable()
         leases: dict[int, Lease | None] = {
             lease_id: Lease(lease_id, ttl_ms, now + ttl_ms / 1000)
@@ -101,7 +101,7 @@ class RocksCore:
         if not staging.has_writes:
             self._apply(staging, self._state)
             return self._group(outcomes, None, published)
-        state = layout.State(staging.revision, staging.next_lease_id, self._state.writes + 1)
+        state = layout.StoreState(staging.revision, staging.next_lease_id, self._state.writes + 1)
         try:
             self.database.write(_write_batch(staging, state))
         except StreamlogError as error:
@@ -134,7 +134,7 @@ class RocksCore:
                 outcomes.append(error)
         return staging, outcomes
 
-    def _apply(self, staging: Staging, state: layout.State) -> None:
+    def _apply(self, staging: Staging, state: layout.StoreState) -> None:
         self.leases.apply(staging.lease_effects, staging.next_lease_id, staging.batches)
         self._state = state
 
@@ -146,7 +146,7 @@ class RocksCore:
     # after a failed write
 
     def _resolve_outcome(
-        self, staging: Staging, state: layout.State, error: StreamlogError, now: float
+        self, staging: Staging, state: layout.StoreState, error: StreamlogError, now: float
     ) -> bool:
         """Whether the failed write took effect. If that is unknown, the write stays in doubt."""
         log.error("a metadata write failed; reopening RocksDB", extra={"error": str(error)})
@@ -187,7 +187,7 @@ class RocksCore:
         return MetadataUnavailable(f"{error.message} (nothing happened)")
 
 
-def _write_batch(staging: Staging, state: layout.State) -> WriteBatch:
+def _write_batch(staging: Staging, state: layout.StoreState) -> WriteBatch:
     batch = WriteBatch(raw_mode=True)
     for changes in staging.batches:
         for change in changes.changes:

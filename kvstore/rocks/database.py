@@ -131,7 +131,7 @@ class RocksDatabase:
     def is_open(self) -> bool:
         return self._db is not None
 
-    def open(self) -> layout.State:
+    def open(self) -> layout.StoreState:
         """Errors: DataInUse, Corrupt, UnsupportedVersion, DiskFull, MetadataUnavailable."""
         try:
             db = Rdict(self._path, _options(self._settings))
@@ -140,7 +140,7 @@ class RocksDatabase:
             raise translate(error, self._path, OPENING) from error
         self._db = db
         try:
-            return layout.State(1, 1, 0) if value is None else layout.decode_state(value)
+            return layout.StoreState(1, 1, 0) if value is None else layout.decode_state(value)
         except StreamlogError:
             self.close()
             raise

@@ -32,18 +32,18 @@ _DATA = struct.Struct(">BQQQ")
 _ID = struct.Struct(">Q")
 
 
-class State(NamedTuple):
+class StoreState(NamedTuple):
     revision: int
     next_lease_id: int
     writes: int
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: StoreState) -> bytes:
     return _STATE.pack(VERSION, *state)
 
 
-def decode_state(value: bytes) -> State:
-    return State(*_unpack(_STATE, value, STATE_KEY, exact=True))
+def decode_state(value: bytes) -> StoreState:
+    return StoreState(*_unpack(_STATE, value, STATE_KEY, exact=True))
 
 
 def lease_key(lease_id: int) -> bytes:

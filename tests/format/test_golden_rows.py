@@ -91,7 +91,7 @@ def test_the_cluster_id_in_the_metadata_store() -> None:
 def test_golden_values_of_rocksdb() -> None:
     user = StoredKeyValue(b"key", b"value\x00", 3, 7, 9)
     rows = {
-        rocks_format.STATE_KEY: rocks_format.encode_state(rocks_format.State(7, 10, 12)),
+        rocks_format.STATE_KEY: rocks_format.encode_state(rocks_format.StoreState(7, 10, 12)),
         rocks_format.lease_key(9): rocks_format.encode_lease(10_000),
         rocks_format.leased_key(9, user.key): rocks_format.LEASED_MARK,
         rocks_format.DATA_PREFIX + user.key: rocks_format.encode_kv(user),

@@ -79,7 +79,7 @@ PARSERS = (
     Parser(
         "rocks_state",
         rocks_format.decode_state,
-        (rocks_format.encode_state(rocks_format.State(9, 4, 77)),),
+        (rocks_format.encode_state(rocks_format.StoreState(9, 4, 77)),),
     ),
     Parser("rocks_lease", _lease, (rocks_format.lease_key(7) + rocks_format.encode_lease(10_000),)),
     Parser("rocks_leased", rocks_format.decode_leased_key, (rocks_format.leased_key(7, b"k"),)),

@@ -550,7 +550,7 @@ def test_a_write_in_doubt_is_resolved_when_the_disk_is_back(
         if broken:
             raise MetadataUnavailable("the disk did not answer")
 
-    def reopen(self: RocksDatabase) -> rocks_format.State:
+    def reopen(self: RocksDatabase) -> rocks_format.StoreState:
         if broken:
             raise MetadataUnavailable("the disk is away")
         return original_open(self)
