@@ -16,7 +16,7 @@ from streamlog.runtime.concurrency.background import Background
 T = TypeVar("T")
 
 
-class Sent(NamedTuple):
+class WinningRequest(NamedTuple):
     """Which of the two requests answered, and how long that request took.
 
     The time does not include the wait for the other request: else slow requests would count as
@@ -41,7 +41,7 @@ class Hedging:
         request: Callable[[], Awaitable[T]],
         delay_s: float,
         may_repeat: Callable[[], bool],
-    ) -> tuple[T, Sent]:
+    ) -> tuple[T, WinningRequest]:
         """Runs `request()`, and a second one after `delay_s` without an answer if `may_repeat()`.
 
         The slower request is cancelled; both are when the caller is. Errors: the first request's
@@ -59,7 +59,7 @@ class Hedging:
             finally:
                 timer.cancel()
                 self._first.pop(first, None)
-            return answer, Sent(False, self.clock.monotonic() - began)
+            return answer, WinningRequest(False, self.clock.monotonic() - began)
         except TimeoutError:
             if not first.expired():
                 raise
@@ -92,7 +92,7 @@ class _Second(Generic[T]):
         self._hedging = hedging
         self._request = request
         self._task: asyncio.Task[None] | None = None
-        self.answers: list[tuple[T, Sent]] = []
+        self.answers: list[tuple[T, WinningRequest]] = []
         """Has one element after a success."""
 
     def start_if(self, may_repeat: Callable[[], bool], first: asyncio.Timeout) -> None:
@@ -116,5 +116,5 @@ class _Second(Generic[T]):
         except StreamlogError:
             # The caller gets the error of the first request.
             return
-        self.answers.append((answer, Sent(True, clock.monotonic() - began)))
+        self.answers.append((answer, WinningRequest(True, clock.monotonic() - began)))
         self._hedging.end(first)
