@@ -20,7 +20,7 @@ from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation, few
 from streamlog.testing.simulation.workloads.observers import DELETED_WHILE_OPENED
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 ANSWER_S_MAX = 150.0
@@ -65,11 +65,11 @@ async def check_nothing_leaks(world: World) -> None:
             await _until_released(node, name, held)
 
 
-def _still_open(object_ids: frozenset[int], node: Node) -> list[int]:
+def _still_open(object_ids: frozenset[int], node: SimulationNode) -> list[int]:
     return sorted(object_ids & node.metadata.open_object_ids)
 
 
-_HELD: dict[str, Callable[[Node], object]] = {
+_HELD: dict[str, Callable[[SimulationNode], object]] = {
     "bytes of append budget": lambda node: node.engine.engine.budget.used_bytes,
     "appends that wait for budget": lambda node: node.engine.engine.budget.waiters,
     "upload credit": lambda node: node.engine.engine.upload_credit.used_bytes,
@@ -91,7 +91,9 @@ def _logs_without_topic(logs: LogManager) -> list[TopicPartition]:
     ]
 
 
-async def _until_released(node: Node, name: str, held: Callable[[Node], object]) -> None:
+async def _until_released(
+    node: SimulationNode, name: str, held: Callable[[SimulationNode], object]
+) -> None:
     """Returns when `held(node)` is empty or 0, or when the node has ended by itself."""
     ends_at = node.environment.now + ANSWER_S_MAX
     while node.is_serving and not _has_ended(node) and (amount := held(node)):
@@ -101,5 +103,5 @@ async def _until_released(node: Node, name: str, held: Callable[[Node], object])
         await asyncio.sleep(POLL_S)
 
 
-def _has_ended(node: Node) -> bool:
+def _has_ended(node: SimulationNode) -> bool:
     return node.engine.engine.failure is not None or node.metadata.is_fenced

@@ -13,7 +13,7 @@ from streamlog.testing.simulation.history import Failed
 from streamlog.testing.simulation.workloads.streams import PASSING
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
-from streamlog.testing.simulation.world.node import NODE_CONFIG, Node
+from streamlog.testing.simulation.world.node import NODE_CONFIG, SimulationNode
 from streamlog.testing.simulation.world.world import World
 from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
@@ -138,7 +138,7 @@ class _Simulation:
         else:
             node.crash(is_power_cut=random() < 0.5)
 
-    async def _work(self, node: Node, number: int) -> None:
+    async def _work(self, node: SimulationNode, number: int) -> None:
         """Runs the application until the life ends, or until it returns and waits for that."""
         engine = await node.open_until_up()
         life = self._life(node, number, is_healed=False)
@@ -151,7 +151,7 @@ class _Simulation:
             else:
                 await asyncio.get_running_loop().create_future()
 
-    def _life(self, node: Node, number: int, *, is_healed: bool) -> Life:
+    def _life(self, node: SimulationNode, number: int, *, is_healed: bool) -> Life:
         note = self._world.trace.add
         return Life(number, is_healed, node.clock, node.incarnation.random, note)
 

@@ -45,7 +45,7 @@ from streamlog.testing.simulation.world.node import (
     DUEL_CONFIG,
     NODE_CONFIG,
     Machine,
-    Node,
+    SimulationNode,
     with_spare_room,
 )
 from streamlog.testing.simulation.world.offload import InlineOffload
@@ -300,7 +300,7 @@ class _History:
             elif not await self._end(machine, node):
                 await asyncio.sleep(12 * random() if random() < 0.2 else 0.5 * random())
 
-    async def _end(self, machine: Machine, node: Node) -> bool:
+    async def _end(self, machine: Machine, node: SimulationNode) -> bool:
         """Ends a node's life in a random way; returns whether the next node starts at once."""
         random = self._random.random
         draw = random()
@@ -324,13 +324,13 @@ class _History:
             node.crash(is_power_cut=random() < 0.5)
         return False
 
-    async def _wake_and_crash(self, node: Node, pause_s: float) -> None:
+    async def _wake_and_crash(self, node: SimulationNode, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         if node.is_paused:
             node.resume()
         await self._crash_later(node)
 
-    async def _crash_later(self, node: Node, after_s_max: float = 4.0) -> None:
+    async def _crash_later(self, node: SimulationNode, after_s_max: float = 4.0) -> None:
         await asyncio.sleep(after_s_max * self._random.random())
         node.crash()
         await asyncio.get_running_loop().create_future()
@@ -405,13 +405,13 @@ class _History:
         if findings:
             raise Violation(f"fsck: {few(findings)}")
 
-    async def _start_healed(self, machine: Machine) -> Node:
+    async def _start_healed(self, machine: Machine) -> SimulationNode:
         node = self._world.start_node(machine)
         self._world.tally.count("start")
         await node.incarnation.start(node.open_until_up(), name="open")
         return node
 
-    async def _check(self, node: Node) -> None:
+    async def _check(self, node: SimulationNode) -> None:
         for stream in self._streams:
             await stream.check(node)
         for partition in self._partitions:
@@ -421,7 +421,7 @@ class _History:
         if not self._loses_metadata:
             await self._register.check(node)
 
-    async def _delete_everything(self, node: Node) -> None:
+    async def _delete_everything(self, node: SimulationNode) -> None:
         """Deletes all topics and streams: no data object may stay, neither dead nor orphaned."""
         engine, world = node.engine, self._world
         for topic in engine.logs.list_topics():
@@ -441,7 +441,7 @@ class _History:
         if not world.has_wild_clocks:
             raise Violation(f"all streams were deleted, and objects stay: {few(left)}")
 
-    async def _insist(self, node: Node, work: object) -> None:
+    async def _insist(self, node: SimulationNode, work: object) -> None:
         while True:
             try:
                 await work()  # type: ignore[operator]

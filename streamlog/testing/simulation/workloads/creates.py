@@ -15,7 +15,7 @@ from streamlog.errors import AlreadyExists, Invalid, UnknownTopicOrPartition
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING, run_sessions
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 GIVEN_UP_TAG = {"life": "given up"}
@@ -36,7 +36,7 @@ class AbandonedCreates:
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self._world, self._random, self._session, "creates")
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         random = self._random.random
         while True:
             await asyncio.sleep(3 * random())
@@ -63,13 +63,13 @@ class AbandonedCreates:
         if not task.cancelled():
             task.result()
 
-    async def _streams(self, node: Node) -> None:
+    async def _streams(self, node: SimulationNode) -> None:
         count = 1 + int(3 * self._random.random())
         await node.engine.streams.create_and_open_streams(
             [CreateStreamOptions(GIVEN_UP_TAG)] * count, _first_batches
         )
 
-    async def _topic(self, node: Node) -> None:
+    async def _topic(self, node: SimulationNode) -> None:
         name = f"given-up{int(TOPICS * self._random.random())}"
         logs = node.engine.logs
         if logs.topic(name) is not None and self._random.random() < 0.5:
@@ -80,7 +80,7 @@ class AbandonedCreates:
         with suppress(AlreadyExists, UnknownTopicOrPartition):
             await work
 
-    async def _refused(self, node: Node, *, is_large: bool) -> None:
+    async def _refused(self, node: SimulationNode, *, is_large: bool) -> None:
         """Creates streams with a batch for another stream, or more streams than a commit holds."""
         self._world.tally.count("refused create")
         streams = node.engine.streams

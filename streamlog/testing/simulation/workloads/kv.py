@@ -10,7 +10,7 @@ from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, ValueC
 from streamlog.model.kv import Key
 from streamlog.testing.simulation.checker import RegisterModel, RegisterOperation, Violation
 from streamlog.testing.simulation.workloads.streams import run_sessions
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 OPERATIONS_MAX = 40
@@ -28,7 +28,7 @@ class KVWorkload:
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self._world, self._random, self._session, "kv")
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         while True:
             await asyncio.sleep(0.5 * self._random.random())
             await self._register.operate(node, self._random.random())
@@ -44,7 +44,7 @@ class Register:
         self._revisions: dict[tuple[str, int], str | None] = {}
         self._values = 0
 
-    async def operate(self, node: Node, draw: float) -> None:
+    async def operate(self, node: SimulationNode, draw: float) -> None:
         """Runs one operation and notes its answer, or that none came."""
         model = self._model()
         kv, key, now = node.engine.kv, Key(model.name.encode()), self._world.loop.time
@@ -91,7 +91,7 @@ class Register:
             raise
         operation.answer(now())
 
-    async def check(self, node: Node) -> None:
+    async def check(self, node: SimulationNode) -> None:
         """After healing: reads each key once more, then searches for an order."""
         for model in self._models:
             operation = model.call(RegisterOperation("get", self._world.now))

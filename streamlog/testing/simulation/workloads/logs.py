@@ -49,7 +49,7 @@ from streamlog.testing.simulation.workloads.streams import (
     take_over_holder,
     together,
 )
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 TOPIC = "simulated"
@@ -100,7 +100,7 @@ class PartitionWorkload:
         self.model.recovered()
         self._epoch_max = 0
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         """Uses the partition at this node until a call fails."""
         epoch = 0
         try:
@@ -127,7 +127,7 @@ class PartitionWorkload:
                 raise
             self.world.trace.add("stale-leader", node.name, self.model.name, epoch)
 
-    async def _log(self, node: Node) -> AbstractLog:
+    async def _log(self, node: SimulationNode) -> AbstractLog:
         """Errors: TRIED_AGAIN."""
         logs = node.engine.logs
         if logs.topic(self.partition.topic) is None:
@@ -143,7 +143,7 @@ class PartitionWorkload:
                 self._producer_id = producer_id
         return log
 
-    async def _leave(self, node: Node, log: AbstractLog) -> None:
+    async def _leave(self, node: SimulationNode, log: AbstractLog) -> None:
         """Ends the session after a while; some clients roll the segment first."""
         await asyncio.sleep(2 + 8 * self._random.random())
         await self.world.until_ending()
@@ -166,7 +166,7 @@ class PartitionWorkload:
         self.model.sent.append(batch)
         self.model.unanswered.append(batch)
 
-    async def _produce(self, node: Node, log: AbstractLog) -> None:
+    async def _produce(self, node: SimulationNode, log: AbstractLog) -> None:
         model = self.model
         while True:
             await asyncio.sleep(0.2 * self._random.random())
@@ -183,7 +183,7 @@ class PartitionWorkload:
             await self._send(node, log, list(model.unanswered))
             await self._misbehave(node, log)
 
-    async def _misbehave(self, node: Node, log: AbstractLog) -> None:
+    async def _misbehave(self, node: SimulationNode, log: AbstractLog) -> None:
         """Once all batches are acknowledged: begins the next epoch, or sends a wrong batch."""
         random, first = self._random.random, self._next_sequence
         if random() < 0.04:
@@ -201,7 +201,9 @@ class PartitionWorkload:
         """The sequence of a record in the producer's current epoch; < 0: in an epoch before."""
         return count - self._epoch_firsts[self._producer_epoch]
 
-    async def _refused(self, node: Node, log: AbstractLog, epoch: int, sequence: int) -> None:
+    async def _refused(
+        self, node: SimulationNode, log: AbstractLog, epoch: int, sequence: int
+    ) -> None:
         assert self._producer_id is not None
         self._tally.count("refused produce")
         producer = Producer(self._producer_id, epoch, sequence)
@@ -223,7 +225,7 @@ class PartitionWorkload:
         check_attached(node)
         raise Violation(f"{self.model.name}: {producer} was acknowledged at {info.base_offset}")
 
-    async def _send(self, node: Node, log: AbstractLog, batches: list[SentBatch]) -> None:
+    async def _send(self, node: SimulationNode, log: AbstractLog, batches: list[SentBatch]) -> None:
         """Sends all batches, then awaits the answers in order; the first failure ends it."""
         if self._producer_known_to is log and self._random.random() < RUN_RATE:
             pending, failure = await self._sequence_run(node, log, batches)
@@ -246,7 +248,7 @@ class PartitionWorkload:
             raise failure
 
     async def _sequence_each(
-        self, node: Node, log: AbstractLog, batches: list[SentBatch]
+        self, node: SimulationNode, log: AbstractLog, batches: list[SentBatch]
     ) -> _Sequenced:
         """One call for each batch, up to the first failure."""
         pending: list[tuple[SentBatch, Awaitable[LogAppendInfo]]] = []
@@ -261,7 +263,7 @@ class PartitionWorkload:
         return pending, None
 
     async def _sequence_run(
-        self, node: Node, log: AbstractLog, batches: list[SentBatch]
+        self, node: SimulationNode, log: AbstractLog, batches: list[SentBatch]
     ) -> _Sequenced:
         """All batches in one call. What follows a batch that was not taken is out of order."""
         pending: list[tuple[SentBatch, Awaitable[LogAppendInfo]]] = []
@@ -279,7 +281,7 @@ class PartitionWorkload:
                 failure = outcome
         return pending, failure
 
-    async def _read_on(self, node: Node, log: AbstractLog) -> None:
+    async def _read_on(self, node: SimulationNode, log: AbstractLog) -> None:
         """Reads every record once, in order, over all nodes."""
         while True:
             await asyncio.sleep(0.4 * self._random.random())
@@ -288,13 +290,13 @@ class PartitionWorkload:
                 end = await self._fetch(node, log, start)
                 self._position = max(self._position, end)
 
-    async def _read_some(self, node: Node, log: AbstractLog) -> None:
+    async def _read_some(self, node: SimulationNode, log: AbstractLog) -> None:
         while True:
             await asyncio.sleep(0.4 * self._random.random())
             low, high = log.log_start_offset, log.high_watermark
             await self._fetch(node, log, low + int(self._random.random() * (high - low + 1)))
 
-    async def _fetch(self, node: Node, log: AbstractLog, start: int) -> int:
+    async def _fetch(self, node: SimulationNode, log: AbstractLog, start: int) -> int:
         self._tally.count("consume")
         try:
             with self.world.waiting(node, f"fetch of {self.partition} at {start}"):
@@ -308,7 +310,7 @@ class PartitionWorkload:
         check_attached(node)
         return self.model.read(batches_in(fetched, self._epoch_firsts), start)
 
-    async def _delete_some(self, node: Node, log: AbstractLog) -> None:
+    async def _delete_some(self, node: SimulationNode, log: AbstractLog) -> None:
         while True:
             await asyncio.sleep(1 + 4 * self._random.random())
             low, high = log.log_start_offset, log.high_watermark
@@ -320,7 +322,7 @@ class PartitionWorkload:
             check_attached(node)
             self.model.start = max(self.model.start, start)
 
-    async def check(self, node: Node) -> None:
+    async def check(self, node: SimulationNode) -> None:
         """After healing: resends unanswered batches, then reads everything."""
         model, log = self.model, await log_at_last(node, self._log)
         while model.unanswered:
@@ -367,7 +369,7 @@ def batches_of(fetched: LogFetch) -> list[ScannedBatch]:
     return scan(b"".join(fetched.parts))
 
 
-async def log_at_last(node: Node, opening: Any) -> AbstractLog:
+async def log_at_last(node: SimulationNode, opening: Any) -> AbstractLog:
     """The log, once the leases of its dead holders have ended."""
     while True:
         try:

@@ -24,7 +24,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.keys import data_key
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING, note_failure, run_sessions
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 SHORT_TOPIC = "short"
@@ -45,7 +45,7 @@ class ShortLivedWorkload:
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self._world, self._random, self._session, "short-lives")
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         while True:
             await asyncio.sleep(2 * self._random.random())
             try:
@@ -57,7 +57,7 @@ class ShortLivedWorkload:
                 self._world.trace.add("short-life-failed", node.name, type(error).__name__)
                 await asyncio.sleep(0.5)
 
-    async def _stream(self, node: Node) -> None:
+    async def _stream(self, node: SimulationNode) -> None:
         tally, streams = self._world.tally, node.engine.streams
         payload = self._random.bytes(8)
         tally.count("create")
@@ -84,7 +84,7 @@ class ShortLivedWorkload:
             return
         raise Violation(f"{stream} was deleted and still exists")
 
-    async def _topic(self, node: Node) -> None:
+    async def _topic(self, node: SimulationNode) -> None:
         tally, logs = self._world.tally, node.engine.logs
         # Every other topic has the same name, so that late requests meet the next topic.
         is_next = self._topics % 2 == 1
@@ -109,7 +109,7 @@ class ShortLivedWorkload:
             if not is_next:
                 raise Violation(f"topic {name} was created and does not exist") from error
 
-    def _open_beside(self, node: Node, partition: TopicPartition) -> None:
+    def _open_beside(self, node: SimulationNode, partition: TopicPartition) -> None:
         """A client opens the partition while its topic is deleted."""
 
         async def ask() -> None:
@@ -139,7 +139,7 @@ class PinnedReadWorkload:
             if serving:
                 await self._read(serving[int(self._random.random() * len(serving))])
 
-    async def _read(self, node: Node) -> None:
+    async def _read(self, node: SimulationNode) -> None:
         kv, world = self._world.kv, self._world
         prefix = prefix_of(node.engine.metadata.cluster_id)
         lease_id = await kv.grant_lease(PIN_TTL_MS)
@@ -163,7 +163,7 @@ class PinnedReadWorkload:
             planning.result()
         await kv.revoke_lease(lease_id)
 
-    async def _plan(self, node: Node) -> list[int]:
+    async def _plan(self, node: SimulationNode) -> list[int]:
         metadata = node.metadata
         await metadata.catch_up()
         object_ids: set[int] = set()
@@ -208,7 +208,7 @@ class FailoverWorkload:
                     if task.done() and not task.cancelled():
                         task.result()
 
-    async def _take_over(self, heir: Node, dead: Node) -> None:
+    async def _take_over(self, heir: SimulationNode, dead: SimulationNode) -> None:
         tenure = dead.tenure
         assert tenure is not None
         self._world.tally.count("take over")

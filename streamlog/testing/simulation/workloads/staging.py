@@ -23,7 +23,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import StagedModel, Violation
 from streamlog.testing.simulation.workloads.logs import TRIED_AGAIN, batches_of, log_at_last
 from streamlog.testing.simulation.workloads.streams import run_sessions, together
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 TOPIC = "staged"
@@ -52,7 +52,7 @@ class StagingWorkload:
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self.world, self._random, self._session, TOPIC)
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         """Works at this node until something fails there."""
         try:
             logs = await self._logs(node)
@@ -66,7 +66,7 @@ class StagingWorkload:
             self.world.trace.add("job-failed", node.name, type(error).__name__)
             await asyncio.sleep(0.2 + 0.4 * self._random.random())
 
-    async def _logs(self, node: Node) -> list[AbstractLog]:
+    async def _logs(self, node: SimulationNode) -> list[AbstractLog]:
         logs = node.engine.logs
         if logs.topic(TOPIC) is None:
             with suppress(AlreadyExists):
@@ -79,7 +79,7 @@ class StagingWorkload:
 
     # the job
 
-    async def _drive(self, node: Node, staged: StagedLogs) -> None:
+    async def _drive(self, node: SimulationNode, staged: StagedLogs) -> None:
         random = self._random.random
         while True:
             await asyncio.sleep(0.3 * random())
@@ -141,7 +141,11 @@ class StagingWorkload:
         return ManifestEntry(stored.staged.object_id, list(partitions))
 
     async def _commit(
-        self, node: Node, staged: StagedLogs, epoch: int, manifest: Sequence[ManifestEntry]
+        self,
+        node: SimulationNode,
+        staged: StagedLogs,
+        epoch: int,
+        manifest: Sequence[ManifestEntry],
     ) -> None:
         ids = [entry.object_id for entry in manifest]
         self.model.asked(epoch, ids)
@@ -167,7 +171,7 @@ class StagingWorkload:
 
     # beside the job
 
-    async def _append(self, node: Node, log: AbstractLog, number: int) -> None:
+    async def _append(self, node: SimulationNode, log: AbstractLog, number: int) -> None:
         random = self._random.random
         while True:
             await asyncio.sleep(0.3 * random())
@@ -197,7 +201,7 @@ class StagingWorkload:
                 self.model.read(number, offset, bytes(value or b""))
         return fetched.next_offset
 
-    async def check(self, node: Node) -> None:
+    async def check(self, node: SimulationNode) -> None:
         """After healing: reads everything and checks it against the model."""
         logs = [await log_at_last(node, lambda n, i=i: self._log(n, i)) for i in range(PARTITIONS)]
         for number, log in enumerate(logs):
@@ -207,7 +211,7 @@ class StagingWorkload:
             self.model.ends(number, log.high_watermark)
         self.model.finish()
 
-    async def _log(self, node: Node, number: int) -> AbstractLog:
+    async def _log(self, node: SimulationNode, number: int) -> AbstractLog:
         return (await self._logs(node))[number]
 
 

@@ -35,7 +35,7 @@ from streamlog.model.run import AppendsRuns
 from streamlog.model.stream import Stream
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.checker import Sent, StreamModel, TokenModel, Violation
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
 
 BATCH_BYTES_MAX = 4096
@@ -57,12 +57,12 @@ LOST = (Fenced, Closed)
 PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)
 """Errors that a client must expect, and after which it retries."""
 
-Session = Callable[[Node], Coroutine[Any, Any, None]]
+Session = Callable[[SimulationNode], Coroutine[Any, Any, None]]
 
 
 async def run_sessions(world: World, random: SeededRandom, session: Session, name: str) -> None:
     """Runs one session after another at serving nodes; a session of a lost node is left behind."""
-    home: Node | None = None
+    home: SimulationNode | None = None
     while True:
         serving = world.serving()
         if not serving:
@@ -79,13 +79,13 @@ async def run_sessions(world: World, random: SeededRandom, session: Session, nam
         await asyncio.sleep(0.3 * random.random())
 
 
-def check_attached(node: Node) -> None:
+def check_attached(node: SimulationNode) -> None:
     """Errors: Closed, if a recovery has replaced the metadata that the node runs on."""
     if node.is_detached:
         raise Closed(f"{node} runs on metadata that a recovery replaced")
 
 
-def note_failure(world: World, node: Node, task: asyncio.Task[None]) -> None:
+def note_failure(world: World, node: SimulationNode, task: asyncio.Task[None]) -> None:
     """An error of a session ends the history, unless its node was lost."""
     if task.cancelled():
         return
@@ -131,7 +131,7 @@ class StreamWorkload:
     def sessions(self) -> Coroutine[Any, Any, None]:
         return run_sessions(self.world, self._random, self._session, f"s{self.stream_id}")
 
-    async def _session(self, node: Node) -> None:
+    async def _session(self, node: SimulationNode) -> None:
         stream = await self._open(node)
         if stream is None:
             await asyncio.sleep(0.3 + 0.5 * self._random.random())
@@ -147,7 +147,7 @@ class StreamWorkload:
         ]
         await together(works)
 
-    async def _open(self, node: Node) -> Stream | None:
+    async def _open(self, node: SimulationNode) -> Stream | None:
         model, trace = self.model, self.world.trace
         start_before, end_before = model.start_seen, model.end
         options = OpenStreamOptions()
@@ -180,7 +180,7 @@ class StreamWorkload:
         model.opened(node.name, epoch, start, end, start_before, end_before)
         return stream
 
-    async def _leave(self, node: Node, stream: Stream) -> None:
+    async def _leave(self, node: SimulationNode, stream: Stream) -> None:
         """Ends the session after a while: by closing the stream, or by leaving it open."""
         await asyncio.sleep(1 + 6 * self._random.random())
         await self.world.until_ending()
@@ -195,7 +195,7 @@ class StreamWorkload:
         else:
             self.world.trace.add("closed-stream", node.name, self.model.name)
 
-    async def _write(self, node: Node, stream: Stream, writer: _Writer) -> None:
+    async def _write(self, node: SimulationNode, stream: Stream, writer: _Writer) -> None:
         """Appends until the stream is lost, up to PENDING_MAX at a time."""
         pending: list[asyncio.Task[bool]] = []
         try:
@@ -213,7 +213,7 @@ class StreamWorkload:
             for task in pending:
                 task.cancel()
 
-    async def _append_run(self, node: Node, stream: Stream, writer: _Writer) -> bool:
+    async def _append_run(self, node: SimulationNode, stream: Stream, writer: _Writer) -> bool:
         """Appends batches in one call, if there is room; returns whether the stream is lost."""
         assert isinstance(stream, AppendsRuns)
         random, model, trace = self._random.random, self.model, self.world.trace
@@ -255,7 +255,7 @@ class StreamWorkload:
             reservation.release()
         return False
 
-    async def _append(self, node: Node, stream: Stream, writer: _Writer) -> bool:
+    async def _append(self, node: SimulationNode, stream: Stream, writer: _Writer) -> bool:
         """Appends one batch; returns whether the stream is lost."""
         random, model, trace = self._random.random, self.model, self.world.trace
         batch = Sent(writer.number, writer.next_batch, 1 + int(random() * 5))
@@ -318,7 +318,7 @@ class StreamWorkload:
         model.acknowledge(batch, result.base_offset)
         return False
 
-    async def _read_some(self, node: Node, stream: Stream) -> None:
+    async def _read_some(self, node: SimulationNode, stream: Stream) -> None:
         """Fetches random ranges until the stream is lost."""
         random = self._random.random
         while True:
@@ -331,7 +331,7 @@ class StreamWorkload:
             if await self._fetch(node, stream, start, high) is None:
                 return
 
-    async def _read_on(self, node: Node, stream: Stream) -> None:
+    async def _read_on(self, node: SimulationNode, stream: Stream) -> None:
         """Reads every record once, in order, over all takeovers."""
         while True:
             await asyncio.sleep(0.4 * self._random.random())
@@ -344,7 +344,9 @@ class StreamWorkload:
                 return
             self._position = max(self._position, end)
 
-    async def _fetch(self, node: Node, stream: Stream, start: int, high: int) -> int | None:
+    async def _fetch(
+        self, node: SimulationNode, stream: Stream, start: int, high: int
+    ) -> int | None:
         """Returns where the read ended; None when the stream is lost."""
         model, random = self.model, self._random.random
         # A holder that was replaced and does not know it yet shows what it had.
@@ -369,7 +371,7 @@ class StreamWorkload:
         self.world.trace.add("fetch", node.name, model.name, start, end)
         return end
 
-    async def _trim_some(self, node: Node, stream: Stream) -> None:
+    async def _trim_some(self, node: SimulationNode, stream: Stream) -> None:
         """Trims a little at times until the stream is lost."""
         model, random = self.model, self._random.random
         while True:
@@ -393,7 +395,7 @@ class StreamWorkload:
                 raise Violation(f"{model.name}: trimmed to {start}, starts at {stream}")
             model.trimmed(start)
 
-    async def _change_token(self, node: Node, stream: Stream) -> None:
+    async def _change_token(self, node: SimulationNode, stream: Stream) -> None:
         """Sets a new token, or removes it, at times. Some changes expect an earlier token, and some
         callers stop waiting early."""
         random = self._random.random
@@ -444,7 +446,7 @@ class StreamWorkload:
             self.token.changed(token)
             self.world.trace.add("token", node.name, self.model.name, token)
 
-    async def _append_refused(self, node: Node, stream: Stream) -> None:
+    async def _append_refused(self, node: SimulationNode, stream: Stream) -> None:
         """Appends batches that no encoder takes: past validation they would end the engine."""
         while True:
             await asyncio.sleep(2 + 6 * self._random.random())
@@ -481,7 +483,7 @@ class StreamWorkload:
         self.model.recovered()
         self.token.recovered()
 
-    async def check(self, node: Node) -> None:
+    async def check(self, node: SimulationNode) -> None:
         """After healing: reads the whole stream and checks it against the model."""
         stream = await open_at_last(node, self.stream_id)
         await self._check_token(stream)
@@ -503,7 +505,7 @@ class StreamWorkload:
         model.finish(start, end, batches)
 
 
-async def open_at_last(node: Node, stream_id: int) -> Stream:
+async def open_at_last(node: SimulationNode, stream_id: int) -> Stream:
     """Opens the stream once the lease of its holder has ended."""
     while True:
         try:
@@ -512,7 +514,7 @@ async def open_at_last(node: Node, stream_id: int) -> Stream:
             await take_over_holder(node, stream_id)
 
 
-async def take_over_holder(node: Node, stream_id: int) -> None:
+async def take_over_holder(node: SimulationNode, stream_id: int) -> None:
     """Takes all streams of this stream's dead holder; waits a little while its lease lasts."""
     row = node.engine.metadata.stream(stream_id)
     if row is None or row.holder == node.tenure:

@@ -132,18 +132,18 @@ class Machine:
         self.node_id = node_id
         self.config = config
         self.disk = MachineDisk(environment, node_id)
-        self._nodes: list[Node] = []
+        self._nodes: list[SimulationNode] = []
 
-    def start_node(self) -> Node:
+    def start_node(self) -> SimulationNode:
         """A new process; earlier ones that still run are zombies from now on."""
         for node in self._nodes:
             node.is_replaced = True
-        node = Node(self, f"n{self.node_id}.{len(self._nodes) + 1}")
+        node = SimulationNode(self, f"n{self.node_id}.{len(self._nodes) + 1}")
         self._nodes.append(node)
         return node
 
 
-class Node:
+class SimulationNode:
     """One process lifetime of a node."""
 
     def __init__(self, machine: Machine, name: str) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import SimulationNode
 
 
 @dataclass(eq=False, slots=True)
 class Call:
     """One call: its node, its purpose, and since when it waits (virtual seconds)."""
 
-    node: Node
+    node: SimulationNode
     purpose: str
     since: float
 
@@ -33,7 +33,7 @@ class WaitingCalls:
         self._calls: dict[Call, None] = {}
 
     @contextmanager
-    def waiting(self, node: Node, purpose: str, now: float) -> Iterator[None]:
+    def waiting(self, node: SimulationNode, purpose: str, now: float) -> Iterator[None]:
         """The call waits inside."""
         call = Call(node, purpose, now)
         self._calls[call] = None

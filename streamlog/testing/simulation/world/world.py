@@ -16,7 +16,7 @@ from streamlog.testing.simulation.world.faults import (
     FaultRates,
 )
 from streamlog.testing.simulation.world.loop import SimulationLoop
-from streamlog.testing.simulation.world.node import Machine, Node
+from streamlog.testing.simulation.world.node import Machine, SimulationNode
 from streamlog.testing.simulation.world.waiting import WaitingCalls
 from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalMode
@@ -56,23 +56,23 @@ class World(Environment):
         """Sessions and nodes no longer end by themselves."""
         self.is_recovered = False
         """The metadata was rebuilt from the bucket: what old nodes stored late may stay there."""
-        self.nodes: list[Node] = []
+        self.nodes: list[SimulationNode] = []
         """Every node of the history, oldest first."""
 
     def add_machine(self, node_id: int, config: StreamEngineConfig) -> Machine:
         return Machine(self, node_id, config)
 
-    def start_node(self, machine: Machine) -> Node:
+    def start_node(self, machine: Machine) -> SimulationNode:
         """A new process on the machine; processes of it that still run are zombies from now on."""
         node = machine.start_node()
         self.nodes.append(node)
         return node
 
-    def serving(self) -> list[Node]:
+    def serving(self) -> list[SimulationNode]:
         """Nodes that are up, and neither paused nor replaced."""
         return [node for node in self.nodes if node.is_serving]
 
-    def waiting(self, node: Node, purpose: str) -> AbstractContextManager[None]:
+    def waiting(self, node: SimulationNode, purpose: str) -> AbstractContextManager[None]:
         """A client waits inside for an answer of `node`."""
         return self.calls.waiting(node, purpose, self.now)
 
