@@ -28,7 +28,6 @@ TWINS = {
     "Admin", "Call", "Caller", "CallingClient", "Consumer", "Delivery", "KV", "ManyDeliveries",
     "Producer", "Sender", "Streams",
     "BatchMetadata", "CommittedPart", "StagedCommit", "StagedObject", "StagedPart", "WriterStatus",
-    "ReadBatch",
 }  # fmt: skip
 """First the clients for threads and for asyncio, then a client's side of what a log has, too, then
 what still means two things. Take a name out when it means one."""

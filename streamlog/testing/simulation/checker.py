@@ -44,7 +44,7 @@ class Violation(AssertionError):
     """The engine broke a promise."""
 
 
-class ReadBatch(Protocol):
+class ObservedBatch(Protocol):
     """A batch as read; offsets from `base_offset` to `end_offset` (exclusive)."""
 
     @property
@@ -147,7 +147,7 @@ class StreamModel:
         """A client learned that all records below `end` exist."""
         self.end = max(self.end, end)
 
-    def read(self, batches: Iterable[ReadBatch], asked: int, start_before: int) -> int:
+    def read(self, batches: Iterable[ObservedBatch], asked: int, start_before: int) -> int:
         """Checks a read from `asked` against the model; returns where it ended.
 
         `start_before`: the acknowledged start when the read began.
