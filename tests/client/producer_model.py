@@ -30,7 +30,7 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
-from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
@@ -61,7 +61,7 @@ class ModelPartition:
     def _account(self, data: bytes) -> int:
         (batch,) = scan(data)
         header, base = batch.header, self.end_offset
-        metadata = BatchMetadata.of(header, leader_epoch=0, append_time_ms=0, max_timestamp_ms=0)
+        metadata = LogBatchMetadata.of(header, leader_epoch=0, append_time_ms=0, max_timestamp_ms=0)
         self.producers.account(base, header.record_count, metadata)
         self.end_offset += header.record_count
         return base

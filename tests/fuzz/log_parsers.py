@@ -7,7 +7,7 @@ from uuid import UUID
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.partition.batch_metadata import (
-    BatchMetadata,
+    LogBatchMetadata,
     decode_batch_metadata,
     encode_batch_metadata,
 )
@@ -98,7 +98,7 @@ PARSERS = (
     Parser(
         "batch_metadata",
         decode_batch_metadata,
-        (encode_batch_metadata(BatchMetadata(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
+        (encode_batch_metadata(LogBatchMetadata(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
     ),
     Parser(
         "time_index",

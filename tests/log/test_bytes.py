@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
 from streamlog.log.partition.batch_metadata import (
-    BatchMetadata,
+    LogBatchMetadata,
     decode_batch_metadata,
     encode_batch_metadata,
 )
@@ -90,7 +90,7 @@ RECORDS = (
     LogStart(50),
     SegmentRemoved(0),
 )
-METADATA = BatchMetadata(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
+METADATA = LogBatchMetadata(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
 TOPIC = TopicRecord(TOPIC_ID, 4, {"retention.ms": "7"}, (9, 2**40), TopicState.LIVE)
 
 

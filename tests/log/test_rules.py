@@ -14,7 +14,7 @@ from streamlog.errors import Corrupt, InvalidConfig
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLogSegment, EpochEndOffset
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
@@ -354,6 +354,6 @@ def test_restored_producers_expire_in_the_order_of_their_appends():
         ProducerStateEntry.of(producer_id, 0, at_ms, batch)
         for producer_id, at_ms in appended_ms.items()
     )
-    states.account(9, 1, BatchMetadata(0, 0, 100, -1, 40, 4, 0, 0, 1))
+    states.account(9, 1, LogBatchMetadata(0, 0, 100, -1, 40, 4, 0, 0, 1))
     assert [entry.producer_id for entry in states.snapshot()] == [3, 1, 4]
     assert states.expire(1030) == 2

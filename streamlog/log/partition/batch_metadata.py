@@ -31,7 +31,7 @@ NO_LEADER_EPOCH = -1
 _FORM = Struct(">BhiiqqqhiI")
 
 
-class BatchMetadata(NamedTuple):
+class LogBatchMetadata(NamedTuple):
     """What the log must know of a batch without reading it: the fields of the byte table."""
 
     attributes: int
@@ -47,7 +47,7 @@ class BatchMetadata(NamedTuple):
     @classmethod
     def of(
         cls, header: BatchHeader, *, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
-    ) -> BatchMetadata:
+    ) -> LogBatchMetadata:
         return cls(
             header.attributes,
             leader_epoch,
@@ -65,11 +65,11 @@ class BatchMetadata(NamedTuple):
         return (self.base_sequence + span - 1) & SEQUENCE_MAX
 
 
-def encode_batch_metadata(metadata: BatchMetadata) -> bytes:
+def encode_batch_metadata(metadata: LogBatchMetadata) -> bytes:
     return _FORM.pack(VERSION, *metadata)
 
 
-def decode_batch_metadata(data: Buffer) -> BatchMetadata:
+def decode_batch_metadata(data: Buffer) -> LogBatchMetadata:
     """Errors: UnsupportedVersion, Corrupt."""
     if len(data) and data[0] != VERSION:
         raise UnsupportedVersion(
@@ -80,4 +80,4 @@ def decode_batch_metadata(data: Buffer) -> BatchMetadata:
         )
     if len(data) != _FORM.size:
         raise Corrupt(f"a batch's attributes have {len(data)} bytes instead of {_FORM.size}")
-    return BatchMetadata._make(_FORM.unpack(data)[1:])
+    return LogBatchMetadata._make(_FORM.unpack(data)[1:])

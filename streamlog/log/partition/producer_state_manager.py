@@ -22,7 +22,7 @@ from itertools import islice
 
 from streamlog.codec.batch import SEQUENCE_MAX, BatchHeader
 from streamlog.errors import OutOfOrderSequence, ProducerFenced, QuotaExceeded
-from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.producer_state_entry import (
     PRODUCER_BATCH,
     ProducerBatch,
@@ -114,7 +114,7 @@ class ProducerStateManager:
                 retry_after_ms=NO_ROOM_RETRY_MS,
             )
 
-    def account(self, base_offset: int, span: int, metadata: BatchMetadata) -> None:
+    def account(self, base_offset: int, span: int, metadata: LogBatchMetadata) -> None:
         """Notes a sequenced batch."""
         producer_id = metadata.producer_id
         if producer_id <= NO_PRODUCER_ID:

@@ -26,7 +26,7 @@ from streamlog.errors import Internal, StreamlogError
 from streamlog.log.api.abstract_log import AppendOutcome, LogAppendInfo
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
-from streamlog.log.partition.batch_metadata import BatchMetadata, encode_batch_metadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
 from streamlog.log.shared.durable.meta_jobs import MetaJob
 from streamlog.log.shared.meta.codec import LeaderEpoch
@@ -182,7 +182,7 @@ class RunSequencer:
             crc = placed_crc32c(parts)
         else:
             parts, crc = placed_with_crc32c(batch, base, epoch)
-        metadata = BatchMetadata.of(
+        metadata = LogBatchMetadata.of(
             header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
         )
         attributes = encode_batch_metadata(metadata)

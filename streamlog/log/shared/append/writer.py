@@ -36,7 +36,7 @@ from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import (
     NO_LEADER_EPOCH,
-    BatchMetadata,
+    LogBatchMetadata,
     decode_batch_metadata,
     encode_batch_metadata,
 )
@@ -301,7 +301,7 @@ class LogWriter:
             parts = placed_at_append_time(batch.view, base, epoch, now_ms)
         else:
             parts = placed(batch.view, base, epoch)
-        metadata = BatchMetadata.of(
+        metadata = LogBatchMetadata.of(
             header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
         )
         durable = self._data.append(
@@ -384,7 +384,7 @@ def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatc
         parts = placed_at_append_time(batch.view, 0, NO_LEADER_EPOCH, now_ms)
     else:
         parts = placed(batch.view, 0, NO_LEADER_EPOCH)
-    metadata = BatchMetadata.of(
+    metadata = LogBatchMetadata.of(
         header,
         leader_epoch=NO_LEADER_EPOCH,
         append_time_ms=now_ms,

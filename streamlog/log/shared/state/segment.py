@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlog.log.api.abstract_log import AbstractLogSegment
-from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
 from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import StreamSlice
@@ -103,7 +103,7 @@ class SharedLogSegment(AbstractLogSegment):
         return self.data.start_offset - self._base_offset
 
     def account(
-        self, base_offset: int, span: int, metadata: BatchMetadata, interval_bytes: int
+        self, base_offset: int, span: int, metadata: LogBatchMetadata, interval_bytes: int
     ) -> None:
         """Accounts for a batch that has been sequenced."""
         self.size += metadata.size_bytes

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
-from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.log.partition.time_index import TimeEntry
@@ -78,7 +78,7 @@ class LogTail:
         )
 
     def account(
-        self, base_offset: int, span: int, metadata: BatchMetadata, config: TopicConfig
+        self, base_offset: int, span: int, metadata: LogBatchMetadata, config: TopicConfig
     ) -> bool:
         """Accounts for a batch at the end of the log; True if it begins a leader epoch."""
         self.producers.account(base_offset, span, metadata)
