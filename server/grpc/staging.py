@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from streamlog.errors import Invalid
-from streamlog.log.staged_logs import CommittedPart, ManifestEntry
+from streamlog.log.staged_logs import CommittedRange, ManifestEntry
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext
@@ -139,7 +139,7 @@ async def _manifest(request: staging_pb2.CommitRequest) -> list[ManifestEntry]:
     return entries
 
 
-def _parts(parts: Sequence[CommittedPart]) -> list[staging_pb2.CommittedPart]:
+def _parts(parts: Sequence[CommittedRange]) -> list[staging_pb2.CommittedPart]:
     return [
         staging_pb2.CommittedPart(
             topic=part.partition.topic,

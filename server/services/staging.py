@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streamlog.errors import Invalid, PolicyViolation
 from streamlog.log.staged_logs import (
+    ManifestCommit,
     ManifestEntry,
     StagedBatches,
-    StagedCommit,
     StagedLogs,
-    WriterStatus,
+    WriterProgress,
 )
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
@@ -65,7 +65,7 @@ class StagingService:
         writer_id: str,
         epoch: int,
         manifest: Sequence[ManifestEntry],
-    ) -> StagedCommit:
+    ) -> ManifestCommit:
         """Errors: those of StagedLogs.commit, Unauthorized."""
         if len(manifest) > OBJECTS_MAX:
             raise Invalid(
@@ -79,7 +79,7 @@ class StagingService:
         self._check(context, partitions)
         return await self._staged.commit(writer_id, epoch, manifest)
 
-    async def status(self, context: RequestContext, writer_id: str) -> WriterStatus:
+    async def status(self, context: RequestContext, writer_id: str) -> WriterProgress:
         self._authorize(context, Operation.DESCRIBE, CLUSTER)
         return await self._staged.status(writer_id)
 

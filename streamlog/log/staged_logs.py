@@ -82,7 +82,7 @@ class TakesStaged(Protocol):
         ...
 
 
-class StagedPart(NamedTuple):
+class StagedPartition(NamedTuple):
     partition: TopicPartition
     records: int
     size_bytes: int
@@ -91,7 +91,7 @@ class StagedPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StagedBatches:
     staged: StagedObject
-    parts: tuple[StagedPart, ...]
+    parts: tuple[StagedPartition, ...]
 
 
 class ManifestEntry(NamedTuple):
@@ -101,7 +101,7 @@ class ManifestEntry(NamedTuple):
     partitions: Sequence[TopicPartition]
 
 
-class CommittedPart(NamedTuple):
+class CommittedRange(NamedTuple):
     """Offsets start (inclusive) to end (exclusive) of a partition."""
 
     partition: TopicPartition
@@ -110,24 +110,24 @@ class CommittedPart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedCommit:
+class ManifestCommit:
     """`parts`: only of partitions that still exist, and only if the epoch is the writer's last.
 
     `was_committed`: this epoch, or a later one, was committed before; nothing was changed.
     """
 
     epoch: int
-    parts: tuple[CommittedPart, ...]
+    parts: tuple[CommittedRange, ...]
     was_committed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class WriterStatus:
+class WriterProgress:
     """`last_epoch` -1: the writer is unknown. `parts` and `committed_ms` belong to that epoch."""
 
     last_epoch: int
     committed_ms: int
-    parts: tuple[CommittedPart, ...]
+    parts: tuple[CommittedRange, ...]
     staged_objects: int
 
 
@@ -158,7 +158,7 @@ class StagedLogs:
         if not batches:
             raise Invalid("there is nothing to stage")
         by_stream: dict[int, list[RecordBatch]] = {}
-        parts: list[StagedPart] = []
+        parts: list[StagedPartition] = []
         for number, partition in enumerate(_in_order(batches)):
             if number % _PARTS_AT_ONCE == _PARTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -167,13 +167,13 @@ class StagedLogs:
             staged_batches = await log.to_stage(data)
             by_stream[log.data_stream_id] = staged_batches
             records = sum(batch.record_count for batch in staged_batches)
-            parts.append(StagedPart(partition, records, len(data)))
+            parts.append(StagedPartition(partition, records, len(data)))
         staged = await self._streams.stage(writer_id, attempt, by_stream, expires_ms=expires_ms)
         return StagedBatches(staged, tuple(parts))
 
     async def commit(
         self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
-    ) -> StagedCommit:
+    ) -> ManifestCommit:
         """Commits all of the manifest, in its order, or nothing; durable and visible on return.
 
         It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition was
@@ -194,11 +194,11 @@ class StagedLogs:
         except Closed as error:
             raise maybe_attached(writer_id, epoch) from error
 
-    async def status(self, writer_id: str) -> WriterStatus:
+    async def status(self, writer_id: str) -> WriterProgress:
         """Errors: those of opening the partitions of the last commit."""
         writer = self._streams.writer(writer_id)
         parts = await self._placed(writer.rows)
-        return WriterStatus(writer.last_epoch, writer.attached_ms, parts, writer.staged_objects)
+        return WriterProgress(writer.last_epoch, writer.attached_ms, parts, writer.staged_objects)
 
     async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
         """Drops staged objects that are not committed; returns how many."""
@@ -210,10 +210,10 @@ class StagedLogs:
         epoch: int,
         object_ids: Sequence[int],
         partitions: Sequence[TopicPartition],
-    ) -> StagedCommit:
+    ) -> ManifestCommit:
         if self._streams.writer(writer_id).last_epoch >= epoch:
             attached = await self._streams.attach(writer_id, epoch, ())
-            return StagedCommit(epoch, await self._placed(attached.rows), True)
+            return ManifestCommit(epoch, await self._placed(attached.rows), True)
         logs: dict[TopicPartition, TakesStaged] = {}
         for number, partition in enumerate(partitions):
             logs[partition] = await self._taking(partition)
@@ -247,7 +247,7 @@ class StagedLogs:
             for row in attached.rows
             if row.stream_id in by_stream
         ]
-        return StagedCommit(epoch, _sorted(parts), attached.was_attached)
+        return ManifestCommit(epoch, _sorted(parts), attached.was_attached)
 
     async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
         """Every log accounts for its batches, or fails."""
@@ -287,9 +287,9 @@ class StagedLogs:
                 stream_id=stream_id,
             )
 
-    async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
+    async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedRange, ...]:
         """The offsets of rows in their partitions, without deleted partitions."""
-        parts: list[CommittedPart] = []
+        parts: list[CommittedRange] = []
         for number, row in enumerate(rows):
             if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -314,12 +314,12 @@ class StagedLogs:
 
 def _part(
     row: AttachedRow, partition: TopicPartition, logs: Mapping[TopicPartition, TakesStaged]
-) -> CommittedPart:
+) -> CommittedRange:
     log = logs[partition]
-    return CommittedPart(partition, log.offset_of(row.start), log.offset_of(row.end))
+    return CommittedRange(partition, log.offset_of(row.start), log.offset_of(row.end))
 
 
-def _sorted(parts: Sequence[CommittedPart]) -> tuple[CommittedPart, ...]:
+def _sorted(parts: Sequence[CommittedRange]) -> tuple[CommittedRange, ...]:
     return tuple(sorted(parts, key=lambda part: (part.partition.topic, part.partition.partition)))
 
 

@@ -26,7 +26,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.staged_logs import CommittedPart, ManifestEntry, StagedCommit, TakesStaged
+from streamlog.log.staged_logs import CommittedRange, ManifestCommit, ManifestEntry, TakesStaged
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
@@ -66,7 +66,7 @@ def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
             commit = await staged_of(engine).commit("w", 0, [entry(staged)])
             assert not commit.was_committed
             assert commit.parts == tuple(
-                CommittedPart(p, int(n == 3), 3 + int(n == 3)) for n, p in enumerate(partitions)
+                CommittedRange(p, int(n == 3), 3 + int(n == 3)) for n, p in enumerate(partitions)
             )
             await asyncio.gather(*polls)
             assert await produce(logs[3], b"after") == 4
@@ -74,7 +74,7 @@ def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
             assert await contents(logs[3]) == expected
             assert await contents(logs[0]) == numbered(b"a", b"b", b"c")
             again = await staged_of(engine).commit("w", 0, [entry(staged)])
-            assert again == StagedCommit(0, commit.parts, True)
+            assert again == ManifestCommit(0, commit.parts, True)
             epochs = [epoch_of(log, 1) for log in logs]
         async with site.open() as engine:
             logs = [await engine.logs.log(partition) for partition in partitions]
@@ -350,7 +350,7 @@ def test_a_log_that_cannot_account_for_attached_batches_is_opened_again(
             with monkeypatch.context() as patched:
                 patched.setattr(engine.engine.blocks, "index", away)
                 commit = await staged_of(engine).commit("w", 0, [entry(staged)])
-            assert commit.parts == (CommittedPart(partition, 0, 2),)
+            assert commit.parts == (CommittedRange(partition, 0, 2),)
             await until(lambda: engine.logs.open_log(partition) is not log)
             reopened = await engine.logs.log(partition)
             assert await contents(reopened) == numbered(b"a", b"b")
