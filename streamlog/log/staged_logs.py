@@ -20,7 +20,7 @@ from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, Streaml
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.batch import BatchAttributes, RecordBatch
 from streamlog.model.partition import TopicPartition
-from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
+from streamlog.model.staging import AttachedRow, StagedStreams, UnattachedObject, maybe_attached
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.gather import gather_all
@@ -90,7 +90,7 @@ class StagedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedBatches:
-    staged: StagedObject
+    staged: UnattachedObject
     parts: tuple[StagedPartition, ...]
 
 

@@ -21,7 +21,7 @@ class StagedRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedObject:
+class UnattachedObject:
     """An object that one attempt of a writer's task stored; in no stream yet. `rows` by stream."""
 
     object_id: int
@@ -70,7 +70,7 @@ class StagedStreams(Protocol):
         batches: Mapping[int, Sequence[RecordBatch]],
         *,
         expires_ms: int = 0,
-    ) -> StagedObject:
+    ) -> UnattachedObject:
         """Stores the batches, by stream id, durably; they are in no stream yet.
 
         If the attempt has staged an object already, returns that one. `expires_ms`: how long the
@@ -81,7 +81,7 @@ class StagedStreams(Protocol):
         """
         ...
 
-    def staged(self, object_id: int) -> StagedObject | None:
+    def staged(self, object_id: int) -> UnattachedObject | None:
         """None: the object was never staged, is attached, or was dropped."""
         ...
 

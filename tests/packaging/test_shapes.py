@@ -27,7 +27,6 @@ LONG_CONSTRUCTORS = {
 TWINS = {
     "Admin", "Call", "Caller", "CallingClient", "Consumer", "Delivery", "KV", "ManyDeliveries",
     "Producer", "Sender", "Streams",
-    "StagedObject",
 }  # fmt: skip
 """First the clients for threads and for asyncio, then a client's side of what a log has, too, then
 what still means two things. Take a name out when it means one."""

@@ -48,8 +48,8 @@ from streamlog.model.batch_limits import checked_int, refusal_of
 from streamlog.model.staging import (
     Attached,
     AttachedRow,
-    StagedObject,
     StagedRow,
+    UnattachedObject,
     WriterState,
     maybe_attached,
 )
@@ -120,7 +120,7 @@ class EngineStaging:
         batches: Mapping[int, Sequence[RecordBatch]],
         *,
         expires_ms: int = 0,
-    ) -> StagedObject:
+    ) -> UnattachedObject:
         self._engine.check_open()
         _check_name(writer_id, "writer id")
         _check_name(attempt, "attempt")
@@ -158,7 +158,7 @@ class EngineStaging:
         """Bytes of the calls of `stage` that have begun; `bytes_in_flight_max` bounds them."""
         return self._bytes_in_flight.used_bytes
 
-    def staged(self, object_id: int) -> StagedObject | None:
+    def staged(self, object_id: int) -> UnattachedObject | None:
         stage = self._metadata.staging.staged.get(object_id)
         return None if stage is None else staged_object(stage)
 
@@ -195,7 +195,7 @@ class EngineStaging:
 
     async def _store(
         self, writer_id: str, attempt: str, entries: list[StreamEntry], expires_at_ms: int
-    ) -> StagedObject:
+    ) -> UnattachedObject:
         engine = self._engine
         async with engine.writer.writing(entries, is_staged=True) as written:
             ranges = written.new_object.ranges
@@ -456,8 +456,8 @@ def not_staged(writer_id: str, object_id: int) -> StagedNotFound:
     )
 
 
-def staged_object(stage: Stage) -> StagedObject:
-    return StagedObject(
+def staged_object(stage: Stage) -> UnattachedObject:
+    return UnattachedObject(
         stage.row.object_id,
         stage.writer_id,
         stage.attempt,

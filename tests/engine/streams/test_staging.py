@@ -22,7 +22,7 @@ from streamlog.errors import (
 )
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import AppendContext, RecordBatch
-from streamlog.model.staging import AttachedRow, StagedObject
+from streamlog.model.staging import AttachedRow, UnattachedObject
 from streamlog.model.stream import Stream
 from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
@@ -38,7 +38,7 @@ async def staged(
     writer: str = "w",
     attempt: str,
     expires_ms: int = 0,
-) -> StagedObject:
+) -> UnattachedObject:
     batches = {
         stream_id: [batch(payload, records=2, attributes=b"f") for payload in payloads]
         for stream_id, payloads in rows.items()
