@@ -11,12 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from streamlog.runtime.logs import SparseLines
+from streamlog.server.ended_connections import EndedConnectionsLog, peer_address
 from streamlog.server.wrong_ports import FIRST_BYTES_MAX, NodePorts, Spoken, spoken
 
 log = logging.getLogger(__name__)
-
-LOG_EVERY_S = 1.0
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -24,17 +22,19 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 def watched(factory: ProtocolFactory, ports: NodePorts) -> ProtocolFactory:
     """`factory`; connections of clients that speak something else than HTTP/1 are answered with
     where they should go, closed and logged, one line a second at most."""
-    lines = SparseLines(LOG_EVERY_S)
-    return lambda: _Watched(factory(), ports, lines)
+    ended = EndedConnectionsLog(log, "a connection to the HTTP port was closed")
+    return lambda: _Watched(factory(), ports, ended)
 
 
 class _Watched(asyncio.Protocol):
     """Passes everything on to the protocol of the pages."""
 
-    def __init__(self, pages: asyncio.Protocol, ports: NodePorts, lines: SparseLines) -> None:
+    def __init__(
+        self, pages: asyncio.Protocol, ports: NodePorts, ended: EndedConnectionsLog
+    ) -> None:
         self._pages = pages
         self._ports = ports
-        self._lines = lines
+        self._ended = ended
         self._transport: asyncio.Transport | None = None
         """Until the first bytes have come."""
 
@@ -51,13 +51,8 @@ class _Watched(asyncio.Protocol):
 
     def _refuse(self, first_bytes: bytes, transport: asyncio.Transport) -> None:
         advice = self._ports.advice(first_bytes)
-        if self._lines.may_write(asyncio.get_running_loop().time()):
-            name = transport.get_extra_info("peername")
-            peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-            extra = {"listener": "http", "peer": peer, "reason": advice}
-            if self._lines.left_out:
-                extra["unlogged"] = str(self._lines.left_out)
-            log.warning("a connection to the HTTP port was closed", extra=extra)
+        now, peer = asyncio.get_running_loop().time(), peer_address(transport)
+        self._ended.note(now, logging.WARNING, listener="http", peer=peer, reason=advice)
         body = f"this port speaks HTTP/1: {advice}\n".encode()
         transport.write(
             b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"

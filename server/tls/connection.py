@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Any
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.logs import SparseLines
+from streamlog.server.ended_connections import EndedConnectionsLog, peer_address
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.tls.node_tls import NodeTls
 from streamlog.server.wrong_ports import FIRST_BYTES_MAX, NodePorts, Spoken, spoken
@@ -40,7 +40,6 @@ a connection that fills this gets more, up to the whole scratch."""
 SLICE_BYTES = 64 * 1024
 """Encrypted in one go, before the socket is asked whether it takes more."""
 HIGH_WATER_BYTES = 64 * 1024
-LOG_EVERY_S = 1.0
 
 
 class _State(IntEnum):
@@ -68,7 +67,7 @@ class TlsConnections:
         self.ports = ports or NodePorts()
         self.shaking: set[TlsConnection] = set()
         """In their handshake: the protocols above do not know them yet."""
-        self._lines = SparseLines(LOG_EVERY_S)
+        self._failures = EndedConnectionsLog(log, "a TLS handshake failed")
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def __call__(self) -> TlsConnection:
@@ -76,9 +75,8 @@ class TlsConnections:
 
     def note_failure(self, reason: str, peer: str) -> None:
         """Logs a handshake that failed, unless another one just did: anybody can make them."""
-        if self._lines.may_write(asyncio.get_running_loop().time()):
-            extra = {"reason": reason, "peer": peer, "unlogged": self._lines.left_out}
-            log.info("a TLS handshake failed", extra=extra)
+        now = asyncio.get_running_loop().time()
+        self._failures.note(now, logging.INFO, reason=reason, peer=peer)
 
     def abort_handshakes(self) -> None:
         """Ends connections in their handshake when the listener stops: no protocol knows them."""
@@ -172,7 +170,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            self._shared.note_failure(self._why_failed(error), self._peer())
+            self._shared.note_failure(self._why_failed(error), peer_address(self._raw))
             self._flush()  # The alert, which tells the client why.
             self._raw.close()
             self._state = _State.CLOSED
@@ -190,10 +188,6 @@ class TlsConnection(asyncio.BufferedProtocol):
         if spoken(self._first_bytes) is Spoken.TLS:
             return error.reason or str(error)
         return self._shared.ports.advice(self._first_bytes, is_tls_port=True)
-
-    def _peer(self) -> str:
-        name = self._raw.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     # -- to the protocol above
 
@@ -214,7 +208,8 @@ class TlsConnection(asyncio.BufferedProtocol):
                 if not is_more:
                     return
         except ssl.SSLError as error:
-            log.debug("a TLS connection broke", extra={"error": str(error), "peer": self._peer()})
+            extra = {"error": str(error), "peer": peer_address(self._raw)}
+            log.debug("a TLS connection broke", extra=extra)
             self.abort()
 
     def _fill(self, above: asyncio.BufferedProtocol) -> bool:

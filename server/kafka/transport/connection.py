@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from streamlog.runtime.buffers import Buffer
+from streamlog.server.ended_connections import peer_address
 from streamlog.server.kafka.call import CloseConnection
 from streamlog.server.kafka.dispatch import Begun, Bug, Dispatcher, Peer, Request
 from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory
@@ -195,7 +196,7 @@ class Connection(FrameReceiver):
         self._budget = serving.new_budget()
         self._sender = AnswerSender(self._transport, self._wrote)
         certificate = self._transport.get_extra_info("peercert")
-        self._peer = self._owner.peer_of(_address(self._transport), certificate)
+        self._peer = self._owner.peer_of(peer_address(self._transport), certificate)
         self._is_reading = True
         self._transport.resume_reading()
 
@@ -474,8 +475,3 @@ class Connection(FrameReceiver):
     def peer_address(self) -> str:
         """HOST:PORT of the client."""
         return "" if self._peer is None else self._peer.address
-
-
-def _address(transport: asyncio.Transport) -> str:
-    name = transport.get_extra_info("peername")
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

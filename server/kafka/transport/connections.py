@@ -16,8 +16,8 @@ from typing import Any
 
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.logs import SparseLines
 from streamlog.runtime.rand import Random
+from streamlog.server.ended_connections import EndedConnectionsLog
 from streamlog.server.kafka.dispatch import Dispatcher, Peer
 from streamlog.server.kafka.transport.connection import Connection
 from streamlog.server.kafka.transport.receive import ReceiveMemory
@@ -34,8 +34,6 @@ HELD_S = 5.0
 """Below the times after which clients give up ApiVersions (librdkafka: 10 s)."""
 CHECK_EVERY_S = 1.0
 TOGETHER_MAX = 20
-LOG_EVERY_S = 1.0
-"""Connections that the node ends are logged at most so often, for all clients together."""
 
 
 class _Serving:
@@ -79,7 +77,7 @@ class Connections:
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._tasks = Background("kafka", self._failed)
-        self._lines = SparseLines(LOG_EVERY_S)
+        self._ended_log = EndedConnectionsLog(log, "a Kafka connection was closed")
 
     @property
     def count(self) -> int:
@@ -185,13 +183,9 @@ class Connections:
         """Counts a connection that the node ends, and logs it unless another one just was."""
         if self._serving is not None:
             self._serving.metrics.connections_ended.labels(self.name, why).inc()
-        if not self._lines.may_write(self._clock.monotonic()):
-            return
         level = logging.DEBUG if why == "idle" else logging.WARNING
-        extra = {"listener": self.name, "peer": peer, "reason": reason}
-        if self._lines.left_out:
-            extra["unlogged"] = str(self._lines.left_out)
-        log.log(level, "a Kafka connection was closed", extra=extra)
+        now = self._clock.monotonic()
+        self._ended_log.note(now, level, listener=self.name, peer=peer, reason=reason)
 
     def _failed(self, error: BaseException) -> None:
         log.error("a task of the Kafka listener failed", extra={"error": str(error)})
