@@ -63,10 +63,12 @@ class Garbage:
         self._clock = tools.clock
         self._metrics = tools.metrics
         self._listed: dict[Tenure, Orphans] = {}
-        """The orphans of sealed tenures, as last listed."""
+        """The orphans of sealed tenures, as last listed; an entry goes with its tenure's fence."""
         self._swept: set[Tenure] = set()
+        """Sealed tenures that were swept once; one goes with its fence, as in `_listed`."""
         self._late_deletes: dict[int, int] = {}
-        """Ids that were given up and deleted once → time of the second delete, ms."""
+        """Ids that were given up and deleted once → time of the second delete, ms. At most
+        LATE_IDS_MAX: the oldest go first."""
         for who, waits in (
             ("uploads", lambda: allocator.waits_for_sweep),
             ("compaction", lambda: compactors.waits_for_sweep),

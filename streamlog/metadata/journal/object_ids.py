@@ -52,10 +52,12 @@ class ObjectIds:
 
     def __init__(self, block: int, window: int) -> None:
         self._blocks = [block]
+        """It grows for as long as the tenure lives: one number for a million ids."""
         self._window = window
         self._next = 0
         self._durable = 0
         self._open: set[int] = set()
+        """At most `window` ids, and so are `_orphans` and `_committing`, which are parts of it."""
         self._orphans: set[int] = set()
         self._committing: set[int] = set()
 

@@ -15,7 +15,7 @@ from streamlog.metadata.compaction.garbage import LATE_IDS_MAX
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.journal.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
-from streamlog.metadata.keys import fence, head, id_block, pin
+from streamlog.metadata.keys import fence, head, id_block, late_deletes, pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
 from tests.metadata.scripted_kv import ScriptedKV, SlowLeases, writes
@@ -230,6 +230,24 @@ def test_the_late_delete_waits_for_its_time() -> None:
             (orphans,) = await metadata.orphan_candidates()
             await metadata.orphans_deleted(orphans)
             assert await metadata.orphan_candidates() == []
+
+    asyncio.run(main())
+
+
+def test_the_oldest_late_deletes_go_where_there_are_too_many() -> None:
+    async def main() -> None:
+        world = World()
+        surplus = 8
+        async with world.tenure(put_window=LATE_IDS_MAX + surplus) as metadata:
+            for _ in range(LATE_IDS_MAX + surplus):
+                give_up_id(metadata, await take_id(metadata))
+            (orphans,) = await metadata.orphan_candidates()
+            await metadata.orphans_deleted(orphans)
+            (stored,) = (await world.kv.range(PREFIX + b"o/", PREFIX + b"o0")).kvs
+            assert late_deletes.decode(stored.value) == orphans.object_ids[surplus:]
+            assert [metadata.is_swept(one) for one in orphans.object_ids].count(True) == (
+                LATE_IDS_MAX
+            )
 
     asyncio.run(main())
 
