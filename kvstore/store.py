@@ -205,16 +205,27 @@ class LocalStore(ABC):
 
     async def _tick_leases(self) -> None:
         """Ends due leases without an operation, so that watchers learn of it. Runs while there are
-        leases."""
+        leases.
+
+        While the store refuses writes, each try waits twice as long as the last one. The first
+        failure and the end of the failures are logged.
+        """
+        pause_s = LEASE_TICK_S_MIN
         while self._next_deadline != float("inf") and not self._is_closed:
             wait_s = self._next_deadline - self._clock.monotonic()
-            await asyncio.sleep(min(max(wait_s, LEASE_TICK_S_MIN), LEASE_TICK_S_MAX))
+            await asyncio.sleep(min(max(wait_s, pause_s), LEASE_TICK_S_MAX))
             if self._is_closed or self._clock.monotonic() < self._next_deadline:
                 continue
             try:
                 await self.expire()
             except (Unavailable, OutcomeUnknown) as error:
-                log.warning("leases could not be ended", extra={"error": str(error)})
+                if pause_s == LEASE_TICK_S_MIN:
+                    log.warning("leases could not be ended", extra={"error": str(error)})
+                pause_s = min(2 * pause_s, LEASE_TICK_S_MAX)
+                continue
+            if pause_s > LEASE_TICK_S_MIN:
+                log.info("leases are ended again")
+                pause_s = LEASE_TICK_S_MIN
 
 
 def _cut(kvs: Sequence[StoredKeyValue], revision: int, limit: int) -> RangeResult:

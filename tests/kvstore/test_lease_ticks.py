@@ -1,0 +1,66 @@
+"""The tick that ends leases, over a store that refuses writes for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from streamlog.errors import MetadataUnavailable
+from streamlog.kvstore.interface import Put
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.transaction import Staging
+from streamlog.testing.simulation.world.loop import run
+
+T = TypeVar("T")
+
+AWAY_S = 600
+
+
+class LoopClock:
+    """The running loop's time."""
+
+    def now_ms(self) -> int:
+        return int(self.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class RefusingStore(MemoryKVStore):
+    """Refuses writes while `is_away`, and counts what it refused."""
+
+    is_away = False
+    refused = 0
+
+    async def _submit(self, work: Callable[[Staging, float], T], size_bytes: int) -> T:
+        if self.is_away:
+            self.refused += 1
+            raise MetadataUnavailable("the disk is away")
+        return await super()._submit(work, size_bytes)
+
+
+def test_a_store_that_refuses_writes_is_asked_once_a_second_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        kv = RefusingStore(LoopClock())
+        lease = await kv.grant_lease(1_000)
+        await kv.txn((), (Put(b"a", b"1", lease),))
+        kv.is_away = True
+        await asyncio.sleep(AWAY_S)
+        assert AWAY_S - 5 < kv.refused < AWAY_S + 10
+        kv.is_away = False
+        await asyncio.sleep(2)
+        assert await kv.get(b"a") is None
+        await kv.close()
+
+    with caplog.at_level(logging.INFO, "streamlog.kvstore.store"):
+        run(main)
+    assert [record.message for record in caplog.records] == [
+        "leases could not be ended",
+        "leases are ended again",
+    ]
