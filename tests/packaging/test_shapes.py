@@ -25,7 +25,7 @@ LONG_CONSTRUCTORS = {
 }
 """Of the clients, arguments are the settings. The last two have nine."""
 TWINS = {
-    "Admin", "Call", "Caller", "CallingClient", "Consumer", "Delivery", "KV", "ManyDeliveries",
+    "Admin", "Caller", "CallingClient", "Consumer", "Delivery", "KV", "ManyDeliveries",
     "Producer", "Sender", "Streams",
 }  # fmt: skip
 """First the clients for threads and for asyncio, then a client's side of what a log has, too, then

@@ -15,7 +15,7 @@ from streamlog.testing.simulation.world.node import SimulationNode
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class WaitingCall:
     """One call: its node, its purpose, and since when it waits (virtual seconds)."""
 
     node: SimulationNode
@@ -30,22 +30,22 @@ class WaitingCalls:
     """All calls without an answer, in the order in which they were made."""
 
     def __init__(self) -> None:
-        self._calls: dict[Call, None] = {}
+        self._calls: dict[WaitingCall, None] = {}
 
     @contextmanager
     def waiting(self, node: SimulationNode, purpose: str, now: float) -> Iterator[None]:
         """The call waits inside."""
-        call = Call(node, purpose, now)
+        call = WaitingCall(node, purpose, now)
         self._calls[call] = None
         try:
             yield
         finally:
             del self._calls[call]
 
-    def at_serving_nodes(self) -> list[Call]:
+    def at_serving_nodes(self) -> list[WaitingCall]:
         """The calls whose node serves, and so owes an answer."""
         return [call for call in self._calls if call.node.is_serving]
 
-    def still_waiting(self, calls: list[Call]) -> list[Call]:
+    def still_waiting(self, calls: list[WaitingCall]) -> list[WaitingCall]:
         """The calls among `calls` whose node still serves and has not answered."""
         return [call for call in calls if call in self._calls and call.node.is_serving]
