@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
 from streamlog.errors import MetadataUnavailable
 from streamlog.kvstore.interface import Put
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.kvstore.transaction import Staging
 from streamlog.testing.simulation.world.loop import run
-
-T = TypeVar("T")
 
 AWAY_S = 600
 
@@ -31,16 +26,16 @@ class LoopClock:
 
 
 class RefusingStore(MemoryKVStore):
-    """Refuses writes while `is_away`, and counts what it refused."""
+    """Ends no lease while `is_away`, and counts how often it was asked to."""
 
     is_away = False
     refused = 0
 
-    async def _submit(self, work: Callable[[Staging, float], T], size_bytes: int) -> T:
+    async def expire(self) -> None:
         if self.is_away:
             self.refused += 1
             raise MetadataUnavailable("the disk is away")
-        return await super()._submit(work, size_bytes)
+        await super().expire()
 
 
 def test_a_store_that_refuses_writes_is_asked_once_a_second_and_logged_once(
