@@ -96,6 +96,26 @@ def test_a_run_of_resends_gives_its_room_back() -> None:
     run(scenario)
 
 
+def test_a_resend_inside_its_own_run_waits_until_the_batch_is_durable() -> None:
+    async def scenario() -> None:
+        world = World("disk")
+        assert world.wal is not None
+        async with log_over(world) as (t, _):
+            world.wal.gate.clear()
+            sent = [LogAppend(encoded([VALUE], producer=(n, 0, 0))) for n in range(3)]
+            outcomes = await t.log.append_many([*sent, sent[1], sent[0], sent[2]])
+            waits = [asyncio.ensure_future(acked(one)) for one in outcomes]
+            await until(lambda: world.wal is not None and world.wal.is_writing)
+            assert [wait.done() for wait in waits] == [False] * 6
+            world.wal.gate.set()
+            infos = [await wait for wait in waits]
+            assert [info.base_offset for info in infos] == [0, 1, 2, 1, 0, 2]
+            assert [info.is_duplicate for info in infos] == [False] * 3 + [True] * 3
+            assert t.log.log_end_offset == 3
+
+    run(scenario)
+
+
 def test_a_run_does_not_overtake_an_append_that_waits_for_its_turn() -> None:
     async def scenario() -> None:
         world = World("disk")
