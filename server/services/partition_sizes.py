@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streamlog.errors import StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.metadata.steps import Steps, run_cooperatively
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
 from streamlog.server.services.ports import Logs, open_deadline, opened_until
 from streamlog.server.services.support.in_order import in_order

@@ -22,9 +22,9 @@ from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node
 from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef, TenureMark
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.steps import run
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer, parts_size
+from streamlog.runtime.concurrency.steps import run
 
 RANGES_PER_OBJECT = 4
 RECORDS_PER_RANGE = 10

@@ -27,7 +27,7 @@ from streamlog.kafka.messages.list_partition_reassignments_response import (
 )
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
-from streamlog.metadata.steps import Steps, run_cooperatively
+from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall

@@ -33,7 +33,7 @@ from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.kafka.protocol.primitives import ZERO_UUID
 from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
 from streamlog.log.api.names import check_topic_name
-from streamlog.metadata.steps import Steps, run_cooperatively
+from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall

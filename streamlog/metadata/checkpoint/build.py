@@ -52,8 +52,8 @@ from streamlog.metadata.fold.generation import NOTHING, Generation, make_one, pi
 from streamlog.metadata.fold.staging import FoldedStaging
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
-from streamlog.metadata.steps import Steps, run_offloaded
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.steps import Steps, run_offloaded
 from streamlog.runtime.offload import Lane, Offload
 
 STEP_STREAMS = 512

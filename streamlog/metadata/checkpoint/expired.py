@@ -19,8 +19,8 @@ from streamlog.metadata.checkpoint.files import CheckpointReader, LevelFile, Lev
 from streamlog.metadata.checkpoint.runs import block_in, runs
 from streamlog.metadata.fold.generation import Generation
 from streamlog.metadata.fold.overlay import ObjectRange
-from streamlog.metadata.steps import Steps, run_offloaded
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.steps import Steps, run_offloaded
 from streamlog.runtime.offload import Lane, Offload
 
 STEP_STREAMS = 512

@@ -29,8 +29,8 @@ from streamlog.metadata.keys import checkpoint, fence, transfer
 from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import number_in, tenure_in
-from streamlog.metadata.steps import run_cooperatively
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.concurrency.steps import run_cooperatively
 from streamlog.runtime.offload import Lane, Offload
 
 PAGE_KEYS = 128

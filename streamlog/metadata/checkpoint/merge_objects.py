@@ -20,8 +20,8 @@ from streamlog.format.checkpoint.blocks import (
 )
 from streamlog.format.checkpoint.tail import ObjectBlockIndex
 from streamlog.metadata.checkpoint.merge_input import blocks_of
-from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.steps import Steps
 
 STEP_OBJECTS = 512
 SMALL = OBJECTS_PER_BLOCK // 4

@@ -29,8 +29,8 @@ from streamlog.format.checkpoint.blocks import (
 from streamlog.format.checkpoint.tail import FILE_HEADER, RangeBlockIndex
 from streamlog.metadata.checkpoint.merge_input import blocks_of
 from streamlog.metadata.fold.overlay import ObjectRange, overlaid, uncovered
-from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.steps import Steps
 
 PAYLOAD_MAX = BLOCK_BYTES_MAX - CRC.size
 PIECE_RANGES = PAYLOAD_MAX // RANGE_BYTES

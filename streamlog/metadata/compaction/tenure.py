@@ -29,8 +29,8 @@ from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.ownership.own_seal import seal_own
 from streamlog.metadata.ownership.registration import Registration
-from streamlog.metadata.steps import run_cooperatively
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.steps import run_cooperatively
 from streamlog.runtime.offload import Lane
 
 log = logging.getLogger(__name__)

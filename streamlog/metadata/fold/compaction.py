@@ -15,7 +15,7 @@ from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.metadata.fold.generation import SPAN_MAX, NewObjectEntry, find_in_all
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import ObjectRow
-from streamlog.metadata.steps import Steps
+from streamlog.runtime.concurrency.steps import Steps
 
 if TYPE_CHECKING:
     from streamlog.metadata.fold.fold import Fold

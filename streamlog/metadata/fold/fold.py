@@ -41,8 +41,8 @@ from streamlog.metadata.fold.staging import (
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.keys.transfer import TransferRecord
-from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
+from streamlog.runtime.concurrency.steps import Steps
 
 STEP_ROWS = 512
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from streamlog.format.rows import Rows
 from streamlog.metadata.fold.overlay import ObjectRange
-from streamlog.metadata.steps import Steps, run_cooperatively
+from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 
 STEP_ROWS = 2048
 """About 1 ms."""

@@ -46,8 +46,8 @@ from streamlog.metadata.interface import (
     Tenure,
     UnstageEntry,
 )
-from streamlog.metadata.steps import Steps
 from streamlog.model.batch_limits import OFFSET_MAX
+from streamlog.runtime.concurrency.steps import Steps
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import SPAN_MAX
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import NewObject
-from streamlog.metadata.steps import Steps, run_cooperatively
+from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 
 RangesOf = Callable[[int, int, int], Awaitable[Sequence[ObjectRange]]]
 """(stream id, start, end) → the first live ranges there, clipped to the stream's start."""

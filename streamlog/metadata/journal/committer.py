@@ -29,7 +29,7 @@ from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.journal.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.keyspace import Tools
-from streamlog.metadata.steps import run_cooperatively
+from streamlog.runtime.concurrency.steps import run_cooperatively
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.progress import Due
 

@@ -38,8 +38,8 @@ from streamlog.metadata.keys import checkpoint, fence, transfer
 from streamlog.metadata.keys.space import number_in, tenure_in
 from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.metadata.keyspace import KeySpace, Tools
-from streamlog.metadata.steps import run_cooperatively
 from streamlog.objectstore.cluster.lineage import LineageCheck
+from streamlog.runtime.concurrency.steps import run_cooperatively
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
-"""Concurrency: background tasks, keyed locks, byte semaphores, gathering, back-off, and the watch
-over a store's answers.
+"""Concurrency: background tasks, work in steps, keyed locks, byte semaphores, gathering, back-off,
+and the watch over a store's answers.
 
-Imports the clock and progress of `runtime`. Used by all packages above.
+Imports the clock, progress and offload of `runtime`. Used by all packages above.
 """

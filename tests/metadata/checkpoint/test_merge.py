@@ -29,7 +29,7 @@ from streamlog.metadata.checkpoint.merge_ranges import (
     ranges_in,
 )
 from streamlog.metadata.fold.overlay import ObjectRange, overlaid
-from streamlog.metadata.steps import run
+from streamlog.runtime.concurrency.steps import run
 
 Model = dict[int, list[ObjectRange]]
 

@@ -12,7 +12,7 @@ from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import find
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys.transfer import TransferRecord
-from streamlog.metadata.steps import run
+from streamlog.runtime.concurrency.steps import run
 
 A, B = Tenure(1, 1), Tenure(2, 1)
 Row = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ from streamlog.metadata.fold.generation import SPAN_MAX, find
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import StreamEpoch
 from streamlog.metadata.keys.transfer import TransferRecord
-from streamlog.metadata.steps import run
+from streamlog.runtime.concurrency.steps import run
 from tests.metadata.fold.harness import A, B, Harness, rows
 
 

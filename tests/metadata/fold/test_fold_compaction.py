@@ -12,7 +12,7 @@ from streamlog.format.records.commit import RecordEntry, StreamAt, Trim
 from streamlog.format.records.compaction import CompactionRecord, OutputRows
 from streamlog.metadata.fold.generation import SPAN_MAX, find_in_all
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.steps import run
+from streamlog.runtime.concurrency.steps import run
 from tests.metadata.fold.harness import A, Harness
 
 C, D = Tenure(1 << 31 | 1, 1), Tenure(1 << 31 | 2, 1)
