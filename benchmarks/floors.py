@@ -21,6 +21,7 @@ import psutil
 from benchmarks.node import cpu_s_of, own_cpu_s
 from benchmarks.report import percentile
 from benchmarks.streaming import stream_batches
+from streamlog.demo.child import terminate
 from streamlog.v1 import log_pb2, log_pb2_grpc
 
 UNLIMITED = [
@@ -87,8 +88,7 @@ class BareServer:
 
     def __exit__(self, *_: object) -> None:
         self.channel.close()
-        self._child.terminate()
-        self._child.wait(30)
+        terminate(self._child, 30)
 
     def produce(
         self, batches: Sequence[tuple[str, int, bytes]], unanswered_max: int

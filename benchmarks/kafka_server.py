@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Self
 
 from benchmarks.spark.jars import kafka_jars
+from streamlog.demo import child
 from streamlog.demo.ports import free_port
 from streamlog.errors import Unavailable
 
@@ -130,18 +131,12 @@ class KafkaServer:
         process, self._process = self._process, None
         if process is None:
             return
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        child.terminate(process, 30)
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            child.kill(process)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -29,6 +29,7 @@ from benchmarks.report import Report, Row, percentile
 from benchmarks.s3 import BUCKET, s3_server
 from benchmarks.streaming import stream_batches, window
 from streamlog.client import Consumer
+from streamlog.demo.child import kill
 
 MIB = 1 << 20
 READERS = 8
@@ -190,8 +191,7 @@ def _child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     try:
         yield child
     finally:
-        child.kill()
-        child.wait()
+        kill(child)
 
 
 def _tail(server: str, topic: str, count: str) -> None:

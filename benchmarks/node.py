@@ -14,6 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from streamlog.demo.child import terminate
+from streamlog.errors import Unavailable
+
+STOP_S_MAX = 60
+
 
 @dataclass
 class RunningNode:
@@ -109,8 +114,8 @@ def running_node(
             banner["grpc"], banner["http"], psutil.Process(child.pid), started, "".join(kafka)
         )
     finally:
-        child.terminate()
-        child.wait(60)
+        if not terminate(child, STOP_S_MAX):
+            raise Unavailable(f"the node did not stop within {STOP_S_MAX} s")
 
 
 def as_toml(settings: dict[str, str]) -> str:

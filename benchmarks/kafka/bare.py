@@ -19,6 +19,7 @@ from typing import Any, cast
 import psutil
 
 from streamlog.codec.batch import scan
+from streamlog.demo.child import terminate
 from streamlog.kafka.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from streamlog.kafka.messages.create_topics_response import (
     CreatableTopicResult,
@@ -263,8 +264,7 @@ def bare_server(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
         assert child.stdout is not None
         yield f"127.0.0.1:{int(child.stdout.readline())}", psutil.Process(child.pid)
     finally:
-        child.terminate()
-        child.wait(30)
+        terminate(child, 30)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from streamlog.demo import child
 from streamlog.demo.ports import free_port
 from streamlog.errors import StreamlogError, Unavailable
 from streamlog.kvstore.url import RocksUrl
@@ -135,12 +135,10 @@ class NodeProcess:
     def kill(self) -> None:
         """SIGKILL; returns when the process is gone."""
         assert self._process is not None
-        self._process.kill()
+        child.kill(self._process)
         self._gone()
 
-    def _gone(self, timeout_s: float | None = None) -> None:
-        assert self._process is not None
-        self._process.wait(timeout_s)
+    def _gone(self) -> None:
         if self._reading is not None:
             self._reading.join()
 
@@ -149,14 +147,12 @@ class NodeProcess:
         process = self._process
         if process is None or process.poll() is not None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            self._gone(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        has_stopped = child.terminate(process, STOP_TIMEOUT_S)
+        self._gone()
+        if not has_stopped:
             raise StreamlogError(
                 f"the node did not stop within {STOP_TIMEOUT_S:g} s; its log: {self.log_path}"
-            ) from None
+            )
 
     def discard(self) -> None:
         """SIGKILL if the process is still there: the way out of a run that failed."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+from streamlog.demo import child
 from streamlog.demo.go_tools import go_tool
 from streamlog.demo.ports import free_port
 from streamlog.errors import Unavailable
@@ -187,19 +188,13 @@ class S3Server:
         process, self._process = self._process, None
         if process is None:
             return
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        child.terminate(process, STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """SIGKILL: connections break. `start` starts the server again on the same port."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            child.kill(process)
 
     def __enter__(self) -> Self:
         return self.start()

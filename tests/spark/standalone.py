@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 
+from streamlog.demo.child import kill
 from streamlog.demo.ports import free_port
 from tests.spark.jvm import QUICK_JVM
 
@@ -61,8 +62,7 @@ def _daemon(folder: Path, name: str, kind: str, *arguments: str) -> Iterator[Non
     try:
         yield
     finally:
-        process.kill()
-        process.wait(WAIT_S)
+        kill(process)
 
 
 def environment() -> dict[str, str]:

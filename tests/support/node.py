@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +14,10 @@ from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamlog.demo import child
 from streamlog.demo.ports import free_port
+
+STOP_S_MAX = 60
 
 
 @dataclass
@@ -91,16 +93,22 @@ class NodeProcess:
 
     def kill(self) -> None:
         """Sends SIGKILL: the node cleans up nothing."""
-        self._end(signal.SIGKILL)
+        assert self.process is not None
+        child.kill(self.process)
+        self._close_files()
 
     def stop(self) -> int:
         """Sends SIGTERM and returns the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, sent: signal.Signals) -> int:
         assert self.process is not None
-        self.process.send_signal(sent)
-        code = self.process.wait(60)
+        has_stopped = child.terminate(self.process, STOP_S_MAX)
+        code = self._close_files()
+        assert has_stopped, f"the node did not stop within {STOP_S_MAX} s; see {self.log_path}"
+        return code
+
+    def _close_files(self) -> int:
+        """The exit code of the process, which has ended."""
+        assert self.process is not None
+        code = self.process.returncode
         assert self.process.stdout is not None
         self.process.stdout.close()
         assert self._log is not None

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.kafka_server import die_with_parent
+from streamlog.demo import child
 from tests.kafka_clients.kills.history import History
 from tests.kafka_clients.runs import PROGRAMS, ROOT, java
 from tests.support.go_clients import go_clients
@@ -104,14 +105,12 @@ class Writer:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            code = self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"no end of {self._last_words()}") from None
+        has_ended = child.wait_or_kill(self._process, END_S)
+        assert has_ended, f"no end of {self._last_words()}"
         self._listening.join(END_S)
         assert not self._listening.is_alive()
         assert self._failure is None, self._failure
-        assert code == 0, self._last_words()
+        assert self._process.returncode == 0, self._last_words()
 
     def _last_words(self) -> str:
         words = self._errors.read_text(errors="replace")[-2000:]
@@ -127,8 +126,7 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            child.kill(self._process)
             self._listening.join(END_S)
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from streamlog.demo.child import wait_or_kill
 from tests.kafka_clients.runs import ROOT, java
 from tests.support.go_clients import go_clients
 
@@ -127,11 +128,7 @@ class Client:
         assert process.stdin is not None
         if process.poll() is None:
             process.stdin.close()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_or_kill(process, END_S)
         for thread in self._threads:
             thread.join(END_S)
         for stream in (process.stdin, process.stdout, process.stderr):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from streamlog.demo.child import terminate
 from streamlog.demo.ports import free_port
 from tests.spark.conftest import ROOT
 from tests.spark.reading import produce
@@ -70,8 +71,7 @@ def connect_server(folder: Path) -> Iterator[str]:
             time.sleep(0.2)
         yield f"sc://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        process.wait(WAIT_S)
+        terminate(process, WAIT_S)
 
 
 def _listens(port: int) -> bool:

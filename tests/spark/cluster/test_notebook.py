@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.demo.child import terminate
 from tests.spark.jvm import QUICK_JVM
 from tests.support.command import ROOT, environment
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 BYTES_MAX = 100_000
 TIMEOUT_S = 1700
+END_S = 60
 
 
 def test_notebooks_are_small() -> None:
@@ -35,7 +37,6 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     try:
         _, said = running.communicate(timeout=TIMEOUT_S)
     finally:
-        running.terminate()
-        running.wait()
+        terminate(running, END_S)
     assert running.returncode == 0, said.decode()[-4000:]
     assert target.read_text("utf-8") == path.read_text("utf-8")
