@@ -31,20 +31,17 @@ from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
+from streamlog.server.services.records.partition_append import PartitionAppend
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
     ProduceCall,
     ProducePartitionResult,
     ProduceTopicResult,
 )
-from streamlog.server.services.records.runs import (
-    RUN_BYTES_MAX,
-    PartitionAppend,
-    Ready,
-    Runs,
-)
+from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
+from streamlog.server.services.records.unanswered import Unanswered
 from streamlog.server.services.support.plain_records import encode_plain_records
-from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
+from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 
 AT_ONCE_S = 0.002
 """How long requests that lie ready together hold the event loop at most. In between, the medium
@@ -54,13 +51,16 @@ begins to write what has its place, and other connections have their turn."""
 class SequencedProduce:
     """One request whose batches have their places; `results` waits until they are durable."""
 
-    __slots__ = ("_deadline", "_parts", "_topics", "wait_durable")
+    __slots__ = ("_deadline", "_parts", "_topics", "_unanswered", "wait_durable")
 
-    def __init__(self, parts: RecordParts, deadline: float, *, wait_durable: bool) -> None:
+    def __init__(
+        self, parts: RecordParts, unanswered: Unanswered, deadline: float, *, wait_durable: bool
+    ) -> None:
         self._topics: list[tuple[str, list[PartitionAppend]]] = []
         self.wait_durable = wait_durable
         self._deadline = deadline
         self._parts = parts
+        self._unanswered = unanswered
 
     def add_topic(self, topic: str) -> list[PartitionAppend]:
         """Where the outcomes of the topic's partitions go, in request order."""
@@ -96,40 +96,47 @@ class SequencedProduce:
         if isinstance(outcome, StreamlogError):
             return self._failed(part, outcome)
         if not self.wait_durable:
-            return ProducePartitionResult(part.partition, None)
+            return ProducePartitionResult(part.partition.partition, None)
         try:
             if isinstance(outcome, asyncio.Future) and outcome.done():
                 info = cast(LogAppendInfo, outcome.result())
             else:
-                info = await self._durable(outcome)
+                info = await self._durable(part, outcome)
         except StreamlogError as error:
+            if part.is_done():
+                self._unanswered.failed(part, error)
             return self._failed(part, error)
+        self._unanswered.answered(part)
         base, last, append_time_ms, log_start, is_duplicate = info
         if not is_duplicate:
-            self._parts.topics.produced(topic, last - base + 1, part.size_bytes)
+            self._parts.topics.produced(topic, last - base + 1, len(part.batches))
         return ProducePartitionResult(
-            part.partition, None, base, append_time_ms, log_start, is_duplicate
+            part.partition.partition, None, base, append_time_ms, log_start, is_duplicate
         )
 
     def _failed(self, part: PartitionAppend, error: StreamlogError) -> ProducePartitionResult:
         self._parts.metrics.append_failed(error)
-        return ProducePartitionResult(part.partition, error)
+        return ProducePartitionResult(part.partition.partition, error)
 
-    async def _durable(self, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
-        try:
-            async with asyncio.timeout(max(0.0, self._deadline - self._parts.clock.monotonic())):
-                return await ack
-        except TimeoutError:
-            raise OutcomeUnknown(
-                "the batch is in its place but was not durable when the time was up; retry with "
-                "the same producer id and sequence"
-            ) from None
+    async def _durable(self, part: PartitionAppend, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
+        part.outcome = future = asyncio.ensure_future(ack)
+        wait_s = max(0.0, self._deadline - self._parts.clock.monotonic())
+        await asyncio.wait((future,), timeout=wait_s)
+        if future.done():
+            return future.result()
+        # Until then it counts as unanswered: its log may be lost before the client's retry comes.
+        future.add_done_callback(lambda _: self._unanswered.ended(part))
+        raise OutcomeUnknown(
+            "the batch is in its place but was not durable when the time was up; retry with the "
+            "same producer id and sequence"
+        )
 
     def abandon(self) -> None:
         """The caller has left: the appends go on, their errors are not reported as lost."""
         for _, parts in self._topics:
             for part in parts:
                 part.abandon()
+                self._unanswered.answered(part)
 
 
 class ProduceService:
@@ -145,6 +152,7 @@ class ProduceService:
         self._limits = parts.limits
         self._auto_create = auto_create
         self._awaited = AwaitedRetries(parts.clock)
+        self.unanswered = Unanswered(self._awaited)
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
         """Gives every batch of the request its place, in request order.
@@ -165,7 +173,7 @@ class ProduceService:
         batches that have their places under way.
         """
         done: list[SequencedProduce | StreamlogError] = []
-        runs = Runs(self._logs, self._awaited)
+        runs = Runs(self._logs, self._awaited, self.unanswered)
         began = self._clock.monotonic()
         try:
             for context, call in requests:
@@ -208,11 +216,15 @@ class ProduceService:
         if context.deadline is not None and context.deadline < deadline:
             deadline = context.deadline
         # A request that lay behind one that waited in vain, for its partition or for room, waits no
-        # time of its own: it would get its place after the one before it was refused, and the
-        # producer's retry of that one would come out of sequence.
+        # time of its own. Each would wait after the other, and the last of a connection would get
+        # its place when its client has long given up waiting, and has sent it again. (The order of
+        # a producer's batches does not depend on it: `AwaitedRetries`.)
         waits_from = now if call.received_at is None else call.received_at
         place_by = min(deadline, waits_from + timeout_s)
-        return SequencedProduce(self._parts, deadline, wait_durable=call.wait_durable), place_by
+        sequenced = SequencedProduce(
+            self._parts, self.unanswered, deadline, wait_durable=call.wait_durable
+        )
+        return sequenced, place_by
 
     async def _collect(
         self,
@@ -229,12 +241,12 @@ class ProduceService:
             name = topic.topic or self._name_of(topic.topic_id)
             outcomes = sequenced.add_topic(name)
             for part in topic.partitions:
-                append = PartitionAppend(part.partition)
+                partition = TopicPartition(name, part.partition)
+                append = PartitionAppend(partition, has_answer=sequenced.wait_durable)
                 outcomes.append(append)
-                topic_id = topic.topic_id
+                topic_id, batches = topic.topic_id, part.batches
                 try:
                     self._check_access(context, name, topic_id, part.partition)
-                    partition, batches = TopicPartition(name, part.partition), part.batches
                     log = self._logs.open_log(partition)
                     if log is None or batches is None:
                         await runs.flush()
@@ -250,14 +262,9 @@ class ProduceService:
                             Lane.CPU, encode_plain_records, part.records, self._clock.now_ms()
                         )
                 except StreamlogError as error:
-                    append.outcome = client_error(error, self._logs, name, part.partition, topic_id)
-                    self._awaited.refused(name, part.partition, part.batches or b"", append.outcome)
+                    runs.refuse(append, part.batches or b"", error, topic_id)
                     continue
-                refusal = self._awaited.refusal(name, part.partition, batches)
-                if refusal is not None:
-                    append.outcome = refusal
-                    continue
-                runs.add(log, Ready(append, LogAppend(batches, produce), name, topic_id))
+                runs.add(log, Ready(append, LogAppend(batches, produce), topic_id))
 
     def _name_of(self, topic_id: str) -> str:
         """Empty where no topic has the id."""

@@ -44,6 +44,7 @@ class ProduceWorld:
     producer_ids: ProducerIdHandler
     describe_producers: DescribeProducersHandler
     registry: CollectorRegistry
+    service: ProduceService
 
     async def reply(self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES) -> Reply:
         return await self.produce.produce(call(version), request)
@@ -80,13 +81,15 @@ def world_over(
         metrics=ServerMetrics(registry),
         offload=ThreadOffload(),
     )
-    services = cast(Services, _Services(parts))
+    service = ProduceService(parts, auto_create=lambda: True)
+    services = cast(Services, _Services(parts, service))
     return ProduceWorld(
         logs,
         ProduceHandler(services),
         ProducerIdHandler(services),
         DescribeProducersHandler(services),
         registry,
+        service,
     )
 
 
@@ -98,9 +101,9 @@ class _Services:
     rack = None
     topic_views = None
 
-    def __init__(self, parts: RecordParts) -> None:
+    def __init__(self, parts: RecordParts, produce: ProduceService) -> None:
         self.resources = SimpleNamespace(limits=parts.limits)
-        self.produce = ProduceService(parts, auto_create=lambda: True)
+        self.produce = produce
         self.log = LogService(
             parts.logs, clock=parts.clock, authorize=parts.authorize, limits=parts.limits
         )
