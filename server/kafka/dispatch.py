@@ -10,7 +10,8 @@ connection's, with the correlation id that the client's own log shows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from streamlog.errors import StreamlogError
@@ -183,8 +184,9 @@ class Dispatcher:
         route = first.route
         assert route is not None
         named = self._requests.name(first.call.context)
-        for context, count in _by_client(admitted[1:]):
-            self._requests.count_client(context, count)
+        others = Counter(request.call.context.client_id for request in admitted[1:])
+        for client_id, count in others.items():
+            self._requests.count_client(client_id, count)
         try:
             if len(admitted) == 1 or route.handle_many is None:
                 return await _one_by_one(route, admitted)
@@ -238,18 +240,6 @@ async def _one_by_one(route: Route, requests: Sequence[Request]) -> list[Reply |
                 outcome.abandon()
         raise
     return outcomes
-
-
-def _by_client(requests: Sequence[Request]) -> Iterator[tuple[RequestContext, int]]:
-    """A context of each client in a row, and how many of the requests are its own."""
-    contexts = [request.call.context for request in requests]
-    at = 0
-    for number, context in enumerate(contexts):
-        if context.client_id != contexts[at].client_id:
-            yield contexts[at], number - at
-            at = number
-    if contexts:
-        yield contexts[at], len(contexts) - at
 
 
 def _context(header: RequestHeader, peer: Peer) -> RequestContext:

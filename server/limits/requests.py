@@ -53,12 +53,12 @@ class ActiveRequests:
 
     def name(self, context: RequestContext) -> Named:
         """Log lines carry the request's trace id and client id, until `end`."""
-        self.count_client(context)
+        self.count_client(context.client_id)
         return current_trace_id.set(context.trace_id), current_client_id.set(context.client_id)
 
-    def count_client(self, context: RequestContext, requests: int = 1) -> None:
+    def count_client(self, client_id: str, requests: int = 1) -> None:
         """Counts requests of the client; `name` counts one, too."""
-        self._clients.requested(context.client_id, requests)
+        self._clients.requested(client_id, requests)
 
     def unname(self, named: Named) -> None:
         """Ends what `name` began, in the same task, for a request that goes on in another one."""
