@@ -7,7 +7,7 @@
 The bytes read may be in the page cache only. A sync of a new descriptor writes the pages of a
 process that died, but not those of a failed write-back: the kernel keeps such pages and takes them
 for clean. A failed write can only have left the last group and the superblock of the newest file
-(log, rule 3), so these are written once more.
+(log, rule 3), or a free one behind it, so these are written once more.
 
 If the operator accepts the loss, a file with an unreadable superblock is renamed to `lost-…`, and
 missing groups are skipped.
@@ -80,6 +80,7 @@ def load_folder(disk: Disk, *, accept_data_loss: bool = False) -> Folder:
         for name in reading.unreadable:
             disk.rename(name, LOST_PREFIX + name)
         _make_durable(plan)
+        _make_free_durable(reading.files, plan)
     except BaseException:
         for file in reading.opened.values():
             file.close()
@@ -148,6 +149,16 @@ def _make_durable(plan: RecoveryPlan) -> None:
     if plan.live:
         scanned, frame = plan.live[-1]
         _write_again(scanned.file, frame.position, frame.end - frame.position)
+
+
+def _make_free_durable(files: list[ScannedFile], plan: RecoveryPlan) -> None:
+    """A file that could not be freed may read as free and be in use on the medium: its groups,
+    which are left out now, would come back after a power cut. In a file older than the newest one
+    in use they are void or released. Errors: OSError."""
+    newest = 0 if plan.newest is None else plan.newest.superblock.life.generation
+    for scanned in files:
+        if scanned.superblock.life.generation > newest:
+            _write_again(scanned.file, 0, SUPERBLOCK_BYTES)
 
 
 def _write_again(file: DiskFile, position: int, length: int) -> None:

@@ -164,6 +164,23 @@ async def files_that_were_removed_are_not_missed(disk: TornDisk) -> None:
     assert [sequence for sequence, _ in groups][-2:] == [19, 20]
 
 
+async def what_a_restart_leaves_out_stays_away(disk: TornDisk) -> None:
+    """The first file could be neither activated nor freed: it may read as free, and be in use on
+    the medium."""
+    wal = await begin(disk)
+    await turns()
+    disk.plan_faults = fail_writes
+    for payload in (b"one", b"two"):
+        with pytest.raises(StoreUnavailable):
+            await wal.append(group(payload))
+    await turns()
+    disk.plan_faults = None
+    disk.restart()
+    shown = await recovered(await open_wal(disk))
+    await power_cut(disk)
+    assert await recovered(await open_wal(disk)) == shown
+
+
 SCENARIOS: list[Scenario] = [
     acknowledged_groups_survive_a_power_cut,
     a_failed_write_is_not_durable_after_a_restart,
@@ -172,6 +189,7 @@ SCENARIOS: list[Scenario] = [
     what_a_restart_shows_survives_a_power_cut,
     a_stated_release_survives_a_power_cut,
     files_that_were_removed_are_not_missed,
+    what_a_restart_leaves_out_stays_away,
 ]
 
 
@@ -279,6 +297,10 @@ BREAKAGES: dict[str, tuple[Patch, Scenario]] = {
     "recovery leaves the superblock": (
         (folder, "_make_durable", _superblock_not_written_again),
         a_failed_activation_is_not_durable_after_a_restart,
+    ),
+    "recovery leaves free files as they are": (
+        (folder, "_make_free_durable", lambda files, plan: None),
+        what_a_restart_leaves_out_stays_away,
     ),
     "a file goes before the identity says so": (
         (FilePool, "_remove", _removed_unsaid),

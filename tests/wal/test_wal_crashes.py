@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import Unavailable
@@ -130,5 +130,6 @@ async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
     st.integers(0, 2**32),
     st.sampled_from([0.0, 0.05, 0.3]),
 )
+@example([("append", 0), ("append", 1956), ("append", 0), ("restart", 0)], 5752, 0.3)
 def test_acknowledged_groups_survive(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
     asyncio.run(run(steps, seed, rate))
