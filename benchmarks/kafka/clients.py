@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from statistics import median
 
 from benchmarks.kafka import librdkafka
@@ -30,24 +31,35 @@ Ratios = dict[str, list[float]]
 """MB/s of this node by those of another server, in each round; by the server's name."""
 Produce = Callable[[Server, str, int], Figures]
 """(server, topic, bytes)"""
+Case = Callable[[Bench, int, str], None]
+"""(bench, bytes of a record, name of the batches)"""
 
 
 def run(bench: Bench) -> None:
     if not librdkafka.is_there():
         bench.report.note("librdkafka is left out: confluent-kafka is not installed")
         return
-    for record_bytes in TOTAL_BYTES:
-        for name in BATCHES:
-            case = f"{record_bytes} B, batches of {name}"
-            bench.attempt("librdkafka", case, lambda r=record_bytes, n=name: _case(bench, r, n))  # type: ignore[misc]
+    attempt_cases(bench, "librdkafka", BATCHES, _case)
     bench.attempt("librdkafka", "catch-up", lambda: _catch_up(bench))
+
+
+def attempt_cases(bench: Bench, group: str, batches: Iterable[str], case: Case) -> None:
+    """Each size of records in each kind of batches."""
+    for record_bytes in TOTAL_BYTES:
+        for batch in batches:
+            work = partial(case, bench, record_bytes, batch)
+            bench.attempt(group, label_of(record_bytes, batch), work)
+
+
+def label_of(record_bytes: int, batch: str) -> str:
+    return f"{record_bytes} B, batches of {batch}"
 
 
 def _case(bench: Bench, record_bytes: int, batch: str) -> None:
     def produce(server: Server, topic: str, size: int) -> Figures:
         return librdkafka.produce(server.address, topic, record_bytes, size, BATCHES[batch])
 
-    label = f"{record_bytes} B, batches of {batch}"
+    label = label_of(record_bytes, batch)
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
     ratios = in_turns(bench, "librdkafka", label, bench.servers, total, produce)
     if record_bytes != AIMED_BYTES:

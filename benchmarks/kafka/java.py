@@ -12,21 +12,17 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks.kafka import clients
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.clients import in_turns
+from benchmarks.kafka.clients import TOTAL_BYTES, attempt_cases, in_turns, label_of
 from benchmarks.kafka.librdkafka import Figures
 from benchmarks.kafka.servers import BARE, Server
 from benchmarks.spark.jars import kafka_jars
 
 TIMEOUT_S = 300.0
 HEAP = "512m"
-BATCHES = {
-    "128 KiB": {"batch.size": "131072", "linger.ms": "5"},
-    "1 MiB": {"batch.size": "1000000", "linger.ms": "20"},
-    "default": {},
-}
-TOTAL_BYTES = {100: 64 << 20, 1024: 256 << 20}
-"""Bytes of a round at scale 1, by the size of a record."""
+BATCHES = {name: settings for name, settings in clients.BATCHES.items() if name != "16 KiB"}
+"""16 KiB are this client's default."""
 _LINE = re.compile(
     r"^(\d+) records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg latency, "
     r"([\d.]+) ms max latency, (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th"
@@ -37,10 +33,7 @@ def run(bench: Bench) -> None:
     if shutil.which("java") is None:
         bench.report.note("Kafka's Java producer is left out: there is no java")
         return
-    for record_bytes in TOTAL_BYTES:
-        for name in BATCHES:
-            case = f"{record_bytes} B, batches of {name}"
-            bench.attempt("java", case, lambda r=record_bytes, n=name: _case(bench, r, n))  # type: ignore[misc]
+    attempt_cases(bench, "java", BATCHES, _case)
 
 
 def _case(bench: Bench, record_bytes: int, batch: str) -> None:
@@ -50,8 +43,7 @@ def _case(bench: Bench, record_bytes: int, batch: str) -> None:
     # The bare server's ApiVersions is too old for this client.
     servers = {name: one for name, one in bench.servers.items() if name != BARE}
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
-    label = f"{record_bytes} B, batches of {batch}"
-    in_turns(bench, "java", label, servers, total, produce)
+    in_turns(bench, "java", label_of(record_bytes, batch), servers, total, produce)
 
 
 def _produce(address: str, topic: str, record_bytes: int, total: int, batch: str) -> Figures:
