@@ -74,6 +74,11 @@ class World:
         self.store = FlakyStore()
         self.wal = FakeWal() if mode == "disk" else None
 
+    @property
+    def gate(self) -> asyncio.Event:
+        """Appends become durable while it is set."""
+        return self.metadata.gate if self.wal is None else self.wal.gate
+
     @asynccontextmanager
     async def engine(
         self, *, crash: bool = False

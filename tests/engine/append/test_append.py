@@ -70,14 +70,13 @@ def test_a_wrong_expected_offset_is_refused_after_what_came_before_is_durable(
         world = World(mode)
         async with world.engine() as (streams, _):
             stream = await streams.create_and_open_stream()
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             first = sent(stream.append(batch(b"a")))
             refused = sent(stream.append(batch(b"b"), AppendContext(expected_next_offset=0)))
             taken = stream.append(batch(b"c"), AppendContext(expected_next_offset=1))
             await asyncio.sleep(0.02)
             assert not refused.done()
-            gate.set()
+            world.gate.set()
             error = await error_of(refused)
             assert isinstance(error, OffsetConflict)
             assert error.fields == {"expected": 0, "actual": 1}
@@ -193,14 +192,13 @@ def test_a_passed_deadline_says_outcome_unknown_and_the_batch_stays(mode: WalMod
         world = World(mode)
         async with world.engine() as (streams, _):
             stream = await streams.create_and_open_stream()
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             hasty = stream.append(batch(b"a"), within(0.01))
             patient = stream.append(batch(b"b"), within(60))
             error = await error_of(hasty)
             assert isinstance(error, OutcomeUnknown)
             assert not error.has_no_side_effects
-            gate.set()
+            world.gate.set()
             assert (await patient).base_offset == 1
             assert await read_all(stream) == [b"a", b"b"]
 
@@ -322,8 +320,7 @@ def test_losing_streams_fails_only_their_appends(mode: WalMode) -> None:
         world = World(mode)
         async with world.engine() as (streams, _):
             many = await streams.create_and_open_streams([CreateStreamOptions()] * 20)
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             futures = [stream.append(batch(b"x")) for stream in many]
             waiter = asyncio.ensure_future(many[0].wait_confirmed(1))
             await asyncio.sleep(0.01)
@@ -335,7 +332,7 @@ def test_losing_streams_fails_only_their_appends(mode: WalMode) -> None:
             assert isinstance(await error_of(waiter), StreamFenced)
             assert isinstance(await error_of(many[0].append(batch(b"y"))), StreamFenced)
             assert isinstance(await error_of(many[0].fetch(0, 0, 1)), StreamFenced)
-            gate.set()
+            world.gate.set()
             for stream, future in zip(many[10:], futures[10:], strict=True):
                 await future
                 assert await read_all(stream) == [b"x"]
@@ -372,14 +369,13 @@ def test_killing_fails_appends_under_way_with_outcome_unknown(mode: WalMode) -> 
         world = World(mode)
         async with world.engine(crash=True) as (streams, engine):
             stream = await streams.create_and_open_stream()
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             under_way = stream.append(batch(b"x"))
             await asyncio.sleep(0.005)
             await engine.kill()
             assert isinstance(await error_of(under_way), OutcomeUnknown)
             assert isinstance(await error_of(stream.append(batch(b"y"))), Closed)
-            gate.set()
+            world.gate.set()
 
     run(scenario)
 

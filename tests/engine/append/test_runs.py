@@ -151,8 +151,7 @@ def test_a_run_ends_with_its_stream(mode: WalMode) -> None:
         async with world.engine() as (streams, engine):
             lost = await streams.create_and_open_stream()
             kept = await streams.create_and_open_stream()
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             acks = [append_run(one, [batch(b"a"), batch(b"b")]) for one in (lost, kept)]
             reservation = reserved(lost, [batch(b"c")])
             assert reservation is not None
@@ -164,7 +163,7 @@ def test_a_run_ends_with_its_stream(mode: WalMode) -> None:
             with pytest.raises(StreamFenced):
                 lost.append_run([batch(b"c")], reservation, [""])
             reservation.release()
-            gate.set()
+            world.gate.set()
             assert await acks[1].reached(2) == 2
             await gives_all_back(engine)
 
@@ -177,8 +176,7 @@ def test_killing_answers_a_run_with_outcome_unknown(mode: WalMode) -> None:
         world = World(mode)
         async with world.engine(crash=True) as (streams, engine):
             stream = await streams.create_and_open_stream()
-            gate = world.metadata.gate if world.wal is None else world.wal.gate
-            gate.clear()
+            world.gate.clear()
             ack = append_run(stream, [batch(b"a"), batch(b"b")])
             under_way = asyncio.ensure_future(ack.reached(2))
             await asyncio.sleep(0.005)
@@ -186,7 +184,7 @@ def test_killing_answers_a_run_with_outcome_unknown(mode: WalMode) -> None:
             assert isinstance(await error_of(under_way), OutcomeUnknown)
             assert reserved(stream, [batch(b"c")]) is None
             assert isinstance(await error_of(stream.append(batch(b"c"))), Closed)
-            gate.set()
+            world.gate.set()
 
     run(scenario)
 
