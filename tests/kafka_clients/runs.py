@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.kafka_server import die_with_parent
 from tests.kafka_clients.brokers import Broker
+from tests.kafka_clients.client_programs import (
+    PROGRAMS,
+    ROOT,
+    Command,
+    environment,
+    java,
+    python,
+)
 from tests.kafka_clients.tap import Exchange
 from tests.support.go_clients import go_clients
-from tests.support.kafka_jars import class_path
-from tests.support.kafka_server import QUICK
 
-PROGRAMS = Path(__file__).parent / "programs"
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 170
 
 
-def java(*arguments: str, heap: str = "-Xmx256m") -> list[str]:
-    """A command line of the Java client's libraries."""
-    logging = f"-Dlog4j2.configurationFile={PROGRAMS / 'log4j2.properties'}"
-    return ["java", heap, *QUICK, logging, "-cp", class_path(), *arguments]
-
-
-def _python(module: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.kafka_clients.programs.{module}"]
-
-
-CLIENTS: Mapping[str, Callable[[], list[str]]] = {
-    "librdkafka": _python("librdkafka"),
-    "aiokafka": _python("aio"),
+CLIENTS: Mapping[str, Command] = {
+    "librdkafka": python("programs.librdkafka"),
+    "aiokafka": python("programs.aio"),
     "java": lambda: java(str(PROGRAMS / "Driver.java")),
     "franz-go": lambda: [str(go_clients()), "franz-go"],
-    "kafka-python": _python("kafka_python"),
+    "kafka-python": python("programs.kafka_python"),
     "sarama": lambda: [str(go_clients("sarama")), "sarama"],
 }
 """Command lines to which the address and the topics' prefix are added."""
@@ -80,7 +71,7 @@ def _run(client: str, broker: Broker) -> Run:
                 capture_output=True,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=environment(),
                 timeout=TIMEOUT_S,
                 check=False,
                 preexec_fn=die_with_parent,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_clients.brokers import Broker
-from tests.kafka_clients.runs import java
+from tests.kafka_clients.client_programs import java
 from tests.support.command import ROOT
 from tests.support.go_clients import build_program
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from benchmarks.kafka_server import die_with_parent
 from streamlog.demo import child
+from tests.kafka_clients.client_programs import PROGRAMS, Command, java, python, start, tell
 from tests.kafka_clients.kills.history import History
-from tests.kafka_clients.runs import PROGRAMS, ROOT, java
 from tests.support.go_clients import go_clients
 
 END_S = 150.0
 """Longer than any of the programs waits for its answers."""
 
 
-def _python(module: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.kafka_clients.programs.numbered.{module}"]
-
-
-CLIENTS: Mapping[str, Callable[[], list[str]]] = {
-    "librdkafka": _python("librdkafka"),
+CLIENTS: Mapping[str, Command] = {
+    "librdkafka": python("programs.numbered.librdkafka"),
     "java": lambda: java(str(PROGRAMS / "numbered" / "Numbered.java")),
     "franz-go": lambda: [str(go_clients()), "franz-go-numbered"],
-    "aiokafka": _python("aio"),
+    "aiokafka": python("programs.numbered.aio"),
 }
 """Command lines to which address, topic and the count of partitions are added."""
 
@@ -50,16 +42,7 @@ class Writer:
 
     def start(self) -> Self:
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                preexec_fn=die_with_parent,
-            )
+            self._process = start(self._command, errors)
         self._listening.start()
         return self
 
@@ -89,9 +72,7 @@ class Writer:
     def begin(self) -> None:
         """Lets a program write that is ready to."""
         assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        tell(self._process, "go")
 
     def assert_alive(self) -> None:
         """A writer that has ended, or that we do not understand, will acknowledge nothing."""
@@ -119,12 +100,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             child.kill(self._process)
             self._listening.join(END_S)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.kafka_clients.brokers import Broker
 from tests.kafka_clients.checks import fetched
+from tests.kafka_clients.client_programs import java
 from tests.kafka_clients.golden import GOLDEN
 from tests.kafka_clients.raw_client import RawClient, part, request
 from tests.kafka_clients.round_trip import produce_all
-from tests.kafka_clients.runs import java
 from tests.support.command import run
 from tests.support.kafka_server import KafkaServer
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.spark.jars import connector_jars
 from tests.kafka_clients.brokers import BROKERS, Broker
-from tests.kafka_clients.runs import ROOT
+from tests.kafka_clients.client_programs import ROOT
 
 
 @pytest.mark.timeout(400)

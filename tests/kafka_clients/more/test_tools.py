@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_clients.brokers import BROKERS, Broker
-from tests.kafka_clients.runs import java
+from tests.kafka_clients.client_programs import java
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS, indirect=True)
 

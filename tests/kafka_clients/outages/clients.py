@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from streamlog.demo.child import wait_or_kill
-from tests.kafka_clients.runs import ROOT, java
+from tests.kafka_clients.client_programs import Command, java, python, start, tell
 from tests.support.go_clients import go_clients
 
 PROGRAMS = Path(__file__).parent / "programs"
 END_S = 30.0
 
 
-def _python(module: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.kafka_clients.outages.programs.{module}"]
-
-
-CLIENTS: Mapping[str, Callable[[], list[str]]] = {
-    "librdkafka": _python("librdkafka"),
-    "aiokafka": _python("aio"),
+CLIENTS: Mapping[str, Command] = {
+    "librdkafka": python("outages.programs.librdkafka"),
+    "aiokafka": python("outages.programs.aio"),
     "java": lambda: java(str(PROGRAMS / "Outage.java")),
     "franz-go": lambda: [str(go_clients()), "outage"],
 }
@@ -89,19 +83,8 @@ class Client:
         return self.name
 
     def start(self, bootstrap: str, pace: Pace) -> None:
-        """The program ends with its input, so with this process.
-
-        Not `preexec_fn`: it runs in a fork of this process, whose gRPC threads may end it there.
-        """
-        self._process = subprocess.Popen(
-            [*CLIENTS[self.name](), bootstrap, self.topic, *map(str, pace)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        command = [*CLIENTS[self.name](), bootstrap, self.topic, *map(str, pace)]
+        self._process = start(command, subprocess.PIPE)
         for listen, stream in (
             (self._listen, self._process.stdout),
             (self._listen_to_log, self._process.stderr),
@@ -113,9 +96,7 @@ class Client:
 
     def tell(self, word: str) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
+        tell(self._process, word)
 
     @property
     def is_running(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
@@ -16,7 +15,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, KafkaTimeoutError, for_code
 
-from tests.kafka_clients.outages.programs.telling import PARTITIONS, arguments, name_of, tell
+from tests.kafka_clients.outages.programs.telling import (
+    PARTITIONS,
+    arguments,
+    name_of,
+    tell,
+    timed_call,
+)
 
 ARGUMENTS = arguments()
 PREFIX = ARGUMENTS.prefix
@@ -151,13 +156,9 @@ async def list_offsets() -> None:
 async def administer(name: str, call: Callable[[], Awaitable[object]]) -> None:
     while True:
         await asyncio.sleep(ARGUMENTS.pause_s)
-        began, error = time.monotonic(), ""
-        try:
+        with timed_call(name):
             async with asyncio.timeout(CALL_S):
                 await call()
-        except Exception as raised:  # noqa: BLE001
-            error = f"{type(raised).__name__}: {raised}"
-        tell("call", name, f"{time.monotonic() - began:.2f}", error)
 
 
 async def main() -> None:

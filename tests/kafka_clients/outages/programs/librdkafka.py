@@ -130,7 +130,8 @@ def calls(admin: AdminClient) -> Iterator[tuple[str, Callable[[], object]]]:
 
 def administer(name: str, call: Callable[[], object]) -> None:
     while not ended.wait(ARGUMENTS.pause_s):
-        timed_call(name, call)
+        with timed_call(name):
+            call()
 
 
 def start(work: Callable[..., None], *words: object) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 PARTITIONS = 2
@@ -51,10 +52,12 @@ def tell(*fields: object) -> None:
         print(line, flush=True)
 
 
-def timed_call(name: str, call: Callable[[], object]) -> None:
+@contextmanager
+def timed_call(name: str) -> Iterator[None]:
+    """Tells how long its body took, and whether it failed."""
     began, error = time.monotonic(), ""
     try:
-        call()
+        yield
     except Exception as raised:  # noqa: BLE001
         error = f"{type(raised).__name__}: {raised}"
     tell("call", name, f"{time.monotonic() - began:.2f}", error)

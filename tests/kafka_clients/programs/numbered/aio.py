@@ -15,33 +15,29 @@ from aiokafka import AIOKafkaProducer
 
 from tests.kafka_clients.programs.numbered.protocol import (
     BACKOFF_MS,
-    BURST,
     FLUSH_S,
     LINGER_MS,
     PAUSE_S,
-    UNANSWERED_MAX,
-    arguments,
+    Numbering,
     await_start,
-    tell,
 )
 
 
 class Writer:
     def __init__(self) -> None:
-        self._bootstrap, self._topic, self._partitions = arguments()
-        self._sent = self._answered = 0
+        self._numbers = Numbering()
 
     async def run(self) -> None:
         stopping = await_start()
         async with AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
+            bootstrap_servers=self._numbers.bootstrap,
             enable_idempotence=True,
             linger_ms=LINGER_MS,
             retry_backoff_ms=BACKOFF_MS,
             request_timeout_ms=10_000,
         ) as producer:
             while not stopping.is_set():
-                if self._sent * self._partitions - self._answered < UNANSWERED_MAX:
+                if self._numbers.has_room:
                     await self._send_burst(producer)
                 sys.stdout.flush()
                 await asyncio.sleep(PAUSE_S)
@@ -49,21 +45,17 @@ class Writer:
                 await producer.flush()
 
     async def _send_burst(self, producer: AIOKafkaProducer) -> None:
-        first, self._sent = self._sent, self._sent + BURST
-        tell("sent", self._sent)
-        for number in range(first, self._sent):
-            for partition in range(self._partitions):
-                value = b"aiokafka %d" % number
-                future = await producer.send(self._topic, value, partition=partition)
-                future.add_done_callback(partial(self._done, partition, number))
+        for number, partition in self._numbers.burst():
+            value = b"aiokafka %d" % number
+            future = await producer.send(self._numbers.topic, value, partition=partition)
+            future.add_done_callback(partial(self._done, partition, number))
 
     def _done(self, partition: int, number: int, done: asyncio.Future[Any]) -> None:
-        self._answered += 1
         error = done.exception()
         if error is not None:
-            tell("failed", partition, number, repr(error))
+            self._numbers.failed(partition, number, repr(error))
         else:
-            tell("acked", done.result().partition, number, done.result().offset)
+            self._numbers.acked(done.result().partition, number, done.result().offset)
 
 
 asyncio.run(Writer().run())

@@ -12,24 +12,20 @@ from tests.kafka_clients.programs.numbered.protocol import (
     BACKOFF_MS,
     BACKOFF_MS_MAX,
     BATCH_BYTES,
-    BURST,
     FLUSH_S,
     LINGER_MS,
     PAUSE_S,
-    UNANSWERED_MAX,
-    arguments,
+    Numbering,
     await_start,
-    tell,
 )
 
 
 class Writer:
     def __init__(self) -> None:
-        bootstrap, self._topic, self._partitions = arguments()
-        self._sent = self._answered = 0
+        self._numbers = Numbering()
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._numbers.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": LINGER_MS,
                 "batch.size": BATCH_BYTES,
@@ -44,7 +40,7 @@ class Writer:
     def run(self) -> None:
         stopping = await_start()
         while not stopping.is_set():
-            if self._sent * self._partitions - self._answered < UNANSWERED_MAX:
+            if self._numbers.has_room:
                 self._send_burst()
             sys.stdout.flush()
             self._producer.poll(PAUSE_S)
@@ -52,23 +48,19 @@ class Writer:
         assert left == 0, f"{left} records are without an answer"
 
     def _send_burst(self) -> None:
-        first, self._sent = self._sent, self._sent + BURST
-        tell("sent", self._sent)
-        for number in range(first, self._sent):
-            for partition in range(self._partitions):
-                self._producer.produce(
-                    self._topic,
-                    b"librdkafka %d" % number,
-                    partition=partition,
-                    on_delivery=partial(self._delivered, partition, number),
-                )
+        for number, partition in self._numbers.burst():
+            self._producer.produce(
+                self._numbers.topic,
+                b"librdkafka %d" % number,
+                partition=partition,
+                on_delivery=partial(self._delivered, partition, number),
+            )
 
     def _delivered(self, partition: int, number: int, error: Any, message: Any) -> None:
-        self._answered += 1
         if error is not None:
-            tell("failed", partition, number, error)
+            self._numbers.failed(partition, number, error)
         else:
-            tell("acked", message.partition(), number, message.offset())
+            self._numbers.acked(message.partition(), number, message.offset())
 
 
 Writer().run()
