@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -40,7 +39,7 @@ from streamlog.server.listeners.checks import with_usable_listeners
 from streamlog.server.listeners.listeners import Listeners, node_listeners
 from streamlog.server.node_server import NodeServer
 from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
-from streamlog.server.stopping import SLACK_S, StopBound, second_signal
+from streamlog.server.stopping import SLACK_S, Signals, StopBound
 from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
@@ -243,36 +242,27 @@ class Node:
 
     async def serve(self, announce: Callable[[Banner], None]) -> None:
         """Runs until a signal, or until the engine fails for good. Errors: as for `start`."""
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def end() -> None:
-            if ended.is_set():
-                second_signal()
-            ended.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
-        try:
-            banner = await self._start_unless(ended)
+        with Signals(on_first=lambda: self.stop_bound.begin(self._stop_s)) as signals:
+            banner = await self._start_unless(signals.came)
             if banner is None:
                 return
             announce(banner)
-            failure = await self._until(ended)
+            failure = await self._until(signals.came)
             await self._stop_in_time(str(failure) if failure else "signal")
             if failure is not None:
                 raise failure
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+
+    @property
+    def _stop_s(self) -> float:
+        """How long a stop may take."""
+        node, append = self.settings.node, self.settings.engine.append
+        return (node.shutdown_grace_ms + append.drain_timeout_ms) / 1000 + SLACK_S
 
     async def _stop_in_time(self, reason: str) -> None:
         """`stop`, and says meanwhile what it waits for. The process ends if it takes too long."""
         assert self.engine is not None
-        node, append = self.settings.node, self.settings.engine.append
-        bound_s = (node.shutdown_grace_ms + append.drain_timeout_ms) / 1000 + SLACK_S
-        log.info("draining", extra={"reason": reason, "bound_s": f"{bound_s:g}"})
-        self.stop_bound.begin(bound_s)
+        self.stop_bound.begin(self._stop_s)
+        log.info("draining", extra={"reason": reason, "bound_s": f"{self._stop_s:g}"})
         stop = asyncio.create_task(self.stop(), name="node.stop")
         while not stop.done():
             await asyncio.wait({stop}, timeout=WORDS_EVERY_S)

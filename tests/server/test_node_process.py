@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from streamlog.codec.records import decode
 from streamlog.v1 import admin_pb2, log_pb2
@@ -39,14 +40,19 @@ sys.exit(node.run(loaded, mode=mode, json=True))
 
 
 def start(
-    flags: dict[str, Any], *, mode: str = "dev", file: Path | None = None, script: str = MAIN
+    flags: dict[str, Any],
+    *,
+    mode: str = "dev",
+    file: Path | None = None,
+    script: str = MAIN,
+    stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     flags = {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", **flags}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLOG_")}
     return subprocess.Popen(
         [sys.executable, "-c", script, json.dumps([flags, mode, file and str(file)])],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment,
     )
@@ -218,6 +224,52 @@ def test_a_stop_that_hangs_ends_at_its_bound_and_says_so(tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
         assert "what was acknowledged is stored" in await_line(process, "not stopped within 0.5 s")
         assert process.wait(30) == 1
+
+
+TOLD_LOG = """
+import logging
+emit = logging.StreamHandler.emit
+def told(self, record):
+    print("logs", record.getMessage(), flush=True)
+    emit(self, record)
+logging.StreamHandler.emit = told
+from streamlog.server import node
+node.SLACK_S = 0.5
+"""
+
+
+@pytest.mark.parametrize(("signals", "code"), [(1, 1), (2, 130)])
+def test_signals_end_a_node_whose_log_nobody_reads(tmp_path: Path, signals: int, code: int) -> None:
+    """As in front of a pager: the pipe is full, and the event loop hangs in the next line."""
+    reads, writes = os.pipe()
+    flags = {"data": str(tmp_path / "d"), **(HURRIED if signals == 1 else {})}
+    process = start(flags, script=TOLD_LOG + MAIN, stderr=writes)
+    try:
+        assert process.stdout is not None
+        assert next(line for line in process.stdout if line.startswith("{"))
+        fill(writes)
+        process.send_signal(signal.SIGTERM)
+        assert next(line for line in process.stdout if "logs draining" in line)
+        if signals == 2:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == code
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+        os.close(reads)
+        os.close(writes)
+
+
+def fill(pipe: int) -> None:
+    """Through an end of its own, so that the writes of others go on waiting for room."""
+    end = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(end, b"." * 4096)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(end, b".")
+    os.close(end)
 
 
 def await_line(process: subprocess.Popen[str], words: str) -> str:
