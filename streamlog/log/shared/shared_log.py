@@ -48,7 +48,9 @@ from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.append.attaching import SharedLogAttach
-from streamlog.log.shared.append.writer import STREAM_LOST, LogWriter
+from streamlog.log.shared.append.placing import BatchPlacer
+from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
+from streamlog.log.shared.append.writer import LogWriter
 from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
@@ -106,7 +108,9 @@ class SharedLog(AbstractLog):
             self._visibility,
             self._acks,
         )
-        self._writer = LogWriter(self._parts, topic_config)
+        self._placer = BatchPlacer(self._parts, topic_config)
+        self._waiting = WaitingAppends(self._parts, self._placer)
+        self._writer = LogWriter(self._parts, self._placer, self._waiting)
         tail.producers.count_by(environment.metrics.producer_ids.inc)
         self._described = streams.meta.description.configs
         """The settings that the meta stream has, or has when the jobs so far are done."""
@@ -234,7 +238,7 @@ class SharedLog(AbstractLog):
         return self._streams.data.stream_id
 
     def offset_of(self, stream_offset: int) -> int:
-        return stream_offset - self._writer.data_shift
+        return stream_offset - self._tail.active.data_shift
 
     async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
         self._check_open()
@@ -250,9 +254,9 @@ class SharedLog(AbstractLog):
         A commit that is cut off after it has attached batches fails the log: the next open finds
         them in the stream.
         """
-        async with self._writer.turn:
+        async with self._waiting.turn:
             self._check_open()
-            attach = SharedLogAttach(self._parts, self._writer)
+            attach = SharedLogAttach(self._parts, self._placer)
             try:
                 yield attach
             except StreamlogError as error:
@@ -360,7 +364,7 @@ class SharedLog(AbstractLog):
 
     async def delete_records(self, before_offset: int) -> int:
         self._check_open()
-        if self._writer.config.cleanup_policy != "delete":
+        if self._placer.config.cleanup_policy != "delete":
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
         target = self.high_watermark if before_offset == LATEST else index(before_offset)
         if target < 0 or target > self.high_watermark:
@@ -370,7 +374,7 @@ class SharedLog(AbstractLog):
             async with self._removing:
                 if target > self.log_start_offset:
                     # Producer state is recovered from batches: it is written down before they go.
-                    self._writer.checkpoint()
+                    self._placer.checkpoint()
                     await self._raise_start(target, ())
             return self.log_start_offset
 
@@ -388,7 +392,7 @@ class SharedLog(AbstractLog):
         async with self._removing:
             bound = min(predicate_end_offset, self.high_watermark)
             if self._tail.active.size and self.log_end_offset <= bound:
-                self._writer.roll()
+                self._placer.roll()
             expired = [
                 segment
                 for segment in self._tail.segments
@@ -432,7 +436,7 @@ class SharedLog(AbstractLog):
     async def roll(self) -> None:
         self._check_open()
         if self._tail.active.size:
-            self._writer.roll()
+            self._placer.roll()
             await self._flush()
 
     async def _flush(self) -> None:
@@ -441,7 +445,7 @@ class SharedLog(AbstractLog):
         await self._jobs.flush_until(end)
 
     async def configure(self, config: TopicConfig) -> None:
-        self._writer.config = config
+        self._placer.config = config
         self._describe(config)
 
     def _describe(self, config: TopicConfig) -> None:
@@ -499,7 +503,7 @@ class SharedLog(AbstractLog):
     async def _finish(self) -> None:
         await self._acks.drained()
         if self._lifecycle.failure is None and self._tail.batches_since_checkpoint:
-            self._writer.checkpoint()
+            self._placer.checkpoint()
         await self._jobs.flush_until(self.log_end_offset)
 
     async def _end_work(self) -> None:

@@ -1,0 +1,181 @@
+"""Places for batches at the log's end: what single appends, runs and staged commits share.
+
+1. `original` tells whether a batch was sent before; `duplicate` answers it then.
+2. `place` makes what the stream stores: a new header before the client's own bytes, the attributes,
+   and the CRC of it all. It rolls the segment where that is due, and changes nothing else.
+3. `account` changes the state at the log's end, and gives the caller an answer that waits.
+
+A stream that may refuse a batch gets it between 2 and 3. Nothing is awaited here: another batch
+must not come to the log's end meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.codec.batch import (
+    BatchHeader,
+    ScannedBatch,
+    placed_at_append_time,
+    placed_crc32c,
+    placed_with_crc32c,
+)
+from streamlog.errors import QuotaExceeded
+from streamlog.log.api.abstract_log import LogAppendInfo
+from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.log.partition.ack_queue import PendingAppend
+from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
+from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.shared.durable.meta_jobs import MetaJob
+from streamlog.log.shared.meta.codec import LeaderEpoch
+from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.model.batch import RecordBatch
+
+
+def placed_batch(
+    batch: ScannedBatch, base: int, leader_epoch: int, config: TopicConfig, now_ms: int
+) -> tuple[RecordBatch, LogBatchMetadata]:
+    """The batch at offset `base`, as the stream stores it, and what the log must know of it.
+
+    Log-append time is `now_ms`, where the topic has it.
+    """
+    header, view = batch
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        stamp = now_ms
+        parts = placed_at_append_time(view, base, leader_epoch, now_ms)
+        crc = placed_crc32c(parts)
+    else:
+        stamp = header.max_timestamp_ms
+        parts, crc = placed_with_crc32c(batch, base, leader_epoch)
+    metadata = LogBatchMetadata.of(
+        header, leader_epoch=leader_epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
+    )
+    attributes = encode_batch_metadata(metadata)
+    span = header.last_offset_delta + 1
+    return RecordBatch(span, header.base_timestamp_ms, parts, attributes, crc), metadata
+
+
+class BatchPlacer:
+    """It moves the log's end, rolls segments and takes checkpoints. It does not store batches."""
+
+    def __init__(self, parts: LogParts, config: TopicConfig) -> None:
+        environment = parts.environment
+        self.config = config
+        self.leader_epoch = parts.streams.meta.stream.stream_epoch
+        self._txn = parts.streams.txn
+        self._tail = parts.tail
+        self._jobs = parts.jobs
+        self._visibility = parts.visibility
+        self._environment = environment
+        self._clock = environment.clock
+        self._metrics = environment.metrics.of_topic(parts.partition.topic)
+        self._jitter = environment.random.random()
+
+    def original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+        """As ProducerStateManager.check, and counts refusals; None without a producer id."""
+        if header.producer_id < 0:
+            return None
+        try:
+            return self._tail.producers.check(header, now_ms)
+        except QuotaExceeded:
+            self._environment.metrics.producers_refused.inc()
+            raise
+
+    def duplicate(
+        self, original: ProducerBatch, pending: PendingAppend[SharedLogSegment] | None
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Answers a retry with the original's offsets, when the original is durable.
+
+        `pending`: the original, unless it is durable.
+        """
+        self._metrics.duplicates.inc()
+        info = LogAppendInfo(
+            original.base_offset,
+            original.last_offset,
+            -1,
+            self._visibility.log_start_offset,
+            is_duplicate=True,
+        )
+        if pending is not None:
+            return pending.wait(info)
+        future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
+        future.set_result(info)
+        return future
+
+    def place(
+        self, batch: ScannedBatch, base: int, now_ms: int
+    ) -> tuple[RecordBatch, LogBatchMetadata]:
+        """As placed_batch, at the log's end `base`, in the segment that is active on return."""
+        config = self.config
+        record, metadata = placed_batch(batch, base, self.leader_epoch, config, now_ms)
+        span, size, stamp = record.record_count, metadata.size_bytes, metadata.max_timestamp_ms
+        if self._tail.should_roll(span, size, stamp, config, self._jitter):
+            self.roll()
+        return record, metadata
+
+    def account(
+        self, base: int, span: int, metadata: LogBatchMetadata, first_base: int | None = None
+    ) -> tuple[PendingAppend[SharedLogSegment], asyncio.Future[LogAppendInfo]]:
+        """The batch is in the log from here on: an append for the queue of acks, and its answer.
+
+        `first_base`: the offset of the first batch of the same call, if that is another one.
+        """
+        tail, config, end = self._tail, self.config, base + span
+        if tail.account(base, span, metadata, config):
+            self._jobs.add(MetaJob(end, (LeaderEpoch(metadata.leader_epoch, base),)))
+        pending = PendingAppend(base, end, tail.active, metadata.max_timestamp_ms)
+        is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+        answer = pending.wait(
+            LogAppendInfo(
+                base if first_base is None else first_base,
+                end - 1,
+                metadata.append_time_ms if is_stamped else -1,
+                self._visibility.log_start_offset,
+            )
+        )
+        return pending, answer
+
+    def account_attached(self, base: int, span: int, metadata: LogBatchMetadata) -> None:
+        """Accounts for a batch that is in the stream already."""
+        tail, config = self._tail, self.config
+        size, stamp = metadata.size_bytes, metadata.max_timestamp_ms
+        if tail.should_roll(span, size, stamp, config, self._jitter):
+            self.roll()
+        tail.account(base, span, metadata, config)
+
+    def begin_epoch(self) -> None:
+        """Begins the leader epoch at the log's end, if it has not begun.
+
+        The attributes of attached batches do not have it.
+        """
+        tail, epoch = self._tail, self.leader_epoch
+        end = tail.accounted_end
+        if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
+            self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
+
+    def roll(self) -> None:
+        """Seals the active segment at the log's end."""
+        now_ms = self._clock.now_ms()
+        index = self._tail.active.time_index
+        entries = index.take()
+        sealed, opened = self._tail.roll(now_ms, self._txn.next_offset)
+        records = (sealed, opened, self._tail.checkpoint(now_ms))
+        self._jobs.add(MetaJob(opened.base_offset, records, index, entries))
+        self._jitter = self._environment.random.random()
+        self._metrics.rolls.inc()
+
+    def checkpoint(self) -> None:
+        """Queues a checkpoint at the log's end, to be written when data is durable up to there."""
+        index = self._tail.active.time_index
+        entries = index.take()
+        state = self._tail.checkpoint(self._clock.now_ms())
+        self._jobs.add(MetaJob(state.offset, (state,), index, entries))
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """A checkpoint holds all producers. It is due after as many batches at least, so that its
+        cost per batch does not grow with their number."""
+        tail = self._tail
+        interval = self._environment.config.checkpoint_interval_batches
+        return tail.batches_since_checkpoint >= max(interval, len(tail.producers))

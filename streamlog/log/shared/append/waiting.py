@@ -1,0 +1,134 @@
+"""Appends that may have to wait: batch by batch, each for its turn and for room.
+
+Room is reserved for one batch at a time: holding some while waiting for more could block all
+appends. Nothing is awaited between the reservation of room and the sequencing of a batch, so that
+producer state, offset and stream agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import NoReturn
+
+from streamlog.codec.batch import ScannedBatch
+from streamlog.errors import (
+    Fenced,
+    Internal,
+    OutcomeUnknown,
+    Overloaded,
+    StreamlogError,
+    StreamNotFound,
+)
+from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
+from streamlog.log.shared.append.placing import BatchPlacer
+from streamlog.log.shared.parts import LogParts
+from streamlog.model.batch import AppendContext, Reservation
+from streamlog.runtime.concurrency.turn import Turn
+
+STREAM_LOST = (Fenced, StreamNotFound)
+"""Errors of a stream that this log no longer holds. They fail the log: its owner opens it anew."""
+
+
+class WaitingAppends:
+    """Calls wait for room one at a time, so that none is sequenced before an earlier one."""
+
+    def __init__(self, parts: LogParts, placer: BatchPlacer) -> None:
+        self._partition = parts.partition
+        self._data = parts.streams.data
+        self._tail = parts.tail
+        self._acks = parts.acks
+        self._lifecycle = parts.lifecycle
+        self._clock = parts.environment.clock
+        self._metrics = parts.environment.metrics.of_topic(parts.partition.topic)
+        self._placer = placer
+        self.turn = Turn()
+        """Held by the one call that appends, or attaches."""
+
+    async def append(
+        self, batches: Sequence[ScannedBatch], context: ProduceContext
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Sequences the batches, of which there is at least one. Errors: those of an append."""
+        await self._take_turn(context)
+        try:
+            first, *others = batches
+            answer = await self._append_one(first, context)
+            base = self._tail.end_offset - first.header.record_count
+            for position, batch in enumerate(others, 1):
+                try:
+                    answer = await self._append_one(batch, context, base)
+                except StreamlogError as error:
+                    raise OutcomeUnknown(
+                        f"{position} of {len(batches)} batches were sequenced, then: {error}"
+                    ) from error
+            return answer
+        finally:
+            self.turn.release()
+
+    async def _take_turn(self, context: ProduceContext) -> None:
+        if context.deadline is None or self.turn.is_free:
+            await self.turn.acquire()
+            return
+        try:
+            async with asyncio.timeout(context.deadline - self._clock.monotonic()):
+                await self.turn.acquire()
+        except TimeoutError:
+            raise Overloaded(
+                f"appends to {self._partition} waited for room until the deadline; nothing was "
+                "stored: retry with back-off"
+            ) from None
+
+    async def _append_one(
+        self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
+    ) -> asyncio.Future[LogAppendInfo]:
+        """The log may end or fail while this waits, for its turn as well as for room."""
+        self._lifecycle.check_open()
+        try:
+            reservation = await self._data.reserve(
+                len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
+            )
+        except STREAM_LOST as error:
+            self._lifecycle.fail(error)
+            raise
+        try:
+            self._lifecycle.check_open()
+            return await self._sequence(batch, reservation, context, first_base)
+        finally:
+            reservation.release()
+
+    async def _sequence(
+        self,
+        batch: ScannedBatch,
+        reservation: Reservation,
+        context: ProduceContext,
+        first_base: int | None,
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Awaits nothing, except the stream's error when it refuses the batch."""
+        now_ms = self._clock.now_ms()
+        placer, tail = self._placer, self._tail
+        original = placer.original(batch.header, now_ms)
+        if original is not None:
+            return placer.duplicate(original, self._acks.find(original.base_offset))
+        base = tail.end_offset
+        record, metadata = placer.place(batch, base, now_ms)
+        durable = self._data.append(
+            record, AppendContext(trace_id=context.trace_id, reservation=reservation)
+        )
+        span = record.record_count
+        if tail.end_offset != base + span:
+            await self._refused(durable)
+        pending, answer = placer.account(base, span, metadata, first_base)
+        self._acks.push(pending, durable)
+        if placer.is_checkpoint_due:
+            placer.checkpoint()
+        self._metrics.appended(1, span, metadata.size_bytes)
+        return answer
+
+    async def _refused(self, durable: Awaitable[object]) -> NoReturn:
+        """Raises why the stream did not sequence an append."""
+        try:
+            await durable
+        except STREAM_LOST as error:
+            self._lifecycle.fail(error)
+            raise
+        raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
