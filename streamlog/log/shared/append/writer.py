@@ -38,11 +38,11 @@ from streamlog.model.run import AppendsRuns
 from streamlog.runtime.buffers import Buffer
 
 
-class RunBatch(NamedTuple):
-    """A validated batch of a run."""
+class ValidAppend(NamedTuple):
+    """What one call appends: its batches, of which there is at least one."""
 
-    batch: ScannedBatch
-    trace_id: str
+    batches: Sequence[ScannedBatch]
+    context: ProduceContext
 
 
 class _Run:
@@ -81,52 +81,59 @@ class LogWriter:
         """As AbstractLog.append."""
         now_ms = self._clock.now_ms()
         validated = self._validated(batches, now_ms)
-        if len(validated) == 1:
-            outcomes = self._try_run([RunBatch(validated[0], context.trace_id)], now_ms)
-            if outcomes is not None:
-                outcome = outcomes[0]
-                if isinstance(outcome, StreamlogError):
-                    raise outcome
-                return outcome
-        return await self._waiting.append(validated, context)
+        outcomes = self._try_run([ValidAppend(validated, context)], now_ms)
+        if outcomes is None:
+            return await self._waiting.append(validated, context)
+        (outcome,) = outcomes
+        if isinstance(outcome, StreamlogError):
+            raise outcome
+        return outcome
 
     async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
-        """As AbstractLog.append_many: as one run where that can be, or one after another."""
+        """As AbstractLog.append_many: as one run where that can be, or one after another.
+
+        What is younger than a batch that is sent again has to come behind it: behind a retryable
+        error nothing is tried any more, and all that is left gets this error.
+        """
         now_ms = self._clock.now_ms()
-        validated: list[list[ScannedBatch] | StreamlogError] = []
-        run: list[RunBatch | StreamlogError] = []
-        for one in appends:
+        validated = self._validated_in_order(appends, now_ms)
+        try:
+            outcomes = self._try_run(validated, now_ms)
+        except StreamlogError as error:
+            return [error] * len(appends)
+        if outcomes is None:
+            outcomes = await self._one_after_another(validated)
+        return outcomes + outcomes[-1:] * (len(appends) - len(outcomes))
+
+    def _validated_in_order(
+        self, appends: Sequence[LogAppend], now_ms: int
+    ) -> list[ValidAppend | StreamlogError]:
+        """Each append, or why it is refused, up to the first retryable error."""
+        validated: list[ValidAppend | StreamlogError] = []
+        for batches, context in appends:
             try:
-                batches = self._validated(one.batches, now_ms)
+                validated.append(ValidAppend(self._validated(batches, now_ms), context))
             except StreamlogError as error:
-                # What is younger than a batch that is sent again has to come behind it.
-                behind = len(appends) - len(validated) if error.is_retryable else 1
-                validated += [error] * behind
-                run += [error] * behind
+                validated.append(error)
                 if error.is_retryable:
                     break
-                continue
-            validated.append(batches)
-            if len(batches) == 1:
-                run.append(RunBatch(batches[0], one.context.trace_id))
-        if len(run) == len(appends):
-            try:
-                outcomes = self._try_run(run, now_ms)
-            except StreamlogError as error:
-                return [error] * len(appends)
-            if outcomes is not None:
-                return outcomes
-        outcomes = []
-        for batches_or_error, one in zip(validated, appends, strict=True):
-            if isinstance(batches_or_error, StreamlogError):
-                outcomes.append(batches_or_error)
+        return validated
+
+    async def _one_after_another(
+        self, appends: Sequence[ValidAppend | StreamlogError]
+    ) -> list[AppendOutcome]:
+        """The outcome of each append, up to the first retryable error."""
+        outcomes: list[AppendOutcome] = []
+        for one in appends:
+            if isinstance(one, StreamlogError):
+                outcomes.append(one)
                 continue
             try:
-                outcomes.append(await self._waiting.append(batches_or_error, one.context))
+                outcomes.append(await self._waiting.append(*one))
             except StreamlogError as error:
-                if error.is_retryable:
-                    return outcomes + [error] * (len(appends) - len(outcomes))
                 outcomes.append(error)
+                if error.is_retryable:
+                    break
         return outcomes
 
     def to_stage(self, batches: Buffer) -> list[RecordBatch]:
@@ -143,7 +150,7 @@ class LogWriter:
         )
 
     def _try_run(
-        self, run: Sequence[RunBatch | StreamlogError], now_ms: int
+        self, appends: Sequence[ValidAppend | StreamlogError], now_ms: int
     ) -> list[AppendOutcome] | None:
         """One outcome for each; an error is its own outcome. None: append batch by batch."""
         stream, tail = self._stream, self._tail
@@ -151,21 +158,26 @@ class LogWriter:
             return None
         if tail.accounted_end != tail.end_offset:
             return None
-        sizes = [len(one.batch.view) for one in run if isinstance(one, RunBatch)]
+        sizes: list[int] = []
+        for one in appends:
+            if isinstance(one, ValidAppend):
+                if len(one.batches) > 1:
+                    return None
+                sizes.append(len(one.batches[0].view))
         if not sizes:
             return None
         reservation = stream.try_reserve_run(sizes)
         if reservation is None:
             return None
         try:
-            return self._append_run(stream, run, reservation, now_ms)
+            return self._append_run(stream, appends, reservation, now_ms)
         finally:
             reservation.release()
 
     def _append_run(
         self,
         stream: AppendsRuns,
-        batches: Sequence[RunBatch | StreamlogError],
+        appends: Sequence[ValidAppend | StreamlogError],
         reservation: Reservation,
         now_ms: int,
     ) -> list[AppendOutcome]:
@@ -173,17 +185,19 @@ class LogWriter:
         run, tail, placer = _Run(), self._tail, self._placer
         first = tail.accounted_end
         try:
-            for one in batches:
+            for one in appends:
                 if isinstance(one, StreamlogError):
                     outcomes.append(one)
                     continue
+                batch = one.batches[0]
                 try:
-                    original = placer.original(one.batch.header, now_ms)
+                    original = placer.original(batch.header, now_ms)
                 except StreamlogError as error:
                     outcomes.append(error)
                     continue
                 if original is None:
-                    outcomes.append(self._place(run, one, now_ms))
+                    run.trace_ids.append(one.context.trace_id)
+                    outcomes.append(self._place(run, batch, now_ms))
                 else:
                     outcomes.append(self._duplicate(run, original))
             if not run.records:
@@ -205,13 +219,12 @@ class LogWriter:
         self._metrics.appended(len(run.records), tail.accounted_end - first, run.size_bytes)
         return outcomes
 
-    def _place(self, run: _Run, one: RunBatch, now_ms: int) -> Awaitable[LogAppendInfo]:
+    def _place(self, run: _Run, batch: ScannedBatch, now_ms: int) -> Awaitable[LogAppendInfo]:
         base, placer = self._tail.accounted_end, self._placer
-        record, metadata = placer.place(one.batch, base, now_ms)
+        record, metadata = placer.place(batch, base, now_ms)
         pending, answer = placer.account(base, record.record_count, metadata)
         run.records.append(record)
         run.pending.append(pending)
-        run.trace_ids.append(one.trace_id)
         run.size_bytes += metadata.size_bytes
         return answer
 
