@@ -13,7 +13,9 @@ then.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from streamlog.codec.batch import ScannedBatch
@@ -37,6 +39,8 @@ from streamlog.model.batch import RecordBatch, Reservation
 from streamlog.model.run import AppendsRuns
 from streamlog.runtime.buffers import Buffer
 
+_BASE_OFFSET = attrgetter("base_offset")
+
 
 class ValidAppend(NamedTuple):
     """What one call appends: its batches, of which there is at least one."""
@@ -55,6 +59,12 @@ class _Run:
         self.pending: list[PendingAppend[SharedLogSegment]] = []
         self.trace_ids: list[str] = []
         self.size_bytes = 0
+
+    def find(self, base_offset: int) -> PendingAppend[SharedLogSegment] | None:
+        """A run may have thousands of batches, and all of them may be there twice."""
+        at = bisect_left(self.pending, base_offset, key=_BASE_OFFSET)
+        found = self.pending[at] if at < len(self.pending) else None
+        return found if found is not None and found.base_offset == base_offset else None
 
     def refuse(self, error: StreamlogError) -> None:
         for pending in self.pending:
@@ -154,9 +164,11 @@ class LogWriter:
     ) -> list[AppendOutcome] | None:
         """One outcome for each; an error is its own outcome. None: append batch by batch."""
         stream, tail = self._stream, self._tail
-        if stream is None or not self._waiting.turn.is_free or not self._lifecycle.is_open:
+        if stream is None or not self._waiting.turn.is_free:
             return None
         if tail.accounted_end != tail.end_offset:
+            # Only a medium that sequences an append later than its call, against its contract, can
+            # come here. A run's headers are made for the accounted end: they would be stored wrong.
             return None
         sizes: list[int] = []
         for one in appends:
@@ -195,11 +207,17 @@ class LogWriter:
                 except StreamlogError as error:
                     outcomes.append(error)
                     continue
-                if original is None:
-                    run.trace_ids.append(one.context.trace_id)
-                    outcomes.append(self._place(run, batch, now_ms))
-                else:
+                if original is not None:
                     outcomes.append(self._duplicate(run, original))
+                    continue
+                base = tail.accounted_end
+                record, metadata = placer.place(batch, base, now_ms)
+                pending, answer = placer.account(base, record.record_count, metadata)
+                run.records.append(record)
+                run.pending.append(pending)
+                run.trace_ids.append(one.context.trace_id)
+                run.size_bytes += metadata.size_bytes
+                outcomes.append(answer)
             if not run.records:
                 return outcomes
             ack = stream.append_run(run.records, reservation, run.trace_ids)
@@ -219,20 +237,11 @@ class LogWriter:
         self._metrics.appended(len(run.records), tail.accounted_end - first, run.size_bytes)
         return outcomes
 
-    def _place(self, run: _Run, batch: ScannedBatch, now_ms: int) -> Awaitable[LogAppendInfo]:
-        base, placer = self._tail.accounted_end, self._placer
-        record, metadata = placer.place(batch, base, now_ms)
-        pending, answer = placer.account(base, record.record_count, metadata)
-        run.records.append(record)
-        run.pending.append(pending)
-        run.size_bytes += metadata.size_bytes
-        return answer
-
     def _duplicate(self, run: _Run, original: ProducerBatch) -> Awaitable[LogAppendInfo]:
         base = original.base_offset
         pending = self._acks.find(base)
         if pending is None:
-            pending = next((one for one in run.pending if one.base_offset == base), None)
+            pending = run.find(base)
         return self._placer.duplicate(original, pending)
 
     def _bug(self, error: BaseException) -> Internal:
