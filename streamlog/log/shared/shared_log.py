@@ -48,13 +48,13 @@ from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.append.attaching import SharedLogAttach
-from streamlog.log.shared.append.placing import BatchPlacer
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
 from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.placing import BatchPlacer
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.segment_reader import SegmentReader
@@ -108,7 +108,15 @@ class SharedLog(AbstractLog):
             self._visibility,
             self._acks,
         )
-        self._placer = BatchPlacer(self._parts, topic_config)
+        self._placer = BatchPlacer(
+            streams,
+            tail,
+            self._jobs,
+            self._visibility,
+            environment,
+            environment.metrics.of_topic(partition.topic),
+            topic_config,
+        )
         self._waiting = WaitingAppends(self._parts, self._placer)
         self._writer = LogWriter(self._parts, self._placer, self._waiting)
         tail.producers.count_by(environment.metrics.producer_ids.inc)

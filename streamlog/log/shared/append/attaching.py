@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from streamlog.errors import Internal, StreamlogError
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
-from streamlog.log.shared.append.placing import BatchPlacer
 from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import BatchAttributes
 
 ATTACHED_RUNS_MAX = 32

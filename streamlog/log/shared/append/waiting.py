@@ -21,8 +21,8 @@ from streamlog.errors import (
     StreamNotFound,
 )
 from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
-from streamlog.log.shared.append.placing import BatchPlacer
 from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import AppendContext, Reservation
 from streamlog.runtime.concurrency.turn import Turn
 

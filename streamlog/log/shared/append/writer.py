@@ -31,9 +31,9 @@ from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.append.placing import BatchPlacer, placed_batch
 from streamlog.log.shared.append.waiting import WaitingAppends
 from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.placing import BatchPlacer, placed_batch
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.batch import RecordBatch, Reservation
 from streamlog.model.run import AppendsRuns

@@ -22,14 +22,18 @@ from streamlog.codec.batch import (
 )
 from streamlog.errors import QuotaExceeded
 from streamlog.log.api.abstract_log import LogAppendInfo
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.metrics import TopicMetrics
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.durable.meta_jobs import MetaJob
+from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LeaderEpoch
-from streamlog.log.shared.parts import LogParts
+from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import RecordBatch
 
 
@@ -59,17 +63,25 @@ def placed_batch(
 class BatchPlacer:
     """It moves the log's end, rolls segments and takes checkpoints. It does not store batches."""
 
-    def __init__(self, parts: LogParts, config: TopicConfig) -> None:
-        environment = parts.environment
+    def __init__(
+        self,
+        streams: OpenStreams,
+        tail: LogTail,
+        jobs: MetaJobs,
+        visibility: Visibility,
+        environment: LogEnvironment,
+        metrics: TopicMetrics,
+        config: TopicConfig,
+    ) -> None:
         self.config = config
-        self.leader_epoch = parts.streams.meta.stream.stream_epoch
-        self._txn = parts.streams.txn
-        self._tail = parts.tail
-        self._jobs = parts.jobs
-        self._visibility = parts.visibility
+        self.leader_epoch = streams.meta.stream.stream_epoch
+        self._txn = streams.txn
+        self._tail = tail
+        self._jobs = jobs
+        self._visibility = visibility
         self._environment = environment
         self._clock = environment.clock
-        self._metrics = environment.metrics.of_topic(parts.partition.topic)
+        self._metrics = metrics
         self._jitter = environment.random.random()
 
     def original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
