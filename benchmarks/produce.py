@@ -24,8 +24,7 @@ from benchmarks.node import RunningNode, own_cpu_s, running_node
 from benchmarks.report import Measured, Report, Row, percentile
 from benchmarks.streaming import stream_batches, window
 from streamlog.client import Admin, Producer, Tls
-from streamlog.codec.batch import Producer as ProducerState
-from streamlog.codec.batch import with_producer
+from streamlog.codec.batch import BatchProducer, with_producer
 from streamlog.codec.records import encode_values
 from streamlog.v1 import log_pb2, log_pb2_grpc
 
@@ -143,7 +142,7 @@ class EncodedLoad:
         found = []
         for number in range(max(PARTITIONS, total // size)):
             sequence = number // PARTITIONS * template.record_count
-            state = ProducerState(producer.producer_id, producer.producer_epoch, sequence)
+            state = BatchProducer(producer.producer_id, producer.producer_epoch, sequence)
             data = bytes(with_producer(template.data, state))
             found.append((topic, number % PARTITIONS, data))
         return found

@@ -16,7 +16,7 @@ from benchmarks.node import own_cpu_s
 from benchmarks.produce import GIB, RECORD_BYTES, EncodedLoad, example_values
 from benchmarks.report import Measured, Row, percentile
 from benchmarks.streaming import window
-from streamlog.codec.batch import Producer as ProducerState
+from streamlog.codec.batch import BatchProducer as ProducerState
 from streamlog.codec.batch import with_producer
 from streamlog.codec.records import encode_values
 

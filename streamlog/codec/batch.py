@@ -64,7 +64,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-class Producer(NamedTuple):
+class BatchProducer(NamedTuple):
     """Who wrote a batch, and the sequence number of its first record."""
 
     producer_id: int
@@ -72,7 +72,7 @@ class Producer(NamedTuple):
     base_sequence: int
 
 
-NO_PRODUCER = Producer(-1, -1, -1)
+NO_PRODUCER = BatchProducer(-1, -1, -1)
 
 
 class BatchHeader(NamedTuple):
@@ -282,7 +282,7 @@ def placed_crc32c(parts: Parts) -> int:
     return crc32c_combine(crc32c(header[:CRC_START]), crc, checked_bytes)
 
 
-def with_producer(batch: Buffer, producer: Producer) -> bytearray:
+def with_producer(batch: Buffer, producer: BatchProducer) -> bytearray:
     """A copy of the batch with another producer id, epoch and base sequence, and its CRC."""
     copy = bytearray(batch)
     _PRODUCER.pack_into(copy, _PRODUCER_AT, *producer)

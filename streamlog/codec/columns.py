@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from streamlog.codec.batch import NO_PRODUCER, Compression, Producer
+from streamlog.codec.batch import NO_PRODUCER, BatchProducer, Compression
 from streamlog.codec.choice import native
 from streamlog.codec.column_types import (
     BinaryColumn,
@@ -94,7 +94,7 @@ def encode_batches(
     compression: Compression = Compression.NONE,
     level: int | None = None,
     batch_bytes: int = 64 << 10,
-    producer: Producer = NO_PRODUCER,
+    producer: BatchProducer = NO_PRODUCER,
 ) -> list[ColumnBatch]:
     """Batches of `batch_bytes` at most (before compression; a single record may be larger).
 

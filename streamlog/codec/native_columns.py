@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from streamlog.codec import _native
-from streamlog.codec.batch import Compression, Producer, as_bytes
+from streamlog.codec.batch import BatchProducer, Compression, as_bytes
 from streamlog.codec.column_types import (
     BinaryColumn,
     ColumnBatch,
@@ -86,7 +86,7 @@ def encode(
     compression: Compression,
     level: int | None,
     batch_bytes: int,
-    producer: Producer,
+    producer: BatchProducer,
 ) -> list[ColumnBatch]:
     """As `columns.encode_batches`, whose checks were made."""
     whole, places = _native.encode_columns(

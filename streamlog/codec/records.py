@@ -15,8 +15,8 @@ from streamlog.codec.batch import (
     HEADER_BYTES,
     NO_PRODUCER,
     TRANSACTIONAL,
+    BatchProducer,
     Compression,
-    Producer,
     scan,
 )
 from streamlog.codec.choice import native
@@ -73,7 +73,7 @@ class BatchBuilder(RecordWriter):
         self._level = level
 
     def build(
-        self, producer: Producer = NO_PRODUCER, *, is_transactional: bool = False
+        self, producer: BatchProducer = NO_PRODUCER, *, is_transactional: bool = False
     ) -> bytearray:
         """The finished batch, base offset 0; call it once."""
         attributes = TRANSACTIONAL if is_transactional else 0
@@ -97,7 +97,7 @@ def encode_values(
     size_limit_bytes: int = 1 << 30,
     compression: Compression = Compression.NONE,
     level: int | None = None,
-    producer: Producer = NO_PRODUCER,
+    producer: BatchProducer = NO_PRODUCER,
 ) -> EncodedBatch:
     """Encodes values[start:] as one batch, or as many as `size_limit_bytes` (uncompressed) allows.
 

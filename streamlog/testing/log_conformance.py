@@ -19,8 +19,8 @@ from streamlog.codec.batch import (
     LOG_APPEND_TIME,
     SEQUENCE_MAX,
     TRANSACTIONAL,
+    BatchProducer,
     Compression,
-    Producer,
     parse_header,
     resealed,
     scan,
@@ -97,7 +97,7 @@ def encoded(
             values,
             timestamp_ms=at_ms,
             timestamps_ms=stamps,
-            producer=Producer(*producer),
+            producer=BatchProducer(*producer),
             compression=compression,
         ).data
     )
@@ -511,8 +511,8 @@ class LogConformance(ABC):
             (InvalidRecord, flagged(6)),
             (InvalidTxnState, flagged(TRANSACTIONAL)),
             (InvalidTimestamp, flagged(LOG_APPEND_TIME)),
-            (InvalidRecord, bytes(with_producer(good, Producer(9, 0, -1)))),
-            (InvalidRecord, bytes(with_producer(good, Producer(9, -1, 0)))),
+            (InvalidRecord, bytes(with_producer(good, BatchProducer(9, 0, -1)))),
+            (InvalidRecord, bytes(with_producer(good, BatchProducer(9, -1, 0)))),
             (MessageTooLarge, encoded([b"x" * 5000])),
             (RecordListTooLarge, encoded([b"x" * 3000])),
         ]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from streamlog.codec.batch import (
     CONTROL,
     LOG_APPEND_TIME,
+    BatchProducer,
     Compression,
-    Producer,
     as_bytes,
     parse_header,
     resealed,
@@ -59,7 +59,7 @@ def batches(draw: st.DrawFn) -> Batch:
         timestamps_ms=stamps,
         headers=head,
         compression=draw(st.sampled_from(Compression)),
-        producer=Producer(draw(st.integers(-1, 9)), 0, 0),
+        producer=BatchProducer(draw(st.integers(-1, 9)), 0, 0),
     ).data
     data[0:8] = draw(st.integers(0, 40)).to_bytes(8, "big")
     if draw(st.booleans()):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamlog.codec.batch import (
     HEADER_BYTES,
     SEQUENCE_MAX,
-    Producer,
+    BatchProducer,
     parse_header,
     placed,
     placed_at_append_time,
@@ -31,7 +31,7 @@ def batch(values=VALUES, **kwargs):
 
 
 def test_header_of_a_built_batch():
-    data = batch(producer=Producer(7, 3, 41))
+    data = batch(producer=BatchProducer(7, 3, 41))
     header = parse_header(data)
     assert header.size_bytes == len(data)
     assert (header.magic, header.record_count, header.last_offset_delta) == (2, 4, 3)
@@ -75,7 +75,7 @@ def test_the_crc_of_a_placed_batch_is_that_of_all_its_bytes():
 
 
 def test_with_producer_keeps_records_and_a_valid_crc():
-    changed = with_producer(batch(), Producer(1, 2, 3))
+    changed = with_producer(batch(), BatchProducer(1, 2, 3))
     assert parse_header(changed)[9:12] == (1, 2, 3)
     assert [record[3] for record in decode(changed)] == VALUES
 
@@ -118,7 +118,7 @@ def test_any_bit_flip_behind_the_placed_fields_is_found(data):
 def test_sequences_wrap():
     assert sequence_after(SEQUENCE_MAX, 1) == 0
     assert sequence_after(SEQUENCE_MAX - 1, 5) == 3
-    wrapped = with_producer(batch(), Producer(1, 0, SEQUENCE_MAX))
+    wrapped = with_producer(batch(), BatchProducer(1, 0, SEQUENCE_MAX))
     assert parse_header(wrapped).last_sequence == 2
 
 

@@ -9,7 +9,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.codec.batch import Compression, Producer, parse_header, resealed
+from streamlog.codec.batch import BatchProducer, Compression, parse_header, resealed
 from streamlog.codec.columns import (
     BinaryColumn,
     HeadersColumn,
@@ -250,7 +250,7 @@ def encoded(twin, records, **given_options):
         "compression": Compression.NONE,
         "level": None,
         "batch_bytes": 1 << 16,
-        "producer": Producer(-1, -1, -1),
+        "producer": BatchProducer(-1, -1, -1),
         **given_options,
     }
     return twin.encode(len(records), **options)
@@ -272,7 +272,7 @@ def test_both_twins_write_what_is_read_again(records, codec, batch_bytes, choose
         "compression": codec,
         "batch_bytes": batch_bytes,
         "rows": array("i", chosen) if choose else None,
-        "producer": Producer(7, 1, (1 << 31) - 3),
+        "producer": BatchProducer(7, 1, (1 << 31) - 3),
     }
     both = [encoded(twin, records, **options) for twin in TWINS]
     batches = both[0]
@@ -375,7 +375,7 @@ def test_hostile_columns_are_the_same_to_both(data):
         "compression": Compression.NONE,
         "level": None,
         "batch_bytes": 100,
-        "producer": Producer(-1, -1, -1),
+        "producer": BatchProducer(-1, -1, -1),
     }
 
     def attempt(twin):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.codec import compression
-from streamlog.codec.batch import Compression, Producer, parse_header, resealed
+from streamlog.codec.batch import BatchProducer, Compression, parse_header, resealed
 from streamlog.codec.piecewise import first_at_or_after
 from streamlog.codec.plain_decoder import decode_plain
 from streamlog.codec.records import (
@@ -43,7 +43,7 @@ def test_round_trip_agrees_with_the_plain_decoder(records, codec):
         timestamps_ms=stamps,
         headers=head,
         compression=codec,
-        producer=Producer(5, 1, 0),
+        producer=BatchProducer(5, 1, 0),
     )
     expected = [(i, *record) for i, record in enumerate(records)]
     assert encoded.record_count == len(records)

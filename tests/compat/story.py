@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import streamlog
-from streamlog.codec.batch import Compression, Producer
+from streamlog.codec.batch import BatchProducer, Compression
 from streamlog.codec.records import encode_values
 from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.engine.config import ObjectConfig, StreamEngineConfig, UploadConfig
@@ -74,7 +74,7 @@ def opened(folder: Path, mode: Mode, clock: Clock | None = None) -> Any:
 
 def retried(mode: Mode) -> bytes:
     """The batch that an idempotent producer sends last, and may send again."""
-    producer = Producer(0, 0, 4)
+    producer = BatchProducer(0, 0, 4)
     values = [b"last of " + mode.encode()]
     return bytes(encode_values(values, timestamp_ms=9, producer=producer).data)
 
@@ -100,7 +100,7 @@ async def make(folder: Path, mode: Mode) -> dict[str, Any]:
         log = await log_of(engine, "retried", 0)
         for sequence in range(4):
             batch = encode_values(
-                [b"%d" % sequence], timestamp_ms=sequence, producer=Producer(0, 0, sequence)
+                [b"%d" % sequence], timestamp_ms=sequence, producer=BatchProducer(0, 0, sequence)
             )
             await (await log.append(batch.data))
         stream = await engine.streams.create_and_open_stream(

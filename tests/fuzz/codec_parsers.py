@@ -10,8 +10,8 @@ from streamlog.codec.batch import (
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
+    BatchProducer,
     Compression,
-    Producer,
     resealed,
     scan,
 )
@@ -27,7 +27,7 @@ LIMIT_BYTES = 1 << 20
 """What a batch may expand to here."""
 
 
-def _batch(codec: Compression, count: int, producer: Producer | None = None) -> bytes:
+def _batch(codec: Compression, count: int, producer: BatchProducer | None = None) -> bytes:
     made = records.encode_values(
         [None if i % 3 == 2 else b"value %d " % i * 4 for i in range(count)],
         timestamp_ms=0,
@@ -35,14 +35,14 @@ def _batch(codec: Compression, count: int, producer: Producer | None = None) -> 
         keys=[None if i % 2 else b"key" for i in range(count)],
         headers=[[("größe", b"x"), ("n", None)] if i % 4 == 0 else [] for i in range(count)],
         compression=codec,
-        producer=producer or Producer(-1, -1, -1),
+        producer=producer or BatchProducer(-1, -1, -1),
     )
     return bytes(made.data)
 
 
 BATCHES = (
     _batch(Compression.NONE, 1),
-    _batch(Compression.NONE, 5, Producer(9, 1, 3)),
+    _batch(Compression.NONE, 5, BatchProducer(9, 1, 3)),
     *(_batch(codec, 12) for codec in Compression if codec is not Compression.NONE),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamlog.codec.batch import Producer, scan
+from streamlog.codec.batch import BatchProducer, scan
 from streamlog.codec.records import BatchBuilder, decode
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.staged_logs import ManifestEntry, StagedBatches, StagedLogs
@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def encoded(
-    values: Sequence[bytes], *, at_ms: int = NOW_MS, producer: Producer | None = None
+    values: Sequence[bytes], *, at_ms: int = NOW_MS, producer: BatchProducer | None = None
 ) -> bytes:
     builder = BatchBuilder(1 << 20)
     builder.extend(values, timestamp_ms=at_ms)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import streamlog
-from streamlog.codec.batch import LOG_APPEND_TIME, Producer, scan
+from streamlog.codec.batch import LOG_APPEND_TIME, BatchProducer, scan
 from streamlog.engine.staging.client import EngineStaging
 from streamlog.errors import (
     Conflict,
@@ -300,7 +300,7 @@ def test_batches_that_an_append_refuses_cannot_be_staged(tmp_path: Path) -> None
             bad[-1] ^= 1
             for data, error in (
                 (encoded([b"v" * 2000]), MessageTooLarge),
-                (encoded([b"v"], producer=Producer(5, 0, 0)), InvalidRecord),
+                (encoded([b"v"], producer=BatchProducer(5, 0, 0)), InvalidRecord),
                 (b"", InvalidRecord),
             ):
                 assert isinstance(await error_of(stage(engine, "1", {partition: data})), error)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from streamlog.codec.batch import NO_PRODUCER, Producer
+from streamlog.codec.batch import NO_PRODUCER, BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.v1 import admin_pb2, log_pb2
 from tests.support.calls_between import ROOT, CallRecorder
@@ -94,7 +94,7 @@ class Ways:
         return Way(ran, callers, [way.ran for way in self._recorded])
 
 
-def produce(producer: Producer, partition: int) -> log_pb2.ProduceRequest:
+def produce(producer: BatchProducer, partition: int) -> log_pb2.ProduceRequest:
     batch = encode_values([bytes(100_000)], timestamp_ms=1000, producer=producer)
     part = log_pb2.ProducePartition(partition=partition, record_batches=bytes(batch.data))
     return log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic="t", partitions=[part])])
@@ -118,7 +118,7 @@ async def record_appends(node: RunningNode, ways: Ways) -> None:
         await node.log.Produce(produce(NO_PRODUCER, partition))
     for sequence in range(1 + ROUNDS):
         request = log_pb2.ProduceStreamRequest(
-            correlation_id=sequence, request=produce(Producer(producer_id, 0, sequence), 0)
+            correlation_id=sequence, request=produce(BatchProducer(producer_id, 0, sequence), 0)
         )
         # The server goes on for a moment after an answer: another request waits for that.
         await end_offset(node, 0)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from streamlog.codec.batch import NO_PRODUCER, Compression, Producer, with_producer
+from streamlog.codec.batch import NO_PRODUCER, BatchProducer, Compression, with_producer
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import StreamlogError
 
@@ -122,7 +122,7 @@ class PendingBatch:
         self.parent: PendingBatch | None = None
         self.parts: list[PendingBatch] | None = None
 
-    def encode(self, producer: Producer) -> None:
+    def encode(self, producer: BatchProducer) -> None:
         """Gives the batch its bytes, with the producer's id, epoch and sequence in them."""
         if self.data is not None:
             if producer != self.producer:

@@ -8,7 +8,7 @@ split.
 from __future__ import annotations
 
 from streamlog.client.produce.batches import PendingBatch
-from streamlog.codec.batch import NO_PRODUCER, Compression, Producer, sequence_after
+from streamlog.codec.batch import NO_PRODUCER, BatchProducer, Compression, sequence_after
 from streamlog.codec.records import iterate
 from streamlog.errors import MessageTooLarge, RecordListTooLarge, StreamlogError
 
@@ -64,6 +64,6 @@ def split(
         part.charged_bytes = len(part.data or b"")
         if producer != NO_PRODUCER:
             next_sequence = sequence_after(producer.base_sequence, part.record_count)
-            producer = Producer(producer.producer_id, producer.producer_epoch, next_sequence)
+            producer = BatchProducer(producer.producer_id, producer.producer_epoch, next_sequence)
         parts.append(part)
     return parts

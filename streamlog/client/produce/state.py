@@ -46,7 +46,7 @@ from streamlog.client.settings import (
     ProducerSettings,
     backoff_s,
 )
-from streamlog.codec.batch import NO_PRODUCER, SEQUENCE_MAX, Producer, sequence_after
+from streamlog.codec.batch import NO_PRODUCER, SEQUENCE_MAX, BatchProducer, sequence_after
 from streamlog.errors import (
     InconsistentTopicId,
     Internal,
@@ -255,10 +255,10 @@ class PartitionSequencer:
         self._identity, self._next_sequence = identity, 0
         self._is_known = not self._settings.is_idempotent
 
-    def _take_numbers(self, count: int) -> Producer:
+    def _take_numbers(self, count: int) -> BatchProducer:
         if self._identity == NO_IDENTITY:
             return NO_PRODUCER
-        producer = Producer(*self._identity, self._next_sequence)
+        producer = BatchProducer(*self._identity, self._next_sequence)
         self._next_sequence = sequence_after(self._next_sequence, count)
         return producer
 

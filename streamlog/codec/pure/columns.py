@@ -9,8 +9,8 @@ from typing import Literal
 
 from streamlog.codec.batch import (
     HEADER_BYTES,
+    BatchProducer,
     Compression,
-    Producer,
     ScannedBatch,
     as_bytes,
     batch_at,
@@ -188,7 +188,7 @@ def encode(
     compression: Compression,
     level: int | None,
     batch_bytes: int,
-    producer: Producer,
+    producer: BatchProducer,
 ) -> list[ColumnBatch]:
     """As `columns.encode_batches`, whose checks were made."""
     key_of, value_of = _Entries(keys, count), _Entries(values, count)
@@ -212,14 +212,14 @@ def encode(
     return batches
 
 
-def _after(producer: Producer, record_count: int) -> Producer:
+def _after(producer: BatchProducer, record_count: int) -> BatchProducer:
     if producer.base_sequence < 0:
         return producer
     return producer._replace(base_sequence=sequence_after(producer.base_sequence, record_count))
 
 
 def _finished(
-    writer: RecordWriter, compression: Compression, level: int | None, producer: Producer
+    writer: RecordWriter, compression: Compression, level: int | None, producer: BatchProducer
 ) -> ColumnBatch:
     data = finish(writer.take(*producer, 0), compression, level)
     return ColumnBatch(data, writer.record_count, parse_header(data).max_timestamp_ms)

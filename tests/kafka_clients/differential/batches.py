@@ -12,8 +12,8 @@ from streamlog.codec.batch import (
     LOG_APPEND_TIME,
     NO_PRODUCER,
     TRANSACTIONAL,
+    BatchProducer,
     Compression,
-    Producer,
     resealed,
 )
 from streamlog.codec.records import encode_values
@@ -23,7 +23,9 @@ SPAN_MS = 5_000
 """Timestamps of all records lie within this, so that no segment rolls by time."""
 
 
-def batch(rng: random.Random, producer: Producer | None = None, count: int | None = None) -> bytes:
+def batch(
+    rng: random.Random, producer: BatchProducer | None = None, count: int | None = None
+) -> bytes:
     """A good batch; compressed by any codec, with keys, nulls and headers here and there."""
     count = rng.choice((1, 1, 2, 5, 20)) if count is None else count
     values = [_value(rng) for _ in range(count)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamlog.codec.batch import Producer, parse_header
+from streamlog.codec.batch import BatchProducer, parse_header
 from tests.kafka_clients.differential.batches import BAD, BASE_MS, SPAN_MS, batch
 from tests.kafka_clients.differential.calls import (
     AlterConfig,
@@ -173,17 +173,17 @@ class Sequence:
         if kind == "again" and producer in partition.last:
             return kind, partition.last[producer]
         if kind == "gap":
-            return kind, batch(rng, Producer(producer, epoch, following + 7))
+            return kind, batch(rng, BatchProducer(producer, epoch, following + 7))
         if kind == "old epoch" and epoch > 0:
-            return kind, batch(rng, Producer(producer, epoch - 1, following))
+            return kind, batch(rng, BatchProducer(producer, epoch - 1, following))
         if kind == "new epoch":
             self._epochs[producer] += 1
             for partitions in self._topics.values():
                 for one in partitions:
                     one.sequences.pop(producer, None)
                     one.last.pop(producer, None)
-            return kind, batch(rng, Producer(producer, epoch + 1, 0))
-        return "next", batch(rng, Producer(producer, epoch, following))
+            return kind, batch(rng, BatchProducer(producer, epoch + 1, 0))
+        return "next", batch(rng, BatchProducer(producer, epoch, following))
 
     def _offset(self, partition: Partition) -> int:
         rng = self._rng

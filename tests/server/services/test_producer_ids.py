@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamlog import errors
-from streamlog.codec.batch import Producer
+from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
@@ -21,7 +21,9 @@ async def create(node: RunningNode) -> None:
 async def produced(
     node: RunningNode, producer_id: int, sequence: int = 0
 ) -> log_pb2.ProducePartitionResult:
-    data = encode_values([b"v"], timestamp_ms=1, producer=Producer(producer_id, 0, sequence)).data
+    data = encode_values(
+        [b"v"], timestamp_ms=1, producer=BatchProducer(producer_id, 0, sequence)
+    ).data
     part = log_pb2.ProducePartition(record_batches=bytes(data))
     topic = log_pb2.ProduceTopic(topic="t", partitions=[part])
     response = await node.log.Produce(log_pb2.ProduceRequest(topics=[topic]))

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
-from streamlog.codec.batch import Producer, ScannedBatch, scan
+from streamlog.codec.batch import BatchProducer, ScannedBatch, scan
 from streamlog.codec.records import decode, encode_values
 from streamlog.errors import (
     AlreadyExists,
@@ -159,7 +159,7 @@ class PartitionWorkload:
         encoded = encode_values(
             [b"%d" % (first + i) for i in range(count)],
             timestamp_ms=FIRST_TIMESTAMP_MS + first,
-            producer=Producer(self._producer_id, self._producer_epoch, self._sequence(first)),
+            producer=BatchProducer(self._producer_id, self._producer_epoch, self._sequence(first)),
         )
         batch = SentBatch(first, count, bytes(encoded.data))
         self._next_sequence += count
@@ -206,7 +206,7 @@ class PartitionWorkload:
     ) -> None:
         assert self._producer_id is not None
         self._tally.count("refused produce")
-        producer = Producer(self._producer_id, epoch, sequence)
+        producer = BatchProducer(self._producer_id, epoch, sequence)
         encoded = encode_values(BOGUS, timestamp_ms=FIRST_TIMESTAMP_MS, producer=producer)
         context = ProduceContext(deadline=self.world.now + 20)
         try:

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import errors as kafka_errors
 
 from streamlog import errors
-from streamlog.codec.batch import Producer
+from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.errors import (
     InvalidRecord,
@@ -59,7 +59,7 @@ class LogsThatOpenLater(FakeLogs):
 
 
 def from_producer(sequence: int, epoch: int = 0, producer_id: int = 7) -> bytes:
-    producer = Producer(producer_id, epoch, sequence)
+    producer = BatchProducer(producer_id, epoch, sequence)
     return bytes(encode_values([b"a"], timestamp_ms=1000, producer=producer).data)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamlog.codec.batch import Producer
+from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.errors import Invalid
 from streamlog.kafka.messages.describe_producers_request import (
@@ -22,7 +22,11 @@ from tests.server.kafka.handlers.produce_world import batch, call, produce_world
 def test_idempotent_producers_are_listed_with_their_newest_batch() -> None:
     async def main() -> None:
         async with produce_world() as world:
-            for producer in (Producer(7, 2, 0), Producer(7, 2, 2), Producer(8, 0, 5)):
+            for producer in (
+                BatchProducer(7, 2, 0),
+                BatchProducer(7, 2, 2),
+                BatchProducer(8, 0, 5),
+            ):
                 values = [b"a", b"b"]
                 data = encode_values(values, timestamp_ms=1000, producer=producer).data
                 assert (await world.send_one(bytes(data))).error_code == 0
@@ -57,7 +61,7 @@ def test_an_answer_lists_so_many_producers_at_most(monkeypatch: pytest.MonkeyPat
     async def main() -> None:
         async with produce_world() as world:
             for producer_id in range(3):
-                producer = Producer(producer_id, 0, 0)
+                producer = BatchProducer(producer_id, 0, 0)
                 data = encode_values([b"a"], timestamp_ms=1000, producer=producer).data
                 assert (await world.send_one(bytes(data))).error_code == 0
             topics = [TopicRequest(name="t", partition_indexes=[0] * 40)]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.codec.batch import LENGTH_END, Compression, Producer, resealed
+from streamlog.codec.batch import LENGTH_END, BatchProducer, Compression, resealed
 from streamlog.codec.records import BatchBuilder, encode_values
 from streamlog.errors import NotLeader, Unauthorized
 from streamlog.kafka.messages.produce_request import PartitionProduceData, TopicProduceData
@@ -302,7 +302,7 @@ def test_log_append_time_is_in_the_answer() -> None:
 
 
 def from_producer(sequence: int, producer_id: int = 7, epoch: int = 0) -> bytes:
-    producer = Producer(producer_id, epoch, sequence)
+    producer = BatchProducer(producer_id, epoch, sequence)
     return bytes(encode_values([b"a", b"b"], timestamp_ms=1000, producer=producer).data)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from streamlog.codec.batch import Producer
+from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.errors import Unauthorized
 from streamlog.kafka.messages.produce_request import ProduceRequest
@@ -42,7 +42,9 @@ def named(records: bytes, **fields: Any) -> Sent:
 
 
 def idempotent(sequence: int) -> bytes:
-    return bytes(encode_values([b"v"], timestamp_ms=1000, producer=Producer(7, 0, sequence)).data)
+    return bytes(
+        encode_values([b"v"], timestamp_ms=1000, producer=BatchProducer(7, 0, sequence)).data
+    )
 
 
 class StandingClock(SystemClock):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.codec.batch import Producer
+from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import Isolation
@@ -30,7 +30,7 @@ PARTITION = TopicPartition("t", 0)
 
 
 def from_producer(sequence: int, producer_id: int = 7) -> bytes:
-    producer = Producer(producer_id, 0, sequence)
+    producer = BatchProducer(producer_id, 0, sequence)
     return bytes(encode_values([b"a"], timestamp_ms=1000, producer=producer).data)
 
 
