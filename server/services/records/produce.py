@@ -31,7 +31,6 @@ from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
-from streamlog.server.services.records.partition_append import PartitionAppend
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -39,7 +38,7 @@ from streamlog.server.services.records.requests import (
     ProduceTopicResult,
 )
 from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
-from streamlog.server.services.records.unanswered import Unanswered
+from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 

@@ -14,8 +14,7 @@ from streamlog.log.api.abstract_log import AbstractLog, AppendOutcome, LogAppend
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.services.ports import Logs
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
-from streamlog.server.services.records.partition_append import PartitionAppend
-from streamlog.server.services.records.unanswered import Unanswered
+from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered
 from streamlog.server.services.support.topic_identity import client_error
 
 RUN_BYTES_MAX = 1 << 20
@@ -59,8 +58,9 @@ class Runs:
         waiting, self._waiting = self._waiting, {}
         self.size_bytes, sent = 0, self.sent
         for log, run in waiting.items():
+            partition = run[0].part.partition
             # Looked up before the wait: an error then may come from the deletion of the topic.
-            current = self._logs.topic(log.topic_partition.topic)
+            current = self._logs.topic(partition.topic)
             outcomes: Sequence[AppendOutcome]
             try:
                 outcomes = await log.append_many([one.append for one in run])
@@ -79,7 +79,7 @@ class Runs:
                 client_id = append.context.client_id
                 sent[client_id] = sent.get(client_id, 0) + len(append.batches)
             if placed:
-                self._unanswered.placed(log, placed)
+                self._unanswered.placed(partition, log, placed)
 
     def refuse(
         self, part: PartitionAppend, batches: Buffer, error: StreamlogError, topic_id: str

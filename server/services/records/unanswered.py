@@ -11,14 +11,45 @@ waits for another partition holds up all behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import NamedTuple
 
 from streamlog.errors import OutcomeUnknown, StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.abstract_log import AbstractLog, AppendOutcome, LogAppendInfo
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
-from streamlog.server.services.records.partition_append import PartitionAppend
+
+
+class PartitionAppend:
+    """What becomes of a request's batches for one partition.
+
+    `outcome` None: they have no place. `has_answer`: the client is told the outcome.
+    """
+
+    __slots__ = ("batches", "has_answer", "outcome", "partition")
+
+    def __init__(self, partition: TopicPartition, *, has_answer: bool) -> None:
+        self.partition = partition
+        self.has_answer = has_answer
+        self.batches: Buffer = b""
+        """Set when they have their places."""
+        self.outcome: AppendOutcome | None = None
+
+    def is_done(self) -> bool:
+        """The outcome is known: awaiting it would not wait."""
+        outcome = self.outcome
+        if isinstance(outcome, asyncio.Future):
+            return outcome.done()
+        return isinstance(outcome, StreamlogError)
+
+    def abandon(self) -> None:
+        """The caller has left: the append goes on, its error is not reported as lost."""
+        outcome = self.outcome
+        if isinstance(outcome, asyncio.Future):
+            outcome.add_done_callback(_observe)
+        elif isinstance(outcome, Coroutine):
+            outcome.close()
 
 
 class _OfLog(NamedTuple):
@@ -34,9 +65,10 @@ class Unanswered:
     def __len__(self) -> int:
         return sum(len(of_log.appends) for of_log in self._by_partition.values())
 
-    def placed(self, log: AbstractLog, appends: Iterable[PartitionAppend]) -> None:
-        """They have their places in the log."""
-        partition = log.topic_partition
+    def placed(
+        self, partition: TopicPartition, log: AbstractLog, appends: Iterable[PartitionAppend]
+    ) -> None:
+        """They have their places in the partition's log."""
         self.follow(partition, log)
         of_log = self._by_partition.get(partition)
         if of_log is None:
@@ -91,3 +123,8 @@ def _error_of(append: PartitionAppend) -> StreamlogError | None:
         "the partition was given up before the append was confirmed; retry with the same producer "
         "id and sequence"
     )
+
+
+def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
+    if not future.cancelled():
+        future.exception()
