@@ -55,7 +55,9 @@ class KafkaListener:
         if tls is not None:
             # Counts those in their handshake, too, which the connections do not know.
             bound = BoundedConnections(settings.limits.connections_max)
-            self._secured = TlsConnections(tls, self._connections.new, bound, ports)
+            self._secured = TlsConnections(
+                tls, self._connections.new, bound, ports, self._connections.note_refused
+            )
         self._servers: list[asyncio.Server] = []
         self.endpoint = Endpoint(
             address.name, self._protocol, address.listen, address.advertised or address.listen

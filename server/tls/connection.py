@@ -59,11 +59,16 @@ class TlsConnections:
         factory: Callable[[], asyncio.BaseProtocol],
         bound: BoundedConnections | None = None,
         ports: NodePorts | None = None,
+        on_refused: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`bound` None: `factory`'s protocols are counted by somebody else."""
+        """`bound` None: `factory`'s protocols are counted by somebody else.
+
+        `on_refused(peer)`: a connection above the bound is closed.
+        """
         self.tls = tls
         self.factory = factory
         self.bound = bound
+        self.on_refused = on_refused
         self.ports = ports or NodePorts()
         self.shaking: set[TlsConnection] = set()
         """In their handshake: the protocols above do not know them yet."""
@@ -114,6 +119,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         bound = self._shared.bound
         if bound is not None:
             if not bound.try_open():
+                self._shared.on_refused(peer_address(transport))
                 transport.abort()
                 return
             self._is_counted = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,34 @@ def test_a_connection_is_held_until_the_node_serves(tmp_path: Path) -> None:
             assert (await client.answer(ApiKey.API_VERSIONS, 3))[0] == 5
 
     asyncio.run(main())
+
+
+def test_a_connection_above_the_bound_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is closed before its handshake, of which Kafka's side of the listener knows nothing."""
+    pair = Authority(tmp_path).issue("node")
+    flags: dict[str, Any] = {
+        name.replace(".", "__"): value for name, value in pair.settings().items()
+    }
+
+    async def main() -> None:
+        async with running_node(
+            **flags, limits__connections_max=2, kafka_listen="127.0.0.1:0"
+        ) as node:
+            (endpoint,) = (one for one in node.banner.listeners if one.name == "kafka")
+            address = split_address(endpoint.address)
+            open_ones = [await asyncio.open_connection(*address) for _ in range(2)]
+            reader, writer = await asyncio.open_connection(*address)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            ended = {"listener": "kafka", "reason": "bound"}
+            assert node.metric("streamlog_connections_ended_total", **ended) == 1
+            for _, one in (*open_ones, (reader, writer)):
+                one.transport.abort()
+
+    asyncio.run(main())
+    assert any("connections_max" in str(record.__dict__) for record in caplog.records)
 
 
 def test_a_client_of_kafkas_own_kind_produces_over_tls(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Connections:
         if self._is_stopping:
             return False
         if not self._bound.try_open():
-            self._note_end("bound", "one connection too many (connections_max)", "")
+            self.note_refused()
             return False
         self._open[connection] = self._clock.monotonic()
         self._all_closed.clear()
@@ -132,6 +132,10 @@ class Connections:
             # Once `connection_made` has returned, which pauses it.
             asyncio.get_running_loop().call_soon(connection.serve, self._serving)
         return True
+
+    def note_refused(self, peer: str = "") -> None:
+        """A connection above the bound is closed, here or before its TLS handshake."""
+        self._note_end("bound", "one connection too many (connections_max)", peer)
 
     def active(self, connection: Connection) -> float:
         now = self._clock.monotonic()
