@@ -54,6 +54,7 @@ def run(environment: dict[str, str]) -> Command:
     def run_command(
         *arguments: str | int, stdin: bytes | Path = b""
     ) -> subprocess.CompletedProcess[bytes]:
+        words = [str(argument) for argument in arguments]
         out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
         with ExitStack() as stack:
             source: io.TextIOBase
@@ -68,9 +69,9 @@ def run(environment: dict[str, str]) -> Command:
             patched.setattr(sys, "stdout", out)
             patched.setattr(sys, "stderr", err)
             patched.setenv("STREAMLOG_SERVER", environment["STREAMLOG_SERVER"])
-            code = main.run([str(argument) for argument in arguments])
+            code = main.run(words)
         return subprocess.CompletedProcess(
-            arguments,  # type: ignore[arg-type]
+            words,
             code,
             out.buffer.getvalue(),
             err.buffer.getvalue(),

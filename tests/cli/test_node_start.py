@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
     time = VirtualTime()
     monkeypatch.setattr(remote, "time", time)
-    monkeypatch.setattr(remote.socket, "create_connection", refuse)  # type: ignore[attr-defined]
+    monkeypatch.setattr(socket, "create_connection", refuse)
     return time
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from streamlog.cli import main
@@ -85,7 +87,7 @@ def test_a_wrong_partition_is_refused_without_any_input(run: Command, command: s
 
 def test_a_server_may_be_given_as_a_url_or_without_its_port(run: Command) -> None:
     plain = run("status", "--json").stdout
-    server = main.json.loads(plain)["server"]  # type: ignore[attr-defined]
+    server = json.loads(plain)["server"]
     assert run("--server", f"http://{server}/", "status").returncode == 0
 
 

@@ -313,13 +313,13 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         if part.partition >= len(stored_topic.partitions):
             raise UnknownTopicOrPartition(f"no partition {part.partition}", topic=topic)
         with self.changed:
-            stored = stored_topic.partitions[part.partition].append(
+            stored: tuple[int, bool] = stored_topic.partitions[part.partition].append(
                 part.record_batches, stored_topic.batch_bytes_max, stored_topic.segment_bytes
             )
             if not self._keep:
                 stored_topic.partitions[part.partition].batches.clear()
             self.changed.notify_all()
-            return stored  # type: ignore[no-any-return]
+            return stored
 
     def Fetch(self, request: Any, context: Any) -> Any:
         if self.fetch_errors:

@@ -52,9 +52,10 @@ def test_scan_returns_views_of_the_same_memory():
 def test_placing_copies_the_header_only():
     data = memoryview(batch())
     header, rest = placed(data, 1 << 40, 9)
-    assert rest.obj is data.obj  # type: ignore[union-attr]
+    assert isinstance(rest, memoryview)
+    assert rest.obj is data.obj
     assert len(header) == HEADER_BYTES
-    whole = header + bytes(rest)  # type: ignore[operator]
+    whole = b"".join((header, rest))
     (only,) = scan(whole)
     assert (only.header.base_offset, only.header.leader_epoch) == (1 << 40, 9)
     assert [record[0] for record in decode(whole)] == [(1 << 40) + i for i in range(4)]
@@ -62,7 +63,7 @@ def test_placing_copies_the_header_only():
 
 def test_append_time_replaces_timestamps_and_keeps_a_valid_crc():
     header, rest = placed_at_append_time(memoryview(batch()), 5, 1, 1_800_000_000_123)
-    whole = header + bytes(rest)  # type: ignore[operator]
+    whole = b"".join((header, rest))
     (only,) = scan(whole)
     assert only.header.is_log_append_time
     assert {record[1] for record in decode(whole)} == {1_800_000_000_123}

@@ -86,9 +86,9 @@ def test_bulk_stops_at_the_first_record_that_does_not_fit():
 
 def test_transactional_flag_and_size_bound():
     builder = BatchBuilder(1000)
-    head = [("h", b"1")]
-    builder.append(NOW, b"k", b"v", head)  # type: ignore[arg-type]
-    assert builder.size_bytes <= record_bytes_max(b"k", b"v", head)  # type: ignore[arg-type]
+    head: list[tuple[str, bytes | None]] = [("h", b"1")]
+    builder.append(NOW, b"k", b"v", head)
+    assert builder.size_bytes <= record_bytes_max(b"k", b"v", head)
     assert parse_header(builder.build(is_transactional=True)).is_transactional
 
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import threading
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -202,7 +202,7 @@ def test_a_record_that_fits_into_no_batch_is_too_large(monkeypatch):
 def test_taking_a_batch_while_its_headers_are_looked_at_is_an_error():
     writer = _native.RecordWriter(1000)
 
-    class Sly(list):  # type: ignore[type-arg]
+    class Sly(list[Any]):
         def __len__(self):
             writer.take(-1, -1, -1, 0)
             return 0

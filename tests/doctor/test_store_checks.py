@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,11 +12,12 @@ import pytest
 from streamlog.doctor import store_checks, store_speed
 from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, run_all
 from streamlog.errors import StoreUnavailable, StoreUntrusted
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.trust.quick import check_quickly
 from streamlog.objectstore.trust.scratch import PREFIX, Scratch
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
@@ -120,7 +121,9 @@ class Slow(MemoryObjectStore):
         self.begun = asyncio.Event()
         self.leave = asyncio.Event()
 
-    async def put(self, key, parts, *, if_absent=False):  # type: ignore[no-untyped-def]
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
         self.begun.set()
         await self.leave.wait()
         return await super().put(key, parts, if_absent=if_absent)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from streamlog.errors import DiskFull, StreamlogError, StreamNotFound, TenureFenced
 from streamlog.format.entry import StreamEntry
@@ -15,6 +16,7 @@ from streamlog.metadata.interface import (
     Committed,
     DeadObject,
     LiveRange,
+    Metadata,
     ObjectRow,
     Orphans,
     RangeRow,
@@ -23,6 +25,7 @@ from streamlog.metadata.interface import (
     Tenure,
 )
 from streamlog.model.batch import StreamState
+from streamlog.wal.log import WriteAheadLog
 
 
 class FakeLineage:
@@ -55,6 +58,11 @@ class FakeMetadata:
         self._lost: Callable[[int, int], None] = lambda stream_id, epoch: None
         self._stream_ids = stream_id_min - 1
         self._object_ids = 0
+
+    @property
+    def as_metadata(self) -> Metadata:
+        """The fake where all of the metadata is asked for: it has what these tests use."""
+        return cast(Metadata, self)
 
     def next_tenure(self) -> None:
         """A restart."""
@@ -248,6 +256,11 @@ class FakeWal:
         """Released sequence; a crash undoes it."""
         self._sequence = 0
         self._tenure = Tenure(0, 0)
+
+    @property
+    def as_wal(self) -> WriteAheadLog:
+        """The fake where the real class is asked for: it has what these tests use."""
+        return cast(WriteAheadLog, self)
 
     @property
     def last_sequence(self) -> int:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.streams.client import EngineStreamClient
-from streamlog.errors import StoreUnavailable
+from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.model.batch import AppendResult, RecordBatch, StoredBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
@@ -88,9 +88,9 @@ class World:
         engine = Engine(
             EngineParts(
                 self.mode,
-                self.metadata,  # type: ignore[arg-type]
+                self.metadata.as_metadata,
                 self.store,
-                self.wal,  # type: ignore[arg-type]
+                None if self.wal is None else self.wal.as_wal,
                 self.clock,
                 SeededRandom(1),
                 offload,
@@ -106,6 +106,14 @@ class World:
             await (engine.kill() if crash else engine.close())
             await offload.close()
             self.metadata.next_tenure()
+
+
+def damaged_range(error: BaseException) -> range:
+    """The bytes of the object that the error tells of."""
+    assert isinstance(error, Corrupt)
+    assert isinstance(error.start, int)
+    assert isinstance(error.end, int)
+    return range(error.start, error.end)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -67,9 +67,9 @@ class RemoteWorld:
         engine = Engine(
             EngineParts(
                 self.mode,
-                self.metadata,  # type: ignore[arg-type]
+                self.metadata.as_metadata,
                 self.store,
-                self.wal,  # type: ignore[arg-type]
+                None if self.wal is None else self.wal.as_wal,
                 self.clock,
                 SeededRandom(1),
                 InlineOffload(),

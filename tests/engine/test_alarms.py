@@ -23,7 +23,15 @@ from streamlog.errors import (
     StreamlogError,
     Unauthorized,
 )
-from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, Watch, WatchBatch
+from streamlog.kvstore.interface import (
+    Compare,
+    Operation,
+    Put,
+    StoredKeyValue,
+    TxnResult,
+    Watch,
+    WatchBatch,
+)
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
@@ -107,7 +115,7 @@ class TroubledKV(MemoryKVStore):
         await self.trouble("keep_alive", "")
         await super().keep_alive(lease_id)
 
-    async def get(self, key: bytes, *, revision: int | None = None):  # type: ignore[no-untyped-def]
+    async def get(self, key: bytes, *, revision: int | None = None) -> StoredKeyValue | None:
         await self.trouble("get", str(key))
         return await super().get(key, revision=revision)
 

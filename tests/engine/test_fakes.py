@@ -114,7 +114,7 @@ def test_the_fake_metadata_answers_as_the_real_one(seed: int) -> None:
             async def steal_fake(stream_id: int) -> None:
                 fake.steal(stream_id)
 
-            sides = [Side(real, steal), Side(fake, steal_fake)]  # type: ignore[arg-type]
+            sides = [Side(real, steal), Side(fake.as_metadata, steal_fake)]
             draw = random.Random(seed)
             for _ in range(STEPS):
                 await step(draw, sides)

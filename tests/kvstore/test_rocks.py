@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 from rocksdict import Options, Rdict, WriteBatch
@@ -358,9 +358,9 @@ def test_queued_transactions_share_a_write(tmp_path: Path, monkeypatch: pytest.M
     writes: list[int] = []
     original = RocksDatabase.write
 
-    def write(self: RocksDatabase, batch: object) -> None:
+    def write(self: RocksDatabase, batch: Any) -> None:
         writes.append(1)
-        original(self, batch)  # type: ignore[arg-type]
+        original(self, batch)
 
     monkeypatch.setattr(RocksDatabase, "write", write)
 
@@ -513,9 +513,9 @@ def test_the_outcome_of_a_failed_write_is_looked_up(
     original = RocksDatabase.write
     failures = [MetadataUnavailable("the disk did not answer")]
 
-    def write(self: RocksDatabase, batch: object) -> None:
+    def write(self: RocksDatabase, batch: Any) -> None:
         if not failures or took_effect:
-            original(self, batch)  # type: ignore[arg-type]
+            original(self, batch)
         if failures:
             raise failures.pop()
 
@@ -544,9 +544,9 @@ def test_a_write_in_doubt_is_resolved_when_the_disk_is_back(
     original_write, original_open = RocksDatabase.write, RocksDatabase.open
     broken = [True]
 
-    def write(self: RocksDatabase, batch: object) -> None:
+    def write(self: RocksDatabase, batch: Any) -> None:
         if took_effect or not broken:
-            original_write(self, batch)  # type: ignore[arg-type]
+            original_write(self, batch)
         if broken:
             raise MetadataUnavailable("the disk did not answer")
 

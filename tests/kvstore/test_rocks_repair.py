@@ -186,8 +186,8 @@ REFUSED: dict[str, tuple[Callable[[bytearray, int, int], bytearray], str]] = {
         lambda data, start, end: data[:4096] + bytes(4096) + data[8192:],
         "there is more behind its end",
     ),
-    "the first page is missing": (  # type: ignore[dict-item]
-        lambda data, start, end: bytes(4096) + data[4096:],  # type: ignore[return-value]
+    "the first page is missing": (
+        lambda data, start, end: bytearray(4096) + data[4096:],
         "a later record is at byte",
     ),
     "the last write is flipped": (flipped(-5000), "none are missing"),

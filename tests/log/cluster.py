@@ -13,6 +13,7 @@ from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
 from streamlog.log.opening import open_logs
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.memory_streams import MemoryMedium
 
@@ -24,7 +25,7 @@ class Cluster:
         self.medium: Any = MemoryMedium()
         self.clock = ManualClock()
         self.random = SeededRandom(7)
-        self.running: list[tuple[LogManager, object]] = []
+        self.running: list[tuple[LogManager, BasicStreamClient]] = []
 
     async def node(self, config: LogConfig | None = None, node_id: int = 1) -> LogManager:
         client = self.medium.client(self.clock)
@@ -47,14 +48,14 @@ class Cluster:
 
     async def crash(self) -> None:
         for manager, client in self.running:
-            await client.kill()  # type: ignore[attr-defined]
+            await client.kill()
             await manager.kill()
         self.running.clear()
 
     async def stop(self) -> None:
         for manager, client in self.running:
             await manager.close()
-            await client.stop()  # type: ignore[attr-defined]
+            await client.stop()
         self.running.clear()
 
 

@@ -79,7 +79,8 @@ class ListLog(AbstractLog):
                 await self.roll()
             header, records = placed(batch.view, self.log_end_offset, 0)
             end = self.log_end_offset + batch.header.record_count
-            self._segments[-1].add(end, batch.header.max_timestamp_ms, header + bytes(records))  # type: ignore[arg-type, operator]
+            whole = b"".join((header, records))
+            self._segments[-1].add(end, batch.header.max_timestamp_ms, whole)
         self._moved.set()
         self._moved = asyncio.Event()
         self._waiters.notify()

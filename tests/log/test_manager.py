@@ -431,7 +431,8 @@ class Fickle:
             return method
 
         async def call(*args, **kwargs):
-            wanted, count, how = self.plan  # type: ignore[misc]
+            assert self.plan is not None
+            wanted, count, how = self.plan
             self.plan = (wanted, count - 1, how) if count else None
             if count:
                 return await method(*args, **kwargs)
@@ -898,7 +899,9 @@ def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
         await topics.load()
         record = TopicRecord(made.random.uuid(), 1, {})
         assert await topics.create("u", record)
-        await topics.remove("u", topics.get("u"))  # type: ignore[arg-type]
+        known = topics.get("u")
+        assert known is not None
+        await topics.remove("u", known)
         follow = asyncio.ensure_future(topics.follow())
         for _ in range(20):
             await asyncio.sleep(0)
@@ -926,7 +929,9 @@ def test_a_reload_keeps_topics_created_and_deleted_meanwhile():
         async def while_changing(*args, **kwargs):
             page = await listing(*args, **kwargs)
             await topics.create("new", record)
-            await topics.remove("old", topics.get("old"))  # type: ignore[arg-type]
+            known = topics.get("old")
+            assert known is not None
+            await topics.remove("old", known)
             return page
 
         await kv.del_kv(topic_key("gone"))

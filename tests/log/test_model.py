@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,7 +38,7 @@ class SharedLogMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.stored: list[tuple[bytes, int]] = []
         self.start = 0
-        self.under_way: list[tuple[asyncio.Future, list[tuple[bytes, int]], int]] = []  # type: ignore[type-arg]
+        self.under_way: list[tuple[asyncio.Future[Any], list[tuple[bytes, int]], int]] = []
         self.is_held = False
         self.next_sequence = [SEQUENCE_MAX - 2, 0, 0]
         self.sent: list[list[tuple[bytes, int, int]]] = [[] for _ in range(PRODUCERS)]

@@ -180,7 +180,7 @@ def test_lost_data_takes_its_meta_records_along(end, bases, kept, last_epoch):
     assert state.truncate(end, 33)
     assert state.active is not None
     assert state.checkpoint is not None
-    assert [segment.base_offset for segment in [*state.sealed, state.active]] == bases  # type: ignore[attr-defined]
+    assert [*(one.base_offset for one in state.sealed), state.active.base_offset] == bases
     assert state.active.data == part(1, bases[-1])
     assert state.active.time == part(2, 33), "entries of lost records are left behind"
     assert state.checkpoint.offset == end

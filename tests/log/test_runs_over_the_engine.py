@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+from streamlog.engine.engine import Engine
 from streamlog.errors import OutcomeUnknown, Unavailable
 from streamlog.log.api.abstract_log import LogAppend
 from streamlog.log.api.config import LogConfig
@@ -19,14 +21,14 @@ VALUE = bytes(1000)
 
 
 @asynccontextmanager
-async def log_over(world: World) -> AsyncIterator[tuple[SharedLogUnderTest, object]]:
+async def log_over(world: World) -> AsyncIterator[tuple[SharedLogUnderTest, Engine]]:
     async with world.engine() as (streams, engine):
 
-        async def client_of(_clock: object) -> object:
+        async def client_of(_clock: object) -> Any:
             return streams
 
         config = LogConfig(checkpoint_interval_batches=5)
-        under_test = SharedLogUnderTest(client_of, {}, config)  # type: ignore[arg-type]
+        under_test = SharedLogUnderTest(client_of, {}, config)
         await under_test.start()
         yield under_test, engine
         await under_test.log.kill()
@@ -88,10 +90,10 @@ def test_a_run_of_resends_gives_its_room_back() -> None:
             sent = [LogAppend(encoded([VALUE], producer=(1, 0, n))) for n in range(3)]
             for outcome in await t.log.append_many(sent):
                 await acked(outcome)
-            await until(lambda: engine.budget.used_bytes == 0)  # type: ignore[attr-defined]
+            await until(lambda: engine.budget.used_bytes == 0)
             for outcome in await t.log.append_many(sent):
                 assert (await acked(outcome)).is_duplicate
-            assert engine.budget.used_bytes == 0  # type: ignore[attr-defined]
+            assert engine.budget.used_bytes == 0
 
     run(scenario)
 
@@ -157,7 +159,7 @@ def test_no_run_is_taken_while_the_wal_cannot_be_written() -> None:
         async with log_over(world) as (t, engine):
             world.wal.failures = 1 << 30
             (early,) = await t.log.append_many([LogAppend(encoded([b"early"]))])
-            await until(lambda: engine.sequencer.admission_error is not None)  # type: ignore[attr-defined]
+            await until(lambda: engine.sequencer.admission_error is not None)
             for outcome in await t.log.append_many([LogAppend(encoded([b"late"]))] * 2):
                 assert isinstance(outcome, Unavailable)
             end = t.log.log_end_offset

@@ -78,12 +78,13 @@ def test_appends_under_way_when_a_node_stops_are_answered_and_checkpointed() -> 
             await engine.logs.create_topic("t", 1)
             log = await engine.logs.log(TopicPartition("t", 0))
             store.gate.clear()
-            acknowledged = await log.append(encode_values([b"value"], timestamp_ms=1).data)
+            data = encode_values([b"value"], timestamp_ms=1).data
+            acknowledged = asyncio.ensure_future(await log.append(data))
             await store.has_waiters.wait()
             closing = asyncio.ensure_future(engine.close())
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert not acknowledged.done()  # type: ignore[attr-defined]
+            assert not acknowledged.done()
             assert not closing.done()
             store.gate.set()
             assert (await acknowledged).base_offset == 0

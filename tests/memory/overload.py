@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import cast
 
 import streamlog
 from streamlog.errors import OutcomeUnknown, Overloaded
@@ -13,6 +14,7 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.disk.system_disk import SystemDisk
+from streamlog.wal.config import WalMode
 from streamlog.wiring import Components
 from tests.memory.process import CONFIG, tell
 from tests.support.slow_store import SlowStore
@@ -29,7 +31,7 @@ async def main(folder: str, wal: str, payload_bytes: str) -> None:
     async with streamlog.open(
         "memory://",
         meta="memory://",
-        wal=wal,  # type: ignore[arg-type]
+        wal=cast(WalMode, wal),
         config=CONFIG,
         components=Components(store=store, disk=disk, clock=clock),
     ) as engine:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import cast
 
 import streamlog
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
+from streamlog.wal.config import WalMode
 from tests.memory.process import CONFIG, tell
 
 STREAMS = 10_000
@@ -16,7 +18,7 @@ ROUNDS = 30
 async def main(folder: str, wal: str) -> None:
     async with streamlog.open(
         f"local://{folder}",
-        wal=wal,  # type: ignore[arg-type]
+        wal=cast(WalMode, wal),
         config=CONFIG,
     ) as engine:
         streams = await engine.streams.create_and_open_streams([CreateStreamOptions()] * STREAMS)

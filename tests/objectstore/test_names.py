@@ -234,7 +234,9 @@ def test_a_loser_of_the_race_is_told() -> None:
     """Another cluster writes between the look and the put."""
 
     class Racing(MemoryObjectStore):
-        async def put(self, key, parts, *, if_absent=False):  # type: ignore[no-untyped-def]
+        async def put(
+            self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+        ) -> ObjectInfo:
             if not self._objects:
                 await super().put(key, (encode(ClusterFile("first")),), if_absent=True)
             return await super().put(key, parts, if_absent=if_absent)

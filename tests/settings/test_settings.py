@@ -160,11 +160,12 @@ def test_an_earlier_name_is_taken_with_a_warning(
     """Wherever it is given: file, environment or flag."""
     file = write(tmp_path / "s.toml", "[engine.read]\nwalk_bytes_max = 1048576\n")
     name = "engine.read.walk_bytes_max"
-    for place in (  # type: ignore[var-annotated]
+    places: list[tuple[Path | None, dict[str, str], dict[str, str]]] = [
         (file, {}, {}),
         (None, {"STREAMLOG_ENGINE__READ__WALK_BYTES_MAX": "1048576"}, {}),
         (None, {}, {name: "1048576"}),
-    ):
+    ]
+    for place in places:
         assert settings.load(*place).engine.read.object_scan_bytes_max == 1_048_576
         assert name in caplog.text
         assert "is called engine.read.object_scan_bytes_max now" in caplog.text

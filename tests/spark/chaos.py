@@ -173,13 +173,14 @@ class _Query:
         return not self._happens("driver killed after the commit", 0.1)
 
     def _commit(self, batch: int, objects: Sequence[StagedObject]) -> None:
-        through, timeout_ms = self._through, 60_000
+        through: Callable[[StagedNode, Call], Any] = self._through
+        timeout_ms = 60_000
         if self._happens("commit arrives, driver gives up", 0.1):
-            through, timeout_ms = self._unanswered(arrives="now"), GIVEN_UP_MS  # type: ignore[assignment]
+            through, timeout_ms = self._unanswered(arrives="now"), GIVEN_UP_MS
         elif self._happens("commit arrives late, driver gives up", 0.1):
-            through, timeout_ms = self._unanswered(arrives="late"), GIVEN_UP_MS  # type: ignore[assignment]
+            through, timeout_ms = self._unanswered(arrives="late"), GIVEN_UP_MS
         elif self._happens("commit never arrives", 0.1):
-            through, timeout_ms = self._unanswered(arrives="never"), GIVEN_UP_MS  # type: ignore[assignment]
+            through, timeout_ms = self._unanswered(arrives="never"), GIVEN_UP_MS
         with self._node.writer(self._writer_id, through, timeout_ms=timeout_ms) as writer:
             commit_epoch(writer, batch, objects)
             if self._happens("commit repeated by a second driver", 0.1):

@@ -33,8 +33,8 @@ def carry_out(planned: Planned, schema: pa.Schema = SCHEMA) -> pa.Table:
     """As tasks that came over a wire."""
     batches: list[pa.RecordBatch] = []
     for task in planned.plan.tasks:
-        sent: Any = pickle.loads(pickle.dumps((task, planned.place), 5))  # noqa: S301 - own bytes
-        task_batches = list(read_task(*sent, schema))  # type: ignore[call-arg]
+        sent_task, place = pickle.loads(pickle.dumps((task, planned.place), 5))  # noqa: S301 - own bytes
+        task_batches = list(read_task(sent_task, place, schema))
         _check_order(task_batches)
         batches += task_batches
     return pa.Table.from_batches(batches, schema).sort_by(ORDER)

@@ -158,13 +158,14 @@ def test_every_damaged_place_is_named(folder: Path, harm: Callable[[Path], str])
 def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
     disk = ReadOnlyDisk(tmp_path)
     (tmp_path / "a").write_bytes(b"a")
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: disk.create("b", 1),
         lambda: disk.rename("a", "b"),
         lambda: disk.remove("a"),
         lambda: disk.open("a").write_sync(0, [b"b"]),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(OSError):
-            call()  # type: ignore[no-untyped-call]
+            call()
     assert (tmp_path / "a").read_bytes() == b"a"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import example, given, settings
@@ -49,7 +50,7 @@ class Model:
         self.doubtful.clear()
 
 
-def fault_plan(random: SeededRandom, rate: float):  # type: ignore[no-untyped-def]
+def fault_plan(random: SeededRandom, rate: float) -> Callable[[str, str], DiskFault | None]:
     def plan(operation: str, name: str) -> DiskFault | None:
         if random.random() >= rate:
             return None

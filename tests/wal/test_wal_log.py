@@ -16,6 +16,7 @@ from streamlog.errors import (
     InvalidConfig,
     MessageTooLarge,
     StoreUnavailable,
+    StreamlogError,
 )
 from streamlog.format.rows import Tenure
 from streamlog.runtime.rand import SeededRandom
@@ -299,7 +300,7 @@ def test_the_largest_groups_one_after_another() -> None:
 )
 @pytest.mark.parametrize("failures", [1, 3])
 def test_after_a_failed_write_the_log_goes_on(
-    fault: DiskFault, error: type[Exception], failures: int
+    fault: DiskFault, error: type[StreamlogError], failures: int
 ) -> None:
     async def scenario() -> None:
         for seed in range(20):
@@ -310,7 +311,7 @@ def test_after_a_failed_write_the_log_goes_on(
             disk.plan_faults = lambda operation, name: fault if operation == "write" else None
             with pytest.raises(error) as caught:
                 await wal.append(group(b"failed" * 1000))
-            assert not caught.value.has_no_side_effects  # type: ignore[attr-defined]
+            assert not caught.value.has_no_side_effects
             for _ in range(failures - 1):
                 with pytest.raises(error):
                     await wal.append(group(b"failed" * 1000))

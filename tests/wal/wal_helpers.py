@@ -111,6 +111,8 @@ async def turns(count: int = 100) -> None:
 async def overfilled(disk: Disk) -> tuple[WriteAheadLog, list[asyncio.Future[int]]]:
     """A small log and 20 appends to it, of which it has no room for the last ones."""
     wal = await begin(disk, 1, TIGHT)
-    appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
+    appends: list[asyncio.Future[int]] = [
+        asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)
+    ]
     await turns(500)
-    return wal, appends  # type: ignore[return-value]
+    return wal, appends

@@ -90,7 +90,8 @@ def test_a_partition_lost_during_a_send_many_is_an_error_with_the_taken_records(
         making.join()
         many: Any = raised.value.deliveries
         places = [place for outcome in many.outcomes(WAIT_S) for place in outcome.places]
-        assert places == list(range(raised.value.taken))  # type: ignore[arg-type]
+        assert places == list(range(len(places)))
+        assert len(places) == raised.value.taken
         assert 0 < len(places) < len(VALUES)
 
 

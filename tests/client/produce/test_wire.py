@@ -22,7 +22,7 @@ def test_protobuf_parses_the_hand_written_envelope(
         correlation_id,
         acks,
         timeout_ms,
-        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in parts_sent],  # type: ignore[misc]
+        [(topic_head(name, topic_id), number, data) for name, topic_id, number, data in parts_sent],
     )
     message = log_pb2.ProduceStreamRequest.FromString(encoded)
     assert message.correlation_id == correlation_id

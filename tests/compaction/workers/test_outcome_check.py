@@ -80,7 +80,7 @@ def _with_row(outcome: MergeOutcome, **changes: Any) -> MergeOutcome:
 def test_reported_rows_that_differ_from_the_objects_are_refused() -> None:
     async def scenario(done: Done) -> None:
         first: ObjectRow = done.outcome.objects[0]
-        wrong = [
+        wrong: list[dict[str, Any]] = [
             {"object_id": 5},
             {"object_id": done.outcome.objects[1].object_id},
             {"size_bytes": first.size_bytes - 1},
@@ -95,7 +95,7 @@ def test_reported_rows_that_differ_from_the_objects_are_refused() -> None:
             {"placements": (Placement(1, 0, 1),)},
         ]
         for changes in wrong:
-            error = await done.error(outcome=_with_row(done.outcome, **changes))  # type: ignore[arg-type]
+            error = await done.error(outcome=_with_row(done.outcome, **changes))
             assert isinstance(error, Invalid), (changes, error)
         for outcome in (
             dataclasses.replace(done.outcome, objects=done.outcome.objects[:1]),

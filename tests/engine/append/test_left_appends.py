@@ -109,9 +109,10 @@ def test_an_append_cancelled_while_it_waits_for_room_is_freed(mode: WalMode) -> 
             rooms = [asyncio.ensure_future(stream.reserve(400 << 10)) for _ in range(20)]
             last = sent(stream.append(batch(b"last")))
             await asyncio.sleep(0)
-            for call in [*waiting, *rooms]:
-                call.cancel()  # type: ignore[attr-defined]
-            await asyncio.wait([*waiting, *rooms])  # type: ignore[type-var]
+            calls: list[asyncio.Future[Any]] = [*waiting, *rooms]
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
             assert payloads.alive == 0
             assert engine.budget.waiters == 2
             world.store.puts_to_fail = 0

@@ -86,11 +86,12 @@ def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
         cache.begin("a")
         first = cache.pending("a")
+        assert first is not None
         assert cache.pending("a") is first
         assert "a" in cache
         assert cache.peek("a") is None
         cache.finish("a", "A", 10)
-        assert await first == "A"  # type: ignore[misc]
+        assert await first == "A"
         cache.begin("b")
         cache.finish("b", "B", 10)
         assert cache.peek("a") == "A"
@@ -110,9 +111,10 @@ def test_every_waiter_gets_the_error_of_a_failed_load_which_is_not_kept() -> Non
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
         cache.begin("a")
         future = cache.pending("a")
+        assert future is not None
         cache.fail("a", StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
-            await asyncio.shield(future)  # type: ignore[arg-type]
+            await asyncio.shield(future)
         assert "a" not in cache
         cache.begin("a")
         cache.finish("a", "A", 1)

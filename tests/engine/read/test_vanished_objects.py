@@ -28,7 +28,7 @@ async def _replace(world: World, stream_id: int) -> ObjectRow:
         StreamEntry(stream_id, 1, number, 1, 0, (payload,), b"", crc32c(payload))
         for number, payload in enumerate(PAYLOADS)
     ]
-    object_id = await take_id(world.metadata)  # type: ignore[arg-type]
+    object_id = await take_id(world.metadata.as_metadata)
     built = build_object(ObjectIdentity("fake", 1, 1, object_id), entries)
     await world.store.put(data_key(object_id), built.parts)
     old = {row.object_id for _, row in world.metadata.ranges[stream_id]}

@@ -47,7 +47,7 @@ def placed(
     wal: RecoveredWal, metadata: FakeMetadata, *, accept_data_loss: bool = False, epoch: int = 9
 ) -> Placed:
     """By group: stream, base offset, payload. All are under the stream's own epoch."""
-    result = place(wal, metadata, accept_data_loss=accept_data_loss)  # type: ignore[arg-type]
+    result = place(wal, metadata.as_metadata, accept_data_loss=accept_data_loss)
     assert {stored.epoch for _, entries in result.groups for stored in entries} <= {epoch}
     return [
         (
@@ -97,7 +97,7 @@ def test_a_stream_that_was_lost_after_the_wal_was_read_is_left_out() -> None:
         metadata = metadata_with(end=0, holder=BEFORE)
         wal = FakeWal()
         wal.groups = [FakeGroup(1, BEFORE, [entry(0, 2, 1), entry(0, 1, 9, OTHER)])]
-        read = await read_wal(wal, metadata, frozenset({BEFORE, NOW}))  # type: ignore[arg-type]
+        read = await read_wal(wal.as_wal, metadata.as_metadata, frozenset({BEFORE, NOW}))
         assert not read.foreign
         metadata.steal(STREAM)
         assert placed(read, metadata) == [(1, [(OTHER, 0, b"9.0")])]
@@ -125,7 +125,7 @@ def test_an_entry_that_does_not_fit_is_damage_and_can_be_given_up(
 ) -> None:
     groups = [*([append] for append in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]
     with pytest.raises(Corrupt, match=why) as caught:
-        place(recovered_wal(*groups), metadata)  # type: ignore[arg-type]
+        place(recovered_wal(*groups), metadata.as_metadata)
     assert caught.value.object_key == f"wal:{len(appends)}"
     taken = placed(recovered_wal(*groups), metadata, accept_data_loss=True)
     assert taken[-1] == (len(groups), [(OTHER, 0, b"9.0")])

@@ -51,7 +51,7 @@ def test_small_objects_are_built_without_a_thread(
 ) -> None:
     async def test() -> None:
         offload = CountingOffload()
-        writer = ObjectWriter(FakeMetadata(), offload, ObjectConfig())  # type: ignore[arg-type]
+        writer = ObjectWriter(FakeMetadata().as_metadata, offload, ObjectConfig())
         async with writer.writing(entries(count, size_bytes)) as written:
             assert offload.lanes == lanes
             assert written.size_bytes == sum(map(len, written.parts)) > count * size_bytes

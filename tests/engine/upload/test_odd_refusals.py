@@ -68,7 +68,7 @@ class OddStore(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.folder = ""
-        self.error: StreamlogError | None = None
+        self.error: Exception | None = None
         self.delete_error: StreamlogError | None = None
         self.refused = 0
 
@@ -227,7 +227,7 @@ def test_a_bug_ends_the_engine_with_its_reason(
         store = OddStore()
         async with opened(store, mode, tmp_path) as log:
             stream = await log.streams.create_and_open_stream()
-            store.folder, store.error = "data/", error  # type: ignore[assignment]
+            store.folder, store.error = "data/", error
             append = sent(stream.append(batch(b"a")))
             log.engine.request_flush()
             failure = await asyncio.wait_for(log.wait_stopped(), 30)

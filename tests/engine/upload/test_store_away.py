@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -188,11 +188,11 @@ def test_a_slow_disk_slows_appends_within_the_bound() -> None:
     world = RemoteWorld("disk", latency(30), SMALL)
     wal = world.wal
     assert wal is not None
-    append: Callable[..., object] = wal.append
+    append: Callable[..., Awaitable[object]] = wal.append
 
     async def slow(entries: object) -> object:
         await asyncio.sleep(2)
-        return await append(entries)  # type: ignore[misc]
+        return await append(entries)
 
     replace_method(wal, "append", slow)
 

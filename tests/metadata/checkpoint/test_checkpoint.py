@@ -614,7 +614,9 @@ def test_a_fence_that_another_tenure_sealed_is_seen_without_a_checkpoint() -> No
         b = await world.open(2)
         await b.seal(a.tenure, even_if_alive=True)
         assert not follower_of(b).state.fences[a.tenure].is_live
-        assert fence.decode((await world.kv.get(fence.key(PREFIX, a.tenure))).value).sealed_ms  # type: ignore[union-attr]
+        fenced = await world.kv.get(fence.key(PREFIX, a.tenure))
+        assert fenced is not None
+        assert fence.decode(fenced.value).sealed_ms
         assert await world.kv.get(checkpoint.key(PREFIX)) is None
         await a.kill()
         await b.close(drained=True)

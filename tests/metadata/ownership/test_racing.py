@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -83,9 +84,9 @@ def _strip_by_holder(draft: plan._EntryDraft, info: fold.StreamHeader, epoch: in
 
 
 async def _refused_is_not_applied(
-    self: record_sender.RecordSender, frozen: object, result: object
+    self: record_sender.RecordSender, frozen: object, result: Any
 ) -> None:
-    heads = result.responses[1]  # type: ignore[attr-defined]
+    heads = result.responses[1]
     await self._follower.reach(heads[0].mod_revision)
 
 

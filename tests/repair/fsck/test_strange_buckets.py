@@ -174,7 +174,7 @@ def _footers(node_id: int, *object_ids: int) -> _Footers:
     footers = _Footers()
     for object_id in object_ids:
         identity = ObjectIdentity("c", node_id, 1, object_id)
-        footers.add(ObjectFooter(identity, ObjectRow(object_id, 1, 1, 1, 1), ()))  # type: ignore[arg-type]
+        footers.add(ObjectFooter(identity, ObjectRow(object_id, 1, 1, 1, 1), []))
     return footers
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -68,7 +69,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-async def _ended(poll: grpc.aio.UnaryUnaryCall) -> None:  # type: ignore[type-arg]
+async def _ended(poll: grpc.aio.UnaryUnaryCall[Any, Any]) -> None:
     with suppress(grpc.aio.AioRpcError):
         await poll
 
@@ -154,12 +155,12 @@ def test_a_stream_whose_client_left_is_counted_as_cancelled(
         raise error
 
     async def scenario() -> None:
-        call = calls.streaming("Read", write)
+        call, context = calls.streaming("Read", write), cast(Any, _Context())
         if error is ENDED:
             with pytest.raises(ExecuteBatchError):
-                await call(None, _Context())  # type: ignore[arg-type]
+                await call(None, context)
         else:
-            await call(None, _Context())  # type: ignore[arg-type]
+            await call(None, context)
 
     asyncio.run(scenario())
     labels = {"method": "Read", "status": status}

@@ -19,6 +19,7 @@ from streamlog.v1 import log_pb2
 names = st.text(max_size=20)
 ids = st.sampled_from(["", "0af76519"])
 batches = st.binary(max_size=300)
+ACKS = [log_pb2.ACKS_UNSPECIFIED, log_pb2.ACKS_ALL, log_pb2.ACKS_NONE]
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -26,7 +27,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 @st.composite
 def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
     request = log_pb2.ProduceRequest(
-        acks=draw(st.sampled_from([0, 1, 2])),  # type: ignore[arg-type]
+        acks=draw(st.sampled_from(ACKS)),
         timeout_ms=draw(st.integers(0, 2**31 - 1)),
     )
     for _ in range(draw(st.integers(0, 3))):

@@ -254,7 +254,8 @@ def answered(response: FetchResponse) -> dict[int, PartitionData]:
 def offsets(part: PartitionData) -> list[int]:
     """Of every record of the answer."""
     assert part.records is not None
-    data = b"".join(part.records) if isinstance(part.records, list) else bytes(part.records)  # type: ignore[arg-type]
+    records = part.records
+    data = records if isinstance(records, bytes | bytearray | memoryview) else b"".join(records)
     found: list[int] = []
     for one in scan(data):
         found += range(one.header.base_offset, one.header.next_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -87,8 +88,8 @@ def test_listeners_come_up_in_order_and_end_in_reverse() -> None:
     listeners = Listeners([RecordedListener("a", calls), RecordedListener("b", calls)])
 
     async def scenario() -> None:
-        services: Services = None  # type: ignore[assignment]
-        view: NodeView = None  # type: ignore[assignment]
+        services: Any = None
+        view: Any = None
         await listeners.start()
         await listeners.start()
         await listeners.serve(services, view)

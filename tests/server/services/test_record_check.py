@@ -18,8 +18,8 @@ from tests.support.running_node import RunningNode, running_node
 
 
 def batch(count: int = 1, codec: Compression = Compression.NONE) -> bytes:
-    headers = [[("name", b"v")]] * count
-    made = encode_values([b"v" * 9] * count, timestamp_ms=1000, headers=headers, compression=codec)  # type: ignore[arg-type]
+    headers: list[list[tuple[str, bytes | None]]] = [[("name", b"v")]] * count
+    made = encode_values([b"v" * 9] * count, timestamp_ms=1000, headers=headers, compression=codec)
     return bytes(made.data)
 
 

@@ -585,9 +585,9 @@ def _staged_before_stored(patch: Patch) -> None:
             def __getattr__(self, name: str) -> Any:
                 return Later() if name == "put" else getattr(engine, name)
 
-        stand_in = EngineStaging.__new__(EngineStaging)
+        stand_in: Any = EngineStaging.__new__(EngineStaging)
         stand_in.__dict__.update(self.__dict__)
-        stand_in._engine = Without()  # type: ignore[assignment]
+        stand_in._engine = Without()
         stored = await original(stand_in, *arguments)
         for call, settings in held:
             await engine.put.put(*call, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from streamlog.spark.arrow import ROWS_ENOUGH, BatchMaker
 from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
 from streamlog.spark.plan.session import Planned
-from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece
+from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece, TaskPlan
 from streamlog.spark.read import worker
 from streamlog.spark.read.object_read import Chunk, PieceReader
 from streamlog.spark.read.task import read_task
@@ -196,7 +196,8 @@ def test_windows_by_offset_and_records_outside_them(node: NodeProcess, new_topic
             startingOffsets=f'{{"{topic}": {{"0": {start}}}}}',
             endingOffsets=f'{{"{topic}": {{"0": {end}}}}}',
         )
-        return table.column("offset").to_pylist()  # type: ignore[no-any-return]
+        found: list[int] = table.column("offset").to_pylist()
+        return found
 
     assert offsets(20, 25) == [20, 21, 22, 23, 24]
     assert offsets(-2, 12) == [10, 11]
@@ -223,8 +224,8 @@ def test_few_columns_in_any_order(node: NodeProcess, new_topic: NewTopic) -> Non
     assert batch.to_pydict() == {"value": [b"a", None], "offset": [0, 1]}
 
 
-def _batches(task: object, planned: Planned, schema: pa.Schema) -> list[pa.RecordBatch]:
-    return list(read_task(task, planned.place, schema))  # type: ignore[arg-type]
+def _batches(task: TaskPlan, planned: Planned, schema: pa.Schema) -> list[pa.RecordBatch]:
+    return list(read_task(task, planned.place, schema))
 
 
 def _with_another_object(planned: Planned) -> Planned:
@@ -523,8 +524,9 @@ def test_a_reader_that_is_left_early(node: NodeProcess, new_topic: NewTopic) -> 
     planned = plan(server=node.server, subscribe=topic)
     (task,) = planned.plan.tasks
     batches = read_task(task, planned.place, SCHEMA)
+    assert isinstance(batches, Generator)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert carry_out(planned).num_rows == 200
 
 

@@ -57,11 +57,11 @@ def test_every_version_is_answered_in_its_own_bytes(version: int) -> None:
             topic_id = UUID(world.logs.topic("t").topic_id).bytes
             request = produce_request(batch(b"a"), topic_id=topic_id)
             sent = b"".join(request_codec(ApiKey.PRODUCE).encode(request, version))
-            read = decode_request(ApiKey.PRODUCE, version, memoryview(sent), 0)
-            response = await world.send(read, version)  # type: ignore[arg-type]
+            read: Any = decode_request(ApiKey.PRODUCE, version, memoryview(sent), 0)
+            response = await world.send(read, version)
             data = b"".join(response_codec(ApiKey.PRODUCE).encode(response, version))
-            decoded, _ = response_codec(ApiKey.PRODUCE).decode(memoryview(data), 0, version)
-            [topic] = decoded.responses  # type: ignore[attr-defined]
+            decoded: Any = response_codec(ApiKey.PRODUCE).decode(memoryview(data), 0, version)[0]
+            [topic] = decoded.responses
             [part] = topic.partition_responses
             assert (part.error_code, part.base_offset) == (0, 0)
             named = (topic.name, topic.topic_id)

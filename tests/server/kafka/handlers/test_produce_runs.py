@@ -26,6 +26,7 @@ from tests.server.kafka.handlers.produce_world import (
     produce_request,
     produce_world,
 )
+from tests.support.replacing import replace_method
 
 Sent = tuple[int, ProduceRequest]
 """Version and request."""
@@ -66,7 +67,7 @@ def calls_of(log: AbstractLog) -> list[int]:
         sizes.append(len(appends))
         return await append_many(appends)
 
-    log.append_many = counted  # type: ignore[method-assign]
+    replace_method(log, "append_many", counted)
     return sizes
 
 
