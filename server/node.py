@@ -242,6 +242,7 @@ class Node:
 
     async def serve(self, announce: Callable[[Banner], None]) -> None:
         """Runs until a signal, or until the engine fails for good. Errors: as for `start`."""
+        self.stop_bound.prepare()
         with Signals(on_first=lambda: self.stop_bound.begin(self._stop_s)) as signals:
             banner = await self._start_unless(signals.came)
             if banner is None:

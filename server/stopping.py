@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import NoReturn
 
@@ -28,8 +29,26 @@ WORDS_S_MAX = 1.0
 SAFE = "what was acknowledged is stored, and the next start goes on from there"
 
 
-def end_at_once(text: str, code: int) -> NoReturn:
-    """Logs the text, which takes WORDS_S_MAX at most, and ends the process."""
+class _Standby:
+    """A thread that is there before its one piece of work is.
+
+    A signal's handler must not start one: the main thread, which it interrupts, may be starting a
+    thread of its own, and hold the lock that a start needs. `SimpleQueue.put` takes no such lock.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        threading.Thread(target=lambda: self._work.get()(), daemon=True).start()
+
+    def do(self, work: Callable[[], object]) -> None:
+        self._work.put(work)
+
+
+def _end_at_once(text: str, code: int) -> NoReturn:
+    """Logs the text, which takes WORDS_S_MAX at most, and ends the process.
+
+    Not for the main thread: it may be in a log line, whose lock the text needs.
+    """
 
     def say() -> None:
         log.warning("%s", text)
@@ -39,10 +58,6 @@ def end_at_once(text: str, code: int) -> NoReturn:
     words.start()
     words.join(WORDS_S_MAX)
     os._exit(code)
-
-
-def second_signal() -> NoReturn:
-    end_at_once(f"stopped at once by a second signal: {SAFE}", STOPPED_AT_ONCE)
 
 
 class Signals:
@@ -58,6 +73,7 @@ class Signals:
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()
         self._is_second = False
+        self._ender = _Standby()
         self._before: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
 
     def __enter__(self) -> Signals:
@@ -76,28 +92,43 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._is_second:
-            second_signal()
+            text = f"stopped at once by a second signal: {SAFE}"
+            self._ender.do(lambda: _end_at_once(text, STOPPED_AT_ONCE))
+            return
         self._is_second = True
         self._on_first()
         self._loop.call_soon_threadsafe(self.came.set)
 
 
 class StopBound:
-    """Ends the process when a stop that was begun is not over in time."""
+    """Ends the process when a stop that was begun is not over in time.
+
+    It has a thread of its own: the event loop may be what hangs.
+    """
 
     def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
+        self._over: SimpleQueue[None] = SimpleQueue()
+        self._waiter: _Standby | None = None
+        self._has_begun = False
+
+    def prepare(self) -> None:
+        """Called before `begin`, which a signal's handler calls."""
+        self._waiter = _Standby()
 
     def begin(self, bound_s: float) -> None:
         """Does nothing where it has begun."""
-        if self._timer is not None:
+        if self._has_begun:
             return
-        # A thread of its own: the event loop may be what hangs.
-        text = f"not stopped within {bound_s:g} s, ends now: {SAFE}"
-        self._timer = threading.Timer(bound_s, end_at_once, (text, NOT_STOPPED))
-        self._timer.daemon = True
-        self._timer.start()
+        self._has_begun = True
+        assert self._waiter is not None
+        self._waiter.do(lambda: self._wait(bound_s))
+
+    def _wait(self, bound_s: float) -> None:
+        try:
+            self._over.get(timeout=bound_s)
+        except Empty:
+            text = f"not stopped within {bound_s:g} s, ends now: {SAFE}"
+            _end_at_once(text, NOT_STOPPED)
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._over.put(None)
