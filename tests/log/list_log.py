@@ -182,6 +182,9 @@ class ListLogFactory:
             self._configs[self._next] = config
         return handles
 
+    async def check_created(self, handles):
+        pass
+
     async def open(self, partition, handle, config, on_failure):
         return self.logs.setdefault(handle, ListLog(partition, config))
 

@@ -134,7 +134,8 @@ class EngineStreamClient:
             if row is not None and row.holder == self._metadata.tenure:
                 core = engine.cores.get(stream_id)
                 if options.epoch is not None and options.epoch < row.epoch:
-                    raise fenced(stream_id, row.epoch)()
+                    # It raises: StreamFenced, or what other nodes have made of the stream since.
+                    await self._metadata.open_streams([(stream_id, options.epoch)])
                 is_first = core is None or not core.is_handed_out
                 if row.state is StreamState.OPEN and (
                     options.epoch == row.epoch or (options.epoch is None and is_first)

@@ -40,6 +40,14 @@ class LogFactory(Protocol):
         """Creates empty partitions, durable on return. Returns a handle for each."""
         ...
 
+    async def check_created(self, handles: Sequence[int]) -> None:
+        """Returns if no other process has taken partitions that this one has created since.
+
+        Called when the topic's record names them: from then on nobody deletes them as orphans who
+        has not taken them before. Errors: OutcomeUnknown, Fenced, Unavailable.
+        """
+        ...
+
     async def open(
         self, partition: TopicPartition, handle: int, config: TopicConfig, on_failure: LogFailed
     ) -> AbstractLog:

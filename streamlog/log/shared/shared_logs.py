@@ -7,6 +7,7 @@ recognised and deleted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from streamlog.errors import (
     Conflict,
     MessageTooLarge,
     NotLeader,
+    OutcomeUnknown,
     StreamFenced,
     StreamlogError,
     StreamNotFound,
@@ -126,6 +128,35 @@ class SharedLogFactory:
             }
         return handles
 
+    async def check_created(self, handles: Sequence[int]) -> None:
+        """As LogFactory.check_created. The first look counts all changes of other nodes up to now;
+        descriptions know them from then on."""
+        is_first = True
+        for handle in handles:
+            epochs = self._fresh.get(handle)
+            if epochs is None:
+                continue  # It was opened here meanwhile.
+            try:
+                if is_first:
+                    is_first = False
+                    await self._stands(handle)
+                described = await self._streams.describe_stream(handle)
+            except StreamNotFound:
+                pass
+            else:
+                if described.epoch == epochs[handle]:
+                    continue
+            raise OutcomeUnknown(
+                "another process took the topic's partitions over while they were created: look "
+                "whether the topic is there, and create it again if it is not"
+            )
+
+    async def _stands(self, stream_id: int) -> None:
+        """Returns if the stream is there for every node. Errors: StreamNotFound."""
+        # An open at epoch 0, which every stream is past, changes nothing.
+        with contextlib.suppress(Conflict, StreamFenced):
+            await self._streams.open_stream(stream_id, OpenStreamOptions(epoch=0))
+
     async def open(
         self, partition: TopicPartition, handle: int, config: TopicConfig, on_failure: LogFailed
     ) -> AbstractLog:
@@ -147,14 +178,11 @@ class SharedLogFactory:
         try:
             await self._streams.describe_stream(handle)
         except StreamNotFound:
-            # Another node may have created it a moment ago, which only an open is sure to see. An
-            # open at epoch 0, which every stream is past, changes nothing.
+            # Another node may have created it a moment ago, which only an open is sure to see.
             try:
-                await self._streams.open_stream(handle, OpenStreamOptions(epoch=0))
+                await self._stands(handle)
             except StreamNotFound:
                 return False
-            except (Conflict, StreamFenced):
-                return True
         return True
 
     async def remove(self, handle: int) -> None:

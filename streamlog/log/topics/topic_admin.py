@@ -113,6 +113,7 @@ class TopicAdmin:
             if not await self._put(name, record):
                 await self._remove_all(record.log_kind, handles)
                 raise _exists(name)
+            await factory.check_created(handles)
             await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)
@@ -154,6 +155,7 @@ class TopicAdmin:
             if not await self._topics.replace(name, topic, replace(record, pending=tuple(handles))):
                 await self._remove_all(record.log_kind, handles)
                 raise Conflict(f"{name} was changed at the same time; look at it and try again")
+            await factory.check_created(handles)
             await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)

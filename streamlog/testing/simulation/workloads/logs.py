@@ -187,6 +187,8 @@ class PartitionWorkload:
         """Once all batches are acknowledged: begins the next epoch, or sends a wrong batch."""
         random, first = self._random.random, self._next_sequence
         if random() < 0.04:
+            if self.model.unanswered:
+                return  # a session at another node, beside this one, has made more
             self._producer_epoch += 1
             self._epoch_firsts.append(first)
             self._tally.count("producer epoch")
