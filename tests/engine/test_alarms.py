@@ -360,6 +360,10 @@ def test_an_idle_node_raises_an_alarm_for_silent_metadata() -> None:
     virtually(scenario)
 
 
+def writes_meet(fault: DiskFault) -> Callable[[str, str], DiskFault | None]:
+    return lambda call, name: fault if call in ("create", "write") else None
+
+
 def test_a_full_wal_disk_raises_an_alarm() -> None:
     world = World("disk")
 
@@ -367,9 +371,7 @@ def test_a_full_wal_disk_raises_an_alarm() -> None:
         async with world.engine() as engine:
             stream = await engine.streams.create_and_open_stream()
             await stream.append(batch(b"before"))
-            world.disk.plan_faults = lambda call, name: (
-                DiskFault.FULL if call in ("create", "write") else None
-            )
+            world.disk.plan_faults = writes_meet(DiskFault.FULL)
             append = asyncio.ensure_future(stream.append(batch(b"waits")))
             await raised_after(engine, "disk_full", LATE_S)
             world.disk.plan_faults = None
@@ -387,9 +389,7 @@ def test_a_wal_disk_that_fails_raises_an_alarm() -> None:
         async with world.engine() as engine:
             stream = await engine.streams.create_and_open_stream()
             await stream.append(batch(b"before"))
-            world.disk.plan_faults = lambda call, name: (
-                DiskFault.IO_ERROR if call in ("create", "write") else None
-            )
+            world.disk.plan_faults = writes_meet(DiskFault.IO_ERROR)
             append = asyncio.ensure_future(stream.append(batch(b"waits")))
             after_s = await raised_after(engine, "wal_writes", ANSWER_S + LATE_S)
             assert after_s >= ANSWER_S

@@ -16,6 +16,7 @@ import pytest
 
 from streamlog.client import Admin, Consumer, Producer
 from tests.support.node import NodeProcess
+from tests.support.stored_records import Place, stored_records
 
 ROUNDS = 30
 PRODUCERS = 4
@@ -23,7 +24,6 @@ QUICK: dict[str, Any] = {"retry_backoff_max_ms": 100}
 PARTITIONS = 2
 TOPIC = "killed"
 
-Place = tuple[int, int]
 """Partition, offset."""
 
 
@@ -96,19 +96,6 @@ def wait_for_progress(writers: list[Writer], reader: Reader) -> None:
         time.sleep(0.005)
 
 
-def read_everything(server: str) -> dict[Place, bytes]:
-    """What stands where, from the start to the end of every partition."""
-    found: dict[Place, bytes] = {}
-    with Consumer(server, auto_offset_reset="earliest") as consumer:
-        partitions = [(TOPIC, partition) for partition in range(PARTITIONS)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        while any(consumer.position(*key) < end for key, end in ends.items()):
-            for record in consumer.poll(5.0, max_records=100_000):
-                found[record.partition, record.offset] = record.value or b""
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("wal", ["disk", "object"])
@@ -142,7 +129,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str) -> None:
         reader.join(60)
         assert not reader.is_alive()
         assert reader.failure is None
-        found = read_everything(node.server)
+        found = stored_records(node.server, TOPIC, PARTITIONS)
     assert unanswered_kills >= ROUNDS // 4, "kills must meet requests under way"
     assert reader.seen == found
     assert len(set(found.values())) == len(found), "a record is there twice"

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from streamlog.client import Admin, Consumer, Producer
+from streamlog.client import Admin, Producer
 from tests.support.command import run
 from tests.support.node import NodeProcess
+from tests.support.stored_records import Place, stored_records
 
 TOPIC = "kept"
 PARTITIONS = 3
@@ -43,7 +44,7 @@ def refused(ended: subprocess.CompletedProcess[bytes]) -> str:
     return text
 
 
-def write(node: NodeProcess) -> dict[tuple[int, int], bytes]:
+def write(node: NodeProcess) -> dict[Place, bytes]:
     """Acknowledged records by partition and offset."""
     with Producer(node.server, linger_ms=1) as producer:
         views = []
@@ -60,20 +61,8 @@ def write(node: NodeProcess) -> dict[tuple[int, int], bytes]:
         }
 
 
-def read(server: str) -> dict[tuple[int, int], bytes]:
-    found: dict[tuple[int, int], bytes] = {}
-    with Consumer(server, auto_offset_reset="earliest") as consumer:
-        partitions = [(TOPIC, partition) for partition in range(PARTITIONS)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(*key) < end for key, end in ends.items()):
-            for record in consumer.poll(5.0, max_records=10_000):
-                found[record.partition, record.offset] = record.value or b""
-    return found
-
-
 @pytest.fixture(scope="module")
-def dead(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[int, int], bytes]]:
+def dead(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Place, bytes]]:
     """The data of a killed node, and what it had acknowledged and not uploaded."""
     with NodeProcess(tmp_path_factory.mktemp("dead") / "data", arguments=NOT_UPLOADED) as node:
         with Admin(node.server) as admin:
@@ -90,7 +79,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[int
 
 
 def test_a_damaged_log_is_shown_and_not_uploaded(
-    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+    dead: tuple[Path, dict[Place, bytes]], tmp_path: Path
 ) -> None:
     data, _ = dead
     folder = tmp_path / "wal"
@@ -116,7 +105,7 @@ def test_a_damaged_log_is_shown_and_not_uploaded(
 
 
 def test_what_a_dead_node_has_not_uploaded_is_shown(
-    dead: tuple[Path, dict[tuple[int, int], bytes]],
+    dead: tuple[Path, dict[Place, bytes]],
 ) -> None:
     data, _ = dead
     folder = data / "wal"
@@ -138,7 +127,7 @@ def test_what_a_dead_node_has_not_uploaded_is_shown(
 
 @pytest.mark.slow
 def test_a_log_is_uploaded_to_no_store_but_its_own(
-    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+    dead: tuple[Path, dict[Place, bytes]], tmp_path: Path
 ) -> None:
     """Not to another cluster's store, nor to an empty one; and a folder that is no log is told."""
     data, _ = dead
@@ -157,7 +146,7 @@ def test_a_log_is_uploaded_to_no_store_but_its_own(
 
 @pytest.mark.slow
 def test_what_a_dead_node_acknowledged_is_uploaded_and_read_by_another(
-    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+    dead: tuple[Path, dict[Place, bytes]], tmp_path: Path
 ) -> None:
     data, acknowledged = tmp_path / "data", dead[1]
     shutil.copytree(dead[0], data)
@@ -177,4 +166,4 @@ def test_what_a_dead_node_acknowledged_is_uploaded_and_read_by_another(
     second = NodeProcess(data, wal="object", arguments=("--set", "node.node_id=2"))
     with second:
         assert second.banner["node_id"] == 2
-        assert read(second.server) == acknowledged
+        assert stored_records(second.server, TOPIC, PARTITIONS) == acknowledged

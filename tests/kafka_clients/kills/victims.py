@@ -9,12 +9,12 @@ from typing import Protocol
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition
 
-from streamlog.client import Consumer
 from streamlog.demo.ports import free_port
 from tests.kafka_clients.kills.follower import PROGRESS_S, Follower
 from tests.kafka_clients.kills.history import Place
 from tests.support.kafka_server import KafkaServer
 from tests.support.node import NodeProcess
+from tests.support.stored_records import stored_records
 
 
 class Victim(Protocol):
@@ -69,15 +69,7 @@ class KilledNode:
 
     def stored(self, topic: str, partitions: int) -> dict[Place, bytes]:
         """By gRPC."""
-        found: dict[Place, bytes] = {}
-        with Consumer(self._node.server, auto_offset_reset="earliest") as consumer:
-            places = [(topic, partition) for partition in range(partitions)]
-            ends = consumer.end_offsets(places)
-            consumer.assign(places)
-            while any(consumer.position(*place) < end for place, end in ends.items()):
-                for record in consumer.poll(5.0, max_records=100_000):
-                    found[record.partition, record.offset] = record.value or b""
-        return found
+        return stored_records(self._node.server, topic, partitions)
 
     def assert_idle(self) -> None:
         """The node notices a moment later that its clients have closed their connections."""
