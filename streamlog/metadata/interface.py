@@ -165,6 +165,9 @@ class Orphans:
     """The late sweep: after it the tenure is retired."""
     is_living: bool = False
     """A live tenure of this node gave them up; it may store more objects."""
+    last_of_window: int | None = None
+    """Of a sealed tenure: no object past this id can have been stored before the floor rose. The
+    other ids may be of other blocks: a node also deletes late what its compactors gave up."""
 
 
 RECOVERED_EPOCHS = 1000

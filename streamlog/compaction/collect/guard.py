@@ -130,9 +130,9 @@ class Guard:
 
     async def _of_age(self, candidates: Sequence[Orphans], ids: set[int]) -> str:
         for orphans in candidates:
-            if orphans.is_living or not orphans.object_ids:
+            last = orphans.last_of_window
+            if last is None:
                 continue
-            last = max(orphans.object_ids)
             for object_id in range(last + 1, last + 1 + self._probed_ids):
                 if object_id >> OBJECTS.block_bits != last >> OBJECTS.block_bits:
                     break

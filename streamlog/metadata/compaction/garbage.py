@@ -144,7 +144,8 @@ class Garbage:
                 is_live = await self._lookup.object(object_id) is not None
                 if not is_live and object_id not in self._follower.state.dead:
                     ids.append(object_id)
-            self._listed[tenure] = Orphans(tenure, tuple(ids), is_final)
+            last = window[-1] if window else None
+            self._listed[tenure] = Orphans(tenure, tuple(ids), is_final, last_of_window=last)
             orphans.append(self._listed[tenure])
         return orphans
 

@@ -345,6 +345,30 @@ def test_the_next_object_of_a_live_compactor_is_no_sign_of_old_metadata() -> Non
     run(scenario)
 
 
+def test_what_a_dead_nodes_compactor_stores_is_no_sign_of_old_metadata() -> None:
+    """The node deletes late what its compactor gave up, by ids of the compactor's blocks. Its last
+    output was stored and not committed, and no other node may say that the compactor has ended."""
+
+    async def scenario() -> None:
+        world = World()
+        await fill(world)
+        dead = await world.open(2)
+        compactor = await dead.open_compaction_tenure(ids_max=8)
+        released, uploaded = await take_ids(compactor, 2)
+        give_up_ids(compactor, [released])
+        assert await _Collected(world, dead).tick() == ""
+        await world.store.put(data_key(uploaded), [b"not committed"])
+        await compactor.kill()
+        await dead.kill()
+        async with world.tenure() as metadata:
+            await metadata.seal(dead.tenure, even_if_alive=True)
+            (listed,) = [o for o in await metadata.orphan_candidates() if o.tenure == dead.tenure]
+            assert released in listed.object_ids
+            assert await _Collected(world, metadata).tick() == ""
+
+    run(scenario)
+
+
 class _DiesMeanwhile(MemoryObjectStore):
     """While the collector asks whether the store is its own, a checkpoint finds objects dead."""
 
