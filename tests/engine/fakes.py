@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from streamlog.errors import DiskFull, StreamlogError, StreamNotFound, TenureFenced
+from streamlog.errors import DiskFull, StreamFenced, StreamlogError, StreamNotFound, TenureFenced
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -171,6 +171,8 @@ class FakeMetadata:
             row = self.rows.get(stream_id)
             if row is None:
                 raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
+            if epoch is not None and epoch <= row.epoch:
+                raise StreamFenced(f"{epoch} is not above {row.epoch}", stream_id=stream_id)
             self.rows[stream_id] = row = dataclasses.replace(
                 row,
                 holder=self.tenure,

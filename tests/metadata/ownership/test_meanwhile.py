@@ -16,7 +16,6 @@ from streamlog.kvstore.interface import (
     Operation,
     Put,
     TxnResult,
-    WatchBatch,
 )
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, Tenure
 from streamlog.metadata.journal import follower
@@ -25,42 +24,11 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.deaf_kv import DeafKV
 from tests.support.metadata_insides import follower_of
 from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
-
-
-class DeafKV:
-    """A KV store whose watches bring nothing until `hears` is set."""
-
-    def __init__(self, kv: KVStore) -> None:
-        self._kv = kv
-        self.hears = asyncio.Event()
-        self.hears.set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kv, name)
-
-    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> _DeafWatch:
-        return _DeafWatch(self._kv.watch(start, end, from_revision=from_revision), self.hears)
-
-
-class _DeafWatch:
-    def __init__(self, watch: Any, hears: asyncio.Event) -> None:
-        self._watch = watch
-        self._hears = hears
-
-    def __aiter__(self) -> AsyncIterator[WatchBatch]:
-        return self
-
-    async def __anext__(self) -> WatchBatch:
-        batch: WatchBatch = await self._watch.__anext__()
-        await self._hears.wait()
-        return batch
-
-    async def aclose(self) -> None:
-        await self._watch.aclose()
 
 
 @asynccontextmanager
