@@ -10,6 +10,7 @@ from streamlog.log.shared.durable import meta_jobs
 from streamlog.log.shared.meta.codec import Checkpoint
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.shared.shared_logs import SharedLogFactory
 from streamlog.log.topics.log_cache import LogCache
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -55,7 +56,22 @@ def _newest_checkpoint_dropped(patch: Patch) -> None:
     patch.set(meta_jobs, "_without_old_checkpoints", without)
 
 
+def _creation_not_looked_at(patch: Patch) -> None:
+    async def check_created(self: Any, handles: Any) -> None:
+        """Nobody asks what other nodes did."""
+
+    patch.set(SharedLogFactory, "check_created", check_created)
+
+
 LOG_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "creation not looked at",
+        "a topic is told as created though another node has taken its partitions",
+        "object",
+        _creation_not_looked_at,
+        found_by="tests/log/test_creation_taken_over.py"
+        "::test_a_creation_that_was_taken_over_is_not_acknowledged",
+    ),
     Mutant(
         "half a group counts",
         "meta records take effect though the last of their entries was never written",

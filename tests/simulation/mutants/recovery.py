@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from streamlog.metadata.compaction import garbage
 from streamlog.objectstore.cluster.guard import read_cluster
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.repair.recover import handover
@@ -40,7 +41,35 @@ def _replayed_not_durable(patch: Patch) -> None:
     patch.set(folder, "_make_durable", lambda plan: None)
 
 
+def _free_in_the_cache_only(patch: Patch) -> None:
+    patch.set(folder, "_make_free_durable", lambda files, plan: None)
+
+
+def _window_of_all_ids(patch: Patch) -> None:
+    def orphans(tenure: Any, object_ids: Any, *args: Any, **fields: Any) -> Any:
+        made = original(tenure, object_ids, *args, **fields)
+        last = max(object_ids, default=None)
+        return made if made.last_of_window is None else replace(made, last_of_window=last)
+
+    original = patch.set(garbage, "Orphans", orphans)
+
+
 RECOVERY_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "free in the cache only",
+        "a WAL file that reads as free is not written again",
+        "disk",
+        _free_in_the_cache_only,
+        found_by="tests/wal/test_disk_contract.py::test_the_log_keeps_its_promises",
+    ),
+    Mutant(
+        "window of all ids",
+        "the window of a dead node ends with the highest id that it was to delete",
+        "object",
+        _window_of_all_ids,
+        found_by="tests/repair/fsck/test_collector_guard.py"
+        "::test_what_a_dead_nodes_compactor_stores_is_no_sign_of_old_metadata",
+    ),
     Mutant(
         "damage not explained",
         "a node that was overtaken takes files that are gone for damage",
