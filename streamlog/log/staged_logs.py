@@ -242,12 +242,11 @@ class StagedLogs:
             for attach in attaching:
                 attach.show()
         # The commit stands, whether or not each of the logs has failed.
-        parts = [
-            _part(row, by_stream[row.stream_id], logs)
-            for row in attached.rows
-            if row.stream_id in by_stream
-        ]
-        return ManifestCommit(epoch, _sorted(parts), attached.was_attached)
+        if attached.was_attached:
+            # Another caller's commit was first: its manifest may name other partitions than this.
+            return ManifestCommit(epoch, await self._placed(attached.rows), True)
+        parts = [_part(row, by_stream[row.stream_id], logs) for row in attached.rows]
+        return ManifestCommit(epoch, _sorted(parts), False)
 
     async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
         """Every log accounts for its batches, or fails."""

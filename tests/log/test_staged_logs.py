@@ -43,6 +43,20 @@ async def produce(log: AbstractLog, *values: bytes) -> int:
     return (await (await log.append(encoded(values)))).base_offset
 
 
+def checked_commits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one for each commit whose next step is to take the turns of its logs."""
+    checked: list[None] = []
+    streams_of = EngineStaging.streams_of
+
+    async def before_the_turns(staging: EngineStaging, object_ids: Sequence[int]) -> set[int]:
+        stream_ids = await streams_of(staging, object_ids)
+        checked.append(None)
+        return stream_ids
+
+    monkeypatch.setattr(EngineStaging, "streams_of", before_the_turns)
+    return checked
+
+
 def numbered(*values: bytes) -> list[tuple[int, bytes]]:
     return list(enumerate(values))
 
@@ -363,15 +377,7 @@ def test_a_commit_to_a_topic_deleted_meanwhile_gives_up_the_turns_of_other_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit waited for records of the deleted log for ever, and the others took no append."""
-    is_checked = asyncio.Event()
-    streams_of = EngineStaging.streams_of
-
-    async def before_the_turns(staging: EngineStaging, object_ids: Sequence[int]) -> set[int]:
-        stream_ids = await streams_of(staging, object_ids)
-        is_checked.set()
-        return stream_ids
-
-    monkeypatch.setattr(EngineStaging, "streams_of", before_the_turns)
+    checked = checked_commits(monkeypatch)
 
     async def scenario() -> None:
         async with Site(tmp_path, "disk").open() as engine:
@@ -383,12 +389,41 @@ def test_a_commit_to_a_topic_deleted_meanwhile_gives_up_the_turns_of_other_logs(
             assert isinstance(log, TakesStaged)
             async with log.attaching():
                 commit = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(staged)]))
-                await is_checked.wait()
+                await until(lambda: len(checked) == 1)
                 await engine.logs.delete_topic("deleted")
             error = await error_of(asyncio.wait_for(commit, 20))
             assert isinstance(error, OutcomeUnknown), repr(error)
             assert await produce(log, b"after") == 0
             assert await contents(log) == numbered(b"after")
+
+    run(scenario)
+
+
+def test_two_commits_of_an_epoch_tell_the_same_whatever_their_manifests_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's old driver and its new one meet: the second is told what the first has committed."""
+    checked = checked_commits(monkeypatch)
+
+    async def scenario() -> None:
+        async with Site(tmp_path, "disk").open() as engine:
+            first, second = await topic(engine, 2)
+            both = await stage(engine, "1", dict.fromkeys([first, second], encoded([b"both"])))
+            one = await stage(engine, "2", {second: encoded([b"one"])})
+            log = await engine.logs.log(second)
+            assert isinstance(log, TakesStaged)
+            commits: list[asyncio.Task[ManifestCommit]] = []
+            async with log.attaching():
+                for staged in (both, one):
+                    work = staged_of(engine).commit("w", 0, [entry(staged)])
+                    commits.append(asyncio.create_task(work))
+                    await until(lambda: len(checked) == len(commits))
+            parts = (CommittedRange(first, 0, 1), CommittedRange(second, 0, 1))
+            assert await asyncio.gather(*commits) == [
+                ManifestCommit(0, parts, False),
+                ManifestCommit(0, parts, True),
+            ]
+            assert await contents(log) == numbered(b"both")
 
     run(scenario)
 
