@@ -214,15 +214,17 @@ class LocalStore(ABC):
         while self._next_deadline != float("inf") and not self._is_closed:
             wait_s = self._next_deadline - self._clock.monotonic()
             await asyncio.sleep(min(max(wait_s, pause_s), LEASE_TICK_S_MAX))
-            if self._is_closed or self._clock.monotonic() < self._next_deadline:
-                continue
-            try:
-                await self.expire()
-            except (Unavailable, OutcomeUnknown) as error:
-                if pause_s == LEASE_TICK_S_MIN:
-                    log.warning("leases could not be ended", extra={"error": str(error)})
-                pause_s = min(2 * pause_s, LEASE_TICK_S_MAX)
-                continue
+            if self._is_closed:
+                return
+            if self._clock.monotonic() >= self._next_deadline:
+                try:
+                    await self.expire()
+                except (Unavailable, OutcomeUnknown) as error:
+                    if pause_s == LEASE_TICK_S_MIN:
+                        log.warning("leases could not be ended", extra={"error": str(error)})
+                    pause_s = min(2 * pause_s, LEASE_TICK_S_MAX)
+                    continue
+            # Those that were due have ended, whether here or by an operation.
             if pause_s > LEASE_TICK_S_MIN:
                 log.info("leases are ended again")
                 pause_s = LEASE_TICK_S_MIN

@@ -59,3 +59,27 @@ def test_a_store_that_refuses_writes_is_asked_once_a_second_and_logged_once(
         "leases could not be ended",
         "leases are ended again",
     ]
+
+
+def test_each_outage_is_logged_where_an_operation_ends_the_leases_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        kv = RefusingStore(LoopClock())
+        for key in (b"a", b"b"):
+            lease = await kv.grant_lease(1_000)
+            await kv.txn((), (Put(key, b"1", lease),))
+            kv.is_away = True
+            await asyncio.sleep(AWAY_S)
+            kv.is_away = False
+            await kv.txn((), (Put(b"c", b"1"),))
+            assert await kv.get(key) is None
+            await asyncio.sleep(2)
+        await kv.close()
+
+    with caplog.at_level(logging.INFO, "streamlog.kvstore.store"):
+        run(main)
+    assert [record.message for record in caplog.records] == 2 * [
+        "leases could not be ended",
+        "leases are ended again",
+    ]
