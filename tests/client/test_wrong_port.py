@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,8 +30,7 @@ NEEDS_TLS = "speaks TLS, and this client does not"
 
 @asynccontextmanager
 async def node_of(authority: Authority, *, is_tls: bool) -> AsyncIterator[RunningNode]:
-    pair = authority.issue("node").settings() if is_tls else {}
-    flags: dict[str, Any] = {name.replace(".", "__"): value for name, value in pair.items()}
+    flags = authority.issue("node").flags() if is_tls else {}
     async with running_node(kafka_listen="127.0.0.1:0", **flags) as node:
         yield node
 

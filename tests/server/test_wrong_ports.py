@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,10 +81,7 @@ def test_a_client_without_tls_is_told_apart_from_a_failed_handshake(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    flags: dict[str, Any] = {
-        name.replace(".", "__"): value
-        for name, value in Authority(tmp_path).issue("node").settings().items()
-    }
+    flags = Authority(tmp_path).issue("node").flags()
 
     async def main() -> None:
         async with running_node(kafka_listen="127.0.0.1:0", **flags) as node:

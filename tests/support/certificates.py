@@ -23,6 +23,10 @@ class Pair:
     def settings(self) -> dict[str, str]:
         return {"tls.certificate": str(self.certificate), "tls.key": str(self.key)}
 
+    def flags(self) -> dict[str, Any]:
+        """The settings, as `running_node` takes them."""
+        return {name.replace(".", "__"): value for name, value in self.settings().items()}
+
     def write(self, other: Pair) -> None:
         """Replaces these files' contents, as a rotation does: by renames."""
         for mine, new in ((self.certificate, other.certificate), (self.key, other.key)):

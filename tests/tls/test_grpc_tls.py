@@ -22,7 +22,7 @@ from tests.support.server_harness import running
 
 @asynccontextmanager
 async def tls_node(pair: Pair, ca: Path | None = None, **more: str) -> AsyncIterator[RunningNode]:
-    names = {name.replace(".", "__"): value for name, value in pair.settings().items()}
+    names = pair.flags()
     if ca is not None:
         names["tls__client_ca"] = str(ca)
     async with running_node(**names, **more) as node:

@@ -21,8 +21,7 @@ async def get(url: str, context: ssl.SSLContext | bool = True) -> tuple[int, str
 
 
 def names(authority: Authority, **more: Any) -> dict[str, Any]:
-    settings = authority.issue("node").settings()
-    return {name.replace(".", "__"): value for name, value in settings.items()} | more
+    return authority.issue("node").flags() | more
 
 
 def test_pages_are_read_by_https_alone(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import random
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import aiokafka
 import pytest
@@ -143,9 +142,7 @@ async def is_served(port: int, context: ssl.SSLContext | None) -> bool:
 def test_a_node_requires_certificates_and_follows_its_files(tmp_path: Path) -> None:
     authority, new = Authority(tmp_path), Authority(tmp_path, "new")
     pair, client = authority.issue("node"), authority.issue("client")
-    flags: dict[str, Any] = {
-        name.replace(".", "__"): value for name, value in pair.settings().items()
-    }
+    flags = pair.flags()
 
     async def main() -> None:
         async with running_node(
@@ -200,9 +197,7 @@ def test_a_connection_above_the_bound_is_counted_and_logged(
 ) -> None:
     """It is closed before its handshake, of which Kafka's side of the listener knows nothing."""
     pair = Authority(tmp_path).issue("node")
-    flags: dict[str, Any] = {
-        name.replace(".", "__"): value for name, value in pair.settings().items()
-    }
+    flags = pair.flags()
 
     async def main() -> None:
         async with running_node(
@@ -226,9 +221,7 @@ def test_a_connection_above_the_bound_is_counted_and_logged(
 def test_a_client_of_kafkas_own_kind_produces_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair, client = authority.issue("node"), authority.issue("client")
-    flags: dict[str, Any] = {
-        name.replace(".", "__"): value for name, value in pair.settings().items()
-    }
+    flags = pair.flags()
 
     async def main() -> None:
         async with running_node(
