@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from streamlog.server.ended_connections import peer_address
+
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
@@ -20,9 +22,12 @@ class BoundedConnections:
         self.count = 0
         """Open connections."""
 
-    def bounded(self, factory: ProtocolFactory) -> ProtocolFactory:
-        """`factory` for the connections within the bound."""
-        return lambda: _Connection(self, factory)
+    def bounded(
+        self, factory: ProtocolFactory, on_refused: Callable[[str], None]
+    ) -> ProtocolFactory:
+        """`factory` for the connections within the bound. `on_refused(peer)`: another is
+        closed."""
+        return lambda: _Connection(self, factory, on_refused)
 
     def try_open(self) -> bool:
         """Counts a connection, unless the bound is reached."""
@@ -35,13 +40,20 @@ class BoundedConnections:
 class _Connection(asyncio.Protocol):
     """Passes everything on to a protocol of its own, if the connection is within the bound."""
 
-    def __init__(self, connections: BoundedConnections, factory: ProtocolFactory) -> None:
+    def __init__(
+        self,
+        connections: BoundedConnections,
+        factory: ProtocolFactory,
+        on_refused: Callable[[str], None],
+    ) -> None:
         self._connections = connections
         self._factory = factory
+        self._on_refused = on_refused
         self._protocol: asyncio.Protocol | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._connections.try_open():
+            self._on_refused(peer_address(transport))
             cast(asyncio.Transport, transport).abort()
             return
         self._protocol = self._factory()

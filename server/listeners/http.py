@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from streamlog.runtime.offload import Lane
 from streamlog.server.addresses import Endpoint, cannot_listen, joined, split_address
 from streamlog.server.composition import Services
+from streamlog.server.ended_connections import EndedConnectionsLog
 from streamlog.server.limits.connections import BoundedConnections
 from streamlog.server.listeners.http_first_bytes import watched
 from streamlog.server.listeners.listener import NodeView
@@ -69,6 +70,7 @@ class HttpListener:
         )
         self._runner = web.AppRunner(app, access_log=None, logger=log, keepalive_timeout=IDLE_S)
         self._connections = BoundedConnections(settings.limits.connections_max)
+        self._ended = EndedConnectionsLog(log, "a connection to the HTTP port was closed")
         self._server: asyncio.Server | None = None
         self._secured: TlsConnections | None = None
         log.addFilter(_is_ours)
@@ -90,11 +92,17 @@ class HttpListener:
         self.endpoint = Endpoint(NAME, self._protocol, address, self._advertised or address)
 
     def _protocols(self, server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
-        pages = watched(server, self._ports)
+        pages = watched(server, self._ports, self._ended)
         if self._tls is None:
-            return self._connections.bounded(pages)
-        self._secured = TlsConnections(self._tls, pages, self._connections, self._ports)
+            return self._connections.bounded(pages, self._note_refused)
+        self._secured = TlsConnections(
+            self._tls, pages, self._connections, self._ports, self._note_refused
+        )
         return self._secured
+
+    def _note_refused(self, peer: str) -> None:
+        now, reason = asyncio.get_running_loop().time(), "one connection too many (connections_max)"
+        self._ended.note(now, logging.WARNING, listener=NAME, peer=peer, reason=reason)
 
     async def start(self) -> None:
         self._is_answering.set()

@@ -14,15 +14,14 @@ from typing import cast
 from streamlog.server.ended_connections import EndedConnectionsLog, peer_address
 from streamlog.server.wrong_ports import FIRST_BYTES_MAX, NodePorts, Spoken, spoken
 
-log = logging.getLogger(__name__)
-
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-def watched(factory: ProtocolFactory, ports: NodePorts) -> ProtocolFactory:
+def watched(
+    factory: ProtocolFactory, ports: NodePorts, ended: EndedConnectionsLog
+) -> ProtocolFactory:
     """`factory`; connections of clients that speak something else than HTTP/1 are answered with
-    where they should go, closed and logged, one line a second at most."""
-    ended = EndedConnectionsLog(log, "a connection to the HTTP port was closed")
+    where they should go, closed and logged."""
     return lambda: _Watched(factory(), ports, ended)
 
 

@@ -124,7 +124,7 @@ class TlsConnection(asyncio.BufferedProtocol):
                 return
             self._is_counted = True
         self._shared.shaking.add(self)
-        self._end_after(HANDSHAKE_S_MAX)
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, self._end_handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._shared.scratch[: self._read_bytes]
@@ -189,6 +189,11 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._above = self._shared.factory()
         # Not kept here: a cycle would hold a closed connection's memory until garbage is collected.
         self._above.connection_made(_TlsTransport(self))
+
+    def _end_handshake(self) -> None:
+        reason = f"the client had not finished it after {HANDSHAKE_S_MAX:g} s"
+        self._shared.note_failure(reason, peer_address(self._raw))
+        self._raw.abort()
 
     def _why_failed(self, error: ssl.SSLError) -> str:
         if spoken(self._first_bytes) is Spoken.TLS:

@@ -226,15 +226,18 @@ def test_connections_are_bounded_before_their_handshake(tmp_path: Path) -> None:
 
 
 def test_a_handshake_has_an_end_and_an_open_connection_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
+        caplog.set_level("INFO")
         async with listening(tmp_path) as listener:
             monkeypatch.setattr(tls_connection, "HANDSHAKE_S_MAX", 0.05)
             silent_reader, silent = await asyncio.open_connection("127.0.0.1", listener.port)
             assert await asyncio.wait_for(silent_reader.read(1), WAIT_S) == b""
             silent.close()
             await listener.until_none()
+            (told,) = [vars(one)["reason"] for one in caplog.records]
+            assert "had not finished it" in told
             monkeypatch.setattr(tls_connection, "HANDSHAKE_S_MAX", 0.7)
             reader, writer = await listener.connect()
             await asyncio.sleep(0.75)

@@ -42,7 +42,9 @@ def fetch_request() -> log_pb2.FetchRequest:
     return log_pb2.FetchRequest(topics=[topic])
 
 
-def test_a_connection_over_the_bound_is_closed_and_one_that_ends_makes_room() -> None:
+def test_a_connection_over_the_bound_is_closed_and_one_that_ends_makes_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with running(with_limits(connections_max=2)) as node:
             idle, busy, refused = [await connect(node) for _ in range(3)]
@@ -59,6 +61,9 @@ def test_a_connection_over_the_bound_is_closed_and_one_that_ends_makes_room() ->
             await close(busy)
 
     asyncio.run(main())
+    told = [vars(one) for one in caplog.records if one.name.endswith(".listeners.http")]
+    assert "connections_max" in told[0]["reason"]
+    assert told[0]["peer"].startswith("127.0.0.1:")
 
 
 def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
