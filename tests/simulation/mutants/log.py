@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from streamlog.log.shared.meta.codec import Checkpoint
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.shared.shared_logs import SharedLogFactory
+from streamlog.log.staged_logs import StagedLogs
+from streamlog.log.topics import topic_admin
 from streamlog.log.topics.log_cache import LogCache
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -63,6 +66,23 @@ def _creation_not_looked_at(patch: Patch) -> None:
     patch.set(SharedLogFactory, "check_created", check_created)
 
 
+def _second_commit_told_in_part(patch: Patch) -> None:
+    async def commit(self: Any, writer_id: Any, epoch: Any, ids: Any, partitions: Any) -> Any:
+        """Told are the partitions of the second commit's own manifest."""
+        told = await original(self, writer_id, epoch, ids, partitions)
+        if not told.was_committed:
+            return told
+        return replace(
+            told, parts=tuple(part for part in told.parts if part.partition in partitions)
+        )
+
+    original = patch.set(StagedLogs, "_commit", commit)
+
+
+def _denied_after_the_record(patch: Patch) -> None:
+    patch.set(topic_admin, "_after_the_record", nullcontext)
+
+
 LOG_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "creation not looked at",
@@ -71,6 +91,14 @@ LOG_MUTANTS: tuple[Mutant, ...] = (
         _creation_not_looked_at,
         found_by="tests/log/test_creation_taken_over.py"
         "::test_a_creation_that_was_taken_over_is_not_acknowledged",
+    ),
+    Mutant(
+        "denied after the record",
+        "an error says that nothing happened though the topic's record is written",
+        "object",
+        _denied_after_the_record,
+        found_by="tests/log/test_told_outcomes.py"
+        "::test_an_error_that_says_that_nothing_happened_is_right",
     ),
     Mutant(
         "half a group counts",
@@ -103,5 +131,14 @@ LOG_MUTANTS: tuple[Mutant, ...] = (
         "producers are never in the meta stream but by its snapshots",
         "object",
         _newest_checkpoint_dropped,
+    ),
+    Mutant(
+        "second commit told in part",
+        "a commit that comes second leaves out partitions that its own manifest does not name",
+        "disk",
+        _second_commit_told_in_part,
+        # A history shows it where two drivers of a job meet: one in some 10,000.
+        found_by="tests/log/test_staged_logs.py"
+        "::test_two_commits_of_an_epoch_tell_the_same_whatever_their_manifests_name",
     ),
 )
