@@ -96,6 +96,8 @@ HandleMany: TypeAlias = Callable[
     [Sequence[tuple[KafkaCall, Any]]], Awaitable[Sequence[Reply | StreamlogError]]
 ]
 """Requests of one connection that lay ready together; one result for each, in their order."""
+MayWait: TypeAlias = Callable[[KafkaCall, Any], bool]
+"""Whether the request's place may have to be waited for; costs little, and awaits nothing."""
 ErrorResponse: TypeAlias = Callable[[KafkaCall, Any, StreamlogError], Message]
 """The answer of a request that failed as a whole: every part of it has the error."""
 
@@ -106,7 +108,9 @@ class Route:
 
     `is_pipelined`: the request is begun while those before it still wait for their answers, as
     produce requires; every other request is begun after the one before it has been answered.
-    `handle_many` needs `is_pipelined`; it gets requests that lie ready one after another.
+    `handle_many` needs `is_pipelined`; it gets requests that lie ready one after another. A request
+    for which `may_wait` holds goes to a later call than those before it, whose answers would wait
+    with it; None: none has to wait for its place.
     `error_response` None: the answer is made from the shape of the API's messages
     (`server/kafka/error_answers.py`).
     """
@@ -114,6 +118,7 @@ class Route:
     handle: Handle
     is_pipelined: bool = False
     handle_many: HandleMany | None = None
+    may_wait: MayWait | None = None
     error_response: ErrorResponse | None = None
 
 

@@ -159,6 +159,15 @@ class Dispatcher:
         finally:
             requests.end(_method(request), status, named)
 
+    def may_wait(self, request: Request) -> bool:
+        """Whether `begin` may have to wait for the place of this pipelined request."""
+        route = request.route
+        return (
+            route is not None
+            and route.may_wait is not None
+            and route.may_wait(request.call, request.message)
+        )
+
     async def begin(self, requests: Sequence[Request]) -> list[Begun]:
         """Gives pipelined requests of one API their places, in order; `finish` each, or `abandon`.
 

@@ -78,8 +78,25 @@ class ProduceHandler:
         self._cluster = ClusterView(services)
 
     def routes(self) -> Mapping[ApiKey, Route]:
-        route = Route(self.produce, is_pipelined=True, handle_many=self.produce_many)
+        route = Route(
+            self.produce,
+            is_pipelined=True,
+            handle_many=self.produce_many,
+            may_wait=self.may_wait,
+        )
         return {ApiKey.PRODUCE: route}
+
+    def may_wait(self, call: KafkaCall, request: ProduceRequest) -> bool:
+        """Whether a partition of the request has to be opened first."""
+        by_id = call.version >= TOPIC_IDS_FROM
+        return any(
+            self._produce.has_to_open(
+                topic.name,
+                id_text(topic.topic_id) if by_id else "",
+                [part.index for part in topic.partition_data],
+            )
+            for topic in request.topic_data
+        )
 
     async def produce(self, call: KafkaCall, request: ProduceRequest) -> Reply:
         [reply] = await self.produce_many([(call, request)])

@@ -363,6 +363,8 @@ class Connection(FrameReceiver):
                     break
                 await self._all_answered()
                 raise
+            if requests and dispatcher.may_wait(request):
+                break  # Those before it are answered meanwhile.
             frames.popleft()
             requests.append(request)
             size_bytes += request.call.frame_bytes

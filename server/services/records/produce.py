@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -162,6 +162,12 @@ class ProduceService:
         if isinstance(outcome, StreamlogError):
             raise outcome
         return outcome
+
+    def has_to_open(self, topic: str, topic_id: str, partitions: Iterable[int]) -> bool:
+        """Whether one of the partitions is not open here. `topic` empty: the one with that id."""
+        name = topic or self._name_of(topic_id)
+        open_log = self._logs.open_log
+        return any(open_log(TopicPartition(name, number)) is None for number in partitions)
 
     async def sequence_many(
         self, requests: Sequence[tuple[RequestContext, ProduceCall]]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,11 +15,13 @@ from streamlog.codec.records import encode_values
 from streamlog.kafka.messages.produce_request import ProduceRequest
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
 from streamlog.runtime.clock import SystemClock
 from streamlog.server.kafka.call import KafkaCall, Reply, Route
 from tests.server.kafka.handlers.produce_world import (
+    NEWEST,
     ProduceWorld,
     batch,
     only,
@@ -26,6 +29,7 @@ from tests.server.kafka.handlers.produce_world import (
     produce_world,
 )
 from tests.support.kafka_wire import WireClient, request_bytes, wire
+from tests.support.replacing import replace_method
 
 VERSION = 9
 MIB = 1 << 20
@@ -96,6 +100,41 @@ def test_every_codec_stays_as_the_client_compressed_it() -> None:
                 assert only(response).error_code == 0
                 stored = bytes(join((await log.fetch(number, 1)).parts))
                 assert stored[HEADER_BYTES:] == records[HEADER_BYTES:]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [VERSION, NEWEST])
+def test_an_answer_does_not_wait_for_the_partition_of_a_request_behind_it(version: int) -> None:
+    """Both lay ready together, and the client would have sent the first one again."""
+
+    async def main() -> None:
+        async with connected() as (world, client):
+            await world.send_one(batch(b"a"))
+            topic_id = UUID(world.logs.topic("t").topic_id).bytes
+            may_open, open_log = asyncio.Event(), world.logs.log
+
+            async def held(partition: TopicPartition) -> AbstractLog:
+                await may_open.wait()
+                log: AbstractLog = await open_log(partition)
+                return log
+
+            replace_method(world.logs, "log", held)
+            messages = [
+                produce_request(batch(b"b"), topic_id=topic_id, partition=number)
+                for number in (0, 1)
+            ]
+            client.send(
+                b"".join(
+                    request_bytes(ApiKey.PRODUCE, version, number, message)
+                    for number, message in enumerate(messages)
+                )
+            )
+            answered, response = await asyncio.wait_for(client.answer(ApiKey.PRODUCE, version), 10)
+            assert (answered, only(response).base_offset) == (0, 1)
+            may_open.set()
+            answered, response = await client.answer(ApiKey.PRODUCE, version)
+            assert (answered, only(response).base_offset) == (1, 0)
 
     asyncio.run(main())
 
