@@ -137,7 +137,7 @@ LOG_MUTANTS: tuple[Mutant, ...] = (
         "a commit that comes second leaves out partitions that its own manifest does not name",
         "disk",
         _second_commit_told_in_part,
-        # A history shows it where two drivers of a job meet: one in some 10,000.
+        # A history shows it where two drivers of a job meet: one in some 5,000.
         found_by="tests/log/test_staged_logs.py"
         "::test_two_commits_of_an_epoch_tell_the_same_whatever_their_manifests_name",
     ),
