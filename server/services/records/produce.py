@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from streamlog.errors import (
@@ -38,7 +39,7 @@ from streamlog.server.services.records.requests import (
     ProduceTopicResult,
 )
 from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
-from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered
+from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered, when_stored
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 
@@ -100,24 +101,32 @@ class SequencedProduce:
             if isinstance(outcome, asyncio.Future) and outcome.done():
                 info = cast(LogAppendInfo, outcome.result())
             else:
-                info = await self._durable(part, outcome)
+                info = await self._durable(topic, part, outcome)
         except StreamlogError as error:
             if part.is_done():
                 self._unanswered.failed(part, error)
             return self._failed(part, error)
         self._unanswered.answered(part)
-        base, last, append_time_ms, log_start, is_duplicate = info
-        if not is_duplicate:
-            self._parts.topics.produced(topic, last - base + 1, len(part.batches))
+        self._count(topic, part, info)
+        base, _, append_time_ms, log_start, is_duplicate = info
         return ProducePartitionResult(
             part.partition.partition, None, base, append_time_ms, log_start, is_duplicate
         )
+
+    def _count(self, topic: str, part: PartitionAppend, info: LogAppendInfo) -> None:
+        """Once for each append that is stored, whether or not somebody waited for it."""
+        base, last, _, _, is_duplicate = info
+        if not is_duplicate and not part.is_counted:
+            part.is_counted = True
+            self._parts.topics.produced(topic, last - base + 1, len(part.batches))
 
     def _failed(self, part: PartitionAppend, error: StreamlogError) -> ProducePartitionResult:
         self._parts.metrics.append_failed(error)
         return ProducePartitionResult(part.partition.partition, error)
 
-    async def _durable(self, part: PartitionAppend, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
+    async def _durable(
+        self, topic: str, part: PartitionAppend, ack: Awaitable[LogAppendInfo]
+    ) -> LogAppendInfo:
         part.outcome = future = asyncio.ensure_future(ack)
         wait_s = max(0.0, self._deadline - self._parts.clock.monotonic())
         await asyncio.wait((future,), timeout=wait_s)
@@ -125,6 +134,7 @@ class SequencedProduce:
             return future.result()
         # Until then it counts as unanswered: its log may be lost before the client's retry comes.
         future.add_done_callback(lambda _: self._unanswered.ended(part))
+        future.add_done_callback(lambda late: when_stored(late, partial(self._count, topic, part)))
         raise OutcomeUnknown(
             "the batch is in its place but was not durable when the time was up; retry with the "
             "same producer id and sequence"
@@ -132,9 +142,9 @@ class SequencedProduce:
 
     def abandon(self) -> None:
         """The caller has left: the appends go on, their errors are not reported as lost."""
-        for _, parts in self._topics:
+        for topic, parts in self._topics:
             for part in parts:
-                part.abandon()
+                part.abandon(partial(self._count, topic, part))
                 self._unanswered.answered(part)
 
 

@@ -11,7 +11,7 @@ waits for another partition holds up all behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import NamedTuple
 
 from streamlog.errors import OutcomeUnknown, StreamlogError
@@ -24,16 +24,18 @@ from streamlog.server.services.records.awaited_retries import AwaitedRetries
 class PartitionAppend:
     """What becomes of a request's batches for one partition.
 
-    `outcome` None: they have no place. `has_answer`: the client is told the outcome.
+    `outcome` None: they have no place. `has_answer`: the client is told the outcome. `is_counted`:
+    they are among the topic's stored records.
     """
 
-    __slots__ = ("batches", "has_answer", "outcome", "partition")
+    __slots__ = ("batches", "has_answer", "is_counted", "outcome", "partition")
 
     def __init__(self, partition: TopicPartition, *, has_answer: bool) -> None:
         self.partition = partition
         self.has_answer = has_answer
         self.batches: Buffer = b""
         """Set when they have their places."""
+        self.is_counted = False
         self.outcome: AppendOutcome | None = None
 
     def is_done(self) -> bool:
@@ -43,11 +45,11 @@ class PartitionAppend:
             return outcome.done()
         return isinstance(outcome, StreamlogError)
 
-    def abandon(self) -> None:
+    def abandon(self, on_stored: Callable[[LogAppendInfo], None]) -> None:
         """The caller has left: the append goes on, its error is not reported as lost."""
         outcome = self.outcome
         if isinstance(outcome, asyncio.Future):
-            outcome.add_done_callback(_observe)
+            outcome.add_done_callback(lambda ack: when_stored(ack, on_stored))
         elif isinstance(outcome, Coroutine):
             outcome.close()
 
@@ -125,6 +127,9 @@ def _error_of(append: PartitionAppend) -> StreamlogError | None:
     )
 
 
-def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
-    if not future.cancelled():
-        future.exception()
+def when_stored(
+    ack: asyncio.Future[LogAppendInfo], on_stored: Callable[[LogAppendInfo], None]
+) -> None:
+    """Passes on what became of an append that is done; its error, if any, counts as seen."""
+    if not ack.cancelled() and ack.exception() is None:
+        on_stored(ack.result())

@@ -505,6 +505,31 @@ def test_a_client_that_has_left_leaves_its_appends_under_way() -> None:
     asyncio.run(main())
 
 
+def test_what_is_stored_is_counted_whoever_waits_for_it() -> None:
+    async def main() -> None:
+        world, logs = await held_world()
+
+        def counted(what: str) -> float:
+            labels = {"topic": "t"}
+            return world.registry.get_sample_value(f"streamlog_topic_{what}_total", labels) or 0
+
+        log = await logs.log(TopicPartition("t", 0))
+        without_acks = await world.reply(produce_request(batch(b"a"), acks=0))
+        assert await without_acks.response() is None
+        (await world.reply(produce_request(batch(b"b")))).abandon()
+        late = await world.send_one(batch(b"c"), timeout_ms=1)
+        assert KafkaError(late.error_code) is KafkaError.REQUEST_TIMED_OUT
+        awaited = await world.reply(produce_request(batch(b"d", b"e")))
+        assert counted("records_in") == 0
+        log.let_go()
+        await awaited.response()
+        await asyncio.sleep(0)
+        assert counted("records_in") == log.high_watermark == 5
+        assert counted("bytes_in") == log.appended_bytes
+
+    asyncio.run(main())
+
+
 def test_a_batch_that_is_not_durable_in_time_may_have_been_written() -> None:
     async def main() -> None:
         world, _ = await held_world()
