@@ -222,6 +222,8 @@ async def _slow(report: Report, folder: Path, server: S3Server, total: int) -> N
 async def _hanging(report: Report, folder: Path, server: S3Server, count: int) -> None:
     """Small appends and PUTs, enough of them to meet the one PUT in 1,000."""
     config = StreamEngineConfig(flush=FlushConfig(put_rate_max_per_s=1000))
+    # What the rounds before have written is on its way to the same disk: PUTs would wait for it.
+    await asyncio.to_thread(os.sync)
     async with raw_store(server, "hanging") as raw:
         store = SlowStore(raw, Moods(hanging_put_share=HANGING_SHARE))
         async with engine_on(

@@ -17,7 +17,7 @@ import asyncio
 import multiprocessing
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,9 +32,13 @@ from streamlog.codec.records import encode_values
 from streamlog.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from streamlog.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from streamlog.kafka.protocol.apis import ApiKey
-from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
+from streamlog.log.api.abstract_log import (
+    AbstractLog,
+    AppendOutcome,
+    LogAppend,
+    LogAppendInfo,
+)
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.buffers import Buffer
 from streamlog.server.kafka.dispatch import Begun, Dispatcher, Peer
 from streamlog.server.kafka.handlers.table import NodeRoutes
 from streamlog.server.kafka.transport.receive import FrameReceiver, ReceiveMemory
@@ -86,13 +90,13 @@ class _QuickLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
+    async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
         loop = asyncio.get_running_loop()
         if not self._pending:
             loop.call_later(ACK_AFTER_S, self._acknowledge)
-        future: asyncio.Future[LogAppendInfo] = loop.create_future()
-        self._pending.append(future)
-        return future
+        futures: list[asyncio.Future[LogAppendInfo]] = [loop.create_future() for _ in appends]
+        self._pending += futures
+        return futures
 
     def _acknowledge(self) -> None:
         pending, self._pending = self._pending, []
