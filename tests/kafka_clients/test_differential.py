@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from streamlog.codec.batch import BatchProducer
 from tests.kafka_clients.brokers import Broker
 from tests.kafka_clients.conftest import ALL
 from tests.kafka_clients.differential import known
 from tests.kafka_clients.differential.batches import BAD, batch
 from tests.kafka_clients.differential.calls import Call, CreateTopic, Produce
 from tests.kafka_clients.differential.known import UNEVEN, explained
-from tests.kafka_clients.differential.sequence import run
+from tests.kafka_clients.differential.sequence import UNKNOWN_TOPIC_OR_PARTITION, run
 from tests.kafka_clients.differential.side import Seen, Side
 from tests.kafka_clients.known_exchanges import table as exchanges_table
 from tests.support.command import ROOT
@@ -46,6 +47,22 @@ def test_a_bad_batch_has_the_same_answer(sides: tuple[Side, Side]) -> None:
     answers = {kind: _answers(sides, kind) for kind in kinds}
     wrong = {kind: found for kind, found in answers.items() if not _is_known(kind, *found)}
     assert wrong == {}
+
+
+def test_a_batch_behind_one_that_found_no_partition_has_a_known_answer(
+    sides: tuple[Side, Side],
+) -> None:
+    rng, topic = random.Random(5), "gap-behind-a-refusal"
+    first, younger = (
+        Produce(9, topic, 0, "gap", batch(rng, BatchProducer(9_000_001, 0, sequence)))
+        for sequence in (0, 7)
+    )
+    make = CreateTopic(7, topic, 1, ())
+    assert [first.on(side)["error"] for side in sides] == [UNKNOWN_TOPIC_OR_PARTITION] * 2
+    for side in sides:
+        make.wait_until_seen(side, make.on(side))
+    kafka, node = (younger.on(side) for side in sides)
+    assert UNEVEN["gap behind a refusal"].applies(younger, kafka, node), (kafka, node)
 
 
 def _answers(sides: tuple[Side, Side], kind: str) -> tuple[Call, Seen, Seen]:

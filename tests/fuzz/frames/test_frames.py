@@ -6,6 +6,7 @@ The short run; `make fuzz-kafka FRAMES=N` is the long one.
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 from streamlog.kafka.protocol.apis import APIS, ApiKey
@@ -87,6 +88,31 @@ async def all_cuts(world: World, sample: Sample, answers: Answers, findings: Fin
             client.leave()
             await until(lambda: client.is_over)  # noqa: B023
     return len(clients)
+
+
+def test_an_answer_is_not_taken_for_that_of_a_request_without_one() -> None:
+    """Damage may give two requests one correlation id."""
+    header = struct.Struct(">hhih")
+    without_acks = header.pack(ApiKey.PRODUCE, 3, 7, 0) + struct.pack(">hhii", -1, 0, 1, 0)
+    asking = header.pack(ApiKey.API_VERSIONS, 0, 7, 0)
+
+    async def main() -> None:
+        findings, loop = Findings(), asyncio.get_running_loop()
+        with findings.watching(loop):
+            async with open_world(recorded()) as world:
+                client = InProcess(world.connections.new(), Answers(), findings, REQUEST_BYTES_MAX)
+                await asyncio.sleep(0)  # The connection is served from now on.
+                for api, frame in ((ApiKey.PRODUCE, without_acks), (ApiKey.API_VERSIONS, asking)):
+                    data = len(frame).to_bytes(4, "big") + frame
+                    client.send(Request(data, "unchanged", is_valid=True, api=api), loop.time())
+                await until(lambda: bool(client.answered or findings.found))
+                client.check_quiet()
+                client.leave()
+                await until(lambda: client.is_over)
+                assert client.answered == 1
+        assert not findings.found, findings.found
+
+    asyncio.run(main())
 
 
 def test_a_run_sees_handlers_that_fail_or_answer_something_else_or_nothing() -> None:

@@ -175,6 +175,12 @@ UNEVEN = {
         "a request without an answer holds up its connection",
         lambda call, kafka, node: (kafka, node.get("error")) == ({"silent": True}, 87),
     ),
+    "gap behind a refusal": Known(
+        "Produce: where an idempotent producer's batch found no partition (3), younger ones get "
+        "the same error until it has come again, for 30 s at most; Kafka takes them",
+        "its retry would be out of sequence then, and librdkafka takes it for stored",
+        lambda call, kafka, node: (kafka.get("error"), node.get("error")) == (0, 3),
+    ),
 }
 """Kinds of batches of which one broker stores what the other one refuses, or which Kafka does not
 answer: sequences leave them out, and each has a test of its own."""

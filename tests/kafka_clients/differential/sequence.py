@@ -36,6 +36,9 @@ CONFIGS = {
     "no.such.setting": ("1",),
 }
 """Settings and values, good and bad."""
+IDEMPOTENT = ("next", "next", "next", "again", "gap", "old epoch", "new epoch")
+"""Kinds of batches of an idempotent producer, as often as each is chosen."""
+UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class Difference(NamedTuple):
@@ -78,6 +81,8 @@ class Sequence:
         self._producers = [seed * 1000 + number for number in range(3)]
         """Chosen here, not given by a broker: batches have to be the same on both sides."""
         self._epochs = dict.fromkeys(self._producers, 0)
+        self._awaited: set[tuple[str, int, int]] = set()
+        """(topic, partition, producer) of batches that found no partition: no gap follows them."""
         self._choices: list[tuple[int, Callable[[], Call]]] = [
             (40, self._produce),
             (25, self._fetch),
@@ -107,7 +112,13 @@ class Sequence:
 
     def learn(self, call: Call, seen: Seen) -> None:
         """Takes over what Kafka's answer says about its state."""
-        if seen.get("error") != 0:
+        error = seen.get("error")
+        if error == UNKNOWN_TOPIC_OR_PARTITION and isinstance(call, Produce):
+            if call.kind in IDEMPOTENT and call.data:
+                producer = parse_header(call.data).producer_id
+                self._awaited.add((call.topic, call.partition, producer))
+            return
+        if error != 0:
             return
         if isinstance(call, CreateTopic) and not call.validate_only:
             count = 1 if call.partitions == -1 else call.partitions
@@ -162,14 +173,16 @@ class Sequence:
             if kind == "acks 5":
                 return Produce(version, topic, number, kind, batch(rng), 5)
             return Produce(version, topic, number, kind, BAD[kind](rng, batch(rng)))
-        kind, data = self._idempotent(partition)
+        kind, data = self._idempotent(topic, number, partition)
         return Produce(version, topic, number, kind, data)
 
-    def _idempotent(self, partition: Partition) -> tuple[str, bytes]:
+    def _idempotent(self, topic: str, number: int, partition: Partition) -> tuple[str, bytes]:
         rng = self._rng
         producer = rng.choice(self._producers)
         epoch, following = self._epochs[producer], partition.sequences.get(producer, 0)
-        kind = rng.choice(("next", "next", "next", "again", "gap", "old epoch", "new epoch"))
+        kind = rng.choice(IDEMPOTENT)
+        if kind == "gap" and (topic, number, producer) in self._awaited:
+            kind = "next"
         if kind == "again" and producer in partition.last:
             return kind, partition.last[producer]
         if kind == "gap":
