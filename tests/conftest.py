@@ -16,6 +16,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+NAME_BYTES_MAX = 64
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Long bytes name a test by their size.
+
+    Each worker collects the tests by itself, and all must find the same names. Compressed bytes
+    may hold the second in which they were made.
+    """
+    if isinstance(val, bytes) and len(val) > NAME_BYTES_MAX:
+        return f"{len(val)}-bytes"
+    return None
+
+
 @pytest.fixture(scope="session")
 def s3_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Tests]:
     """An S3 server that lives as long as the test process."""

@@ -107,14 +107,22 @@ BOMB = bytes(3 << 20)
 @pytest.mark.parametrize(
     ("codec", "packed"),
     [
-        (Compression.GZIP, gzip.compress(BOMB)),
-        (Compression.GZIP, gzip.compress(BOMB[: 1 << 19]) * 6),
-        (Compression.SNAPPY, bytes(compression.compress(Compression.SNAPPY, BOMB))),
-        (Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(BOMB))),
-        (Compression.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"123"),
-        (Compression.LZ4, bytes(compression.compress(Compression.LZ4, BOMB))),
-        (Compression.ZSTD, zstandard.ZstdCompressor().compress(BOMB)),
-        (Compression.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(BOMB)),
+        pytest.param(Compression.GZIP, gzip.compress(BOMB), id="gzip"),
+        pytest.param(Compression.GZIP, gzip.compress(BOMB[: 1 << 19]) * 6, id="gzip-members"),
+        pytest.param(
+            Compression.SNAPPY, bytes(compression.compress(Compression.SNAPPY, BOMB)), id="snappy"
+        ),
+        pytest.param(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(BOMB)), id="snappy-raw"),
+        pytest.param(
+            Compression.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"123", id="snappy-claims-4-gib"
+        ),
+        pytest.param(Compression.LZ4, bytes(compression.compress(Compression.LZ4, BOMB)), id="lz4"),
+        pytest.param(Compression.ZSTD, zstandard.ZstdCompressor().compress(BOMB), id="zstd"),
+        pytest.param(
+            Compression.ZSTD,
+            zstandard.ZstdCompressor(write_content_size=False).compress(BOMB),
+            id="zstd-without-size",
+        ),
     ],
 )
 def test_bombs_are_bounded(codec, packed):
