@@ -148,7 +148,7 @@ class Dispatcher:
                 requests.check_bound()
             named = requests.name(request.call.context)
             response = await request.route.handle(request.call, request.message)
-            if isinstance(response, Reply):
+            if request.route.is_pipelined and isinstance(response, Reply):
                 response = await response.response()
             pieces = _answer(request, response)
             status = OK

@@ -328,8 +328,10 @@ class Connection(FrameReceiver):
 
     async def _serve_one(self, dispatcher: Dispatcher, sender: AnswerSender) -> None:
         """Serves the next request, once everything before it has been answered and taken."""
-        await self._all_answered()
-        await sender.room()
+        if self._unanswered:
+            await self._all_answered()
+        if not sender.has_room:
+            await sender.room()
         if not self._frames:
             return  # The node drains.
         assert self._peer is not None
@@ -417,7 +419,8 @@ class Connection(FrameReceiver):
             self._answered(charged_bytes, count)
             if not self._unanswered:
                 self._none_begun.set()
-            await sender.room()
+            if not sender.has_room:
+                await sender.room()
 
     def _answered(self, size_bytes: int, count: int = 1) -> None:
         if self._is_over or self._budget is None:

@@ -87,6 +87,11 @@ class AnswerSender:
         if not self._is_paused:
             self._flush()
 
+    @property
+    def has_room(self) -> bool:
+        """`room` would not wait."""
+        return self.queued_bytes <= ROOM_BYTES
+
     async def room(self) -> None:
         """Waits until the queue is short. Returns, too, once the connection has ended."""
         while self.queued_bytes > ROOM_BYTES and not self._is_over:

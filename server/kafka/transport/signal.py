@@ -20,8 +20,8 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Waits for the next `set`."""
+    def wait(self) -> asyncio.Future[None]:
+        """Awaited, it ends with the next `set`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters = (*self._waiters, waiter)
-        await waiter
+        return waiter

@@ -181,21 +181,23 @@ class FetchService:
         """
         most = self._limits.fetch_bytes_max
         max_bytes = min(bounds.max_bytes or most, most)
-        give_up = self._clock.monotonic() + (
-            min(bounds.max_wait_ms, self._limits.fetch_wait_ms_max) / 1000
-        )
+        now = self._clock.monotonic()
+        give_up = now + min(bounds.max_wait_ms, self._limits.fetch_wait_ms_max) / 1000
         if context.deadline is not None:
             give_up = min(give_up, context.deadline)
         poll = _Poll(context, bounds, max_bytes, give_up)
         if bounds.partitions:
             # Clients give a connection up that is silent for longer, with all its partitions.
-            now, wait_s = self._clock.monotonic(), self._limits.open_wait_ms / 1000
+            wait_s = self._limits.open_wait_ms / 1000
             poll.read_deadline = max(give_up, now + wait_s)
             poll.late_deadline = max(give_up, now + min(wait_s, WAIT_BESIDE_OTHERS_S))
         is_first = True
         while True:
-            fresh = await self._look(poll, consumer, turn)
-            seconds = give_up - self._clock.monotonic()
+            fresh: Sequence[PartitionRead] = ()
+            if consumer.has_changed:
+                fresh = await self._look(poll, consumer, turn)
+                now = self._clock.monotonic()
+            seconds = give_up - now
             if seconds <= 0 or self._polls.is_draining or consumer.is_closed:
                 break
             if poll.is_answered_by(fresh, is_first=is_first):
@@ -206,6 +208,7 @@ class FetchService:
                     consumer.watch(turn, read.position, read.log, read.offsets)
             if not consumer.has_changed:
                 await self._polls.until(consumer.waiter(turn), seconds)
+                now = self._clock.monotonic()
         return poll.reads
 
     async def _look(
