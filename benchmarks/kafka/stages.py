@@ -215,7 +215,7 @@ async def _stages(world: _World, frames: Sequence[bytes]) -> dict[str, float]:
             taken["handle"] = time.thread_time() - began
             await _durable(begun)
             began = time.thread_time()
-            pieces = [piece for one in begun for piece in await dispatcher.finish(one)]
+            pieces = [piece for one in begun for piece in dispatcher.finish(one)]
             taken["answer"] = time.thread_time() - began
             began = time.thread_time()
             ours.sendmsg(pieces)

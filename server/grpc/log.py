@@ -46,7 +46,8 @@ class _ProduceAnswer:
         self._sequenced = sequenced
 
     async def message(self) -> bytes:
-        response = produce_response(await self._sequenced.results())
+        await self._sequenced.settle()
+        response = produce_response(self._sequenced.results())
         return _response(correlation_id=self._correlation_id, response=response)
 
     def is_ready(self) -> bool:
@@ -149,7 +150,8 @@ class GrpcLog:
             await budget.take(len(message))
             try:
                 sequenced = await self._produce.sequence(context, call)
-                return produce_response(await sequenced.results()).SerializeToString()
+                await sequenced.settle()
+                return produce_response(sequenced.results()).SerializeToString()
             finally:
                 budget.release(len(message))
 

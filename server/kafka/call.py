@@ -65,22 +65,26 @@ class CloseConnection(Exception):
 class Reply(ABC):
     """An answer that comes later: its request has its place in the order already.
 
-    Only routes with `is_pipelined` may return one. The connection awaits `response` once, in the
-    order of the requests, or calls `abandon` once.
+    Only routes with `is_pipelined` may return one. The connection waits with `wait` until it is
+    ready, and calls `response` once, in the order of the requests; or it calls `abandon` once.
     """
 
     __slots__ = ()
 
     @abstractmethod
-    async def response(self) -> Message | None:
-        """The response, once it is ready; None: this request has no answer (`acks=0`).
+    async def wait(self) -> None:
+        """Until the response is ready. Cancelled or failed, it has done what `abandon` does."""
+
+    @abstractmethod
+    def response(self) -> Message | None:
+        """The response; None: this request has no answer (`acks=0`).
 
         Errors: StreamlogError, which becomes the API's answer with that error; CloseConnection.
         """
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """`response` would not wait: it can share a write with the answers before it."""
+        """`wait` would not wait: the response can share a write with the answers before it."""
 
     @abstractmethod
     def abandon(self) -> None:

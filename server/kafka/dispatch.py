@@ -1,7 +1,7 @@
 """From a frame to its answer: header, decoding, the API's handler, encoding; errors on the way.
 
     frame → read → Request → answer            → pieces of the answer
-                           → begin … finish    the same in two steps, for pipelined APIs
+                           → begin, wait, finish    the same in steps, for pipelined APIs
 
 Every request counts among the node's requests under way, and its log lines carry a trace id: the
 connection's, with the correlation id that the client's own log shows.
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 class Begun:
     """A pipelined request that has its place: what its answer will be made of.
 
-    `outcome` counts where there is no `reply`.
+    `outcome` counts where there is no `reply`: an answer, or what failed.
     """
 
     __slots__ = ("frame_bytes", "outcome", "reply", "request")
@@ -76,7 +76,7 @@ class Begun:
         self.outcome = outcome if self.reply is None else None
 
     def is_ready(self) -> bool:
-        """`Dispatcher.finish` would not wait."""
+        """`Dispatcher.finish` may be called."""
         return self.reply is None or self.reply.is_ready()
 
 
@@ -149,7 +149,8 @@ class Dispatcher:
             named = requests.name(request.call.context)
             response = await request.route.handle(request.call, request.message)
             if request.route.is_pipelined and isinstance(response, Reply):
-                response = await response.response()
+                await response.wait()
+                response = response.response()
             pieces = _answer(request, response)
             status = OK
             return pieces
@@ -169,7 +170,8 @@ class Dispatcher:
         )
 
     async def begin(self, requests: Sequence[Request]) -> list[Begun]:
-        """Gives pipelined requests of one API their places, in order; `finish` each, or `abandon`.
+        """Gives pipelined requests of one API their places, in order. `wait` for each and `finish`
+        it, or `abandon` it.
 
         Errors: CloseConnection, Bug; then none of them is under way.
         """
@@ -210,14 +212,27 @@ class Dispatcher:
         finally:
             self._requests.unname(named)
 
-    async def finish(self, begun: Begun) -> list[Buffer]:
-        """The pieces of the answer, once it is ready. Errors: CloseConnection, Bug."""
+    async def wait(self, begun: Begun) -> None:
+        """Until the answer can be made; an error on the way is `finish`'s to tell. Cancelled, it
+        ends the request."""
+        if begun.reply is None:
+            return
+        try:
+            await begun.reply.wait()
+        except Exception as error:  # noqa: BLE001 - `finish` raises it
+            begun.reply, begun.outcome = None, error
+        except BaseException:
+            self._requests.end(_method(begun.request), "CANCELLED", None)
+            raise
+
+    def finish(self, begun: Begun) -> list[Buffer]:
+        """The pieces of the answer. Errors: CloseConnection, Bug."""
         request, status = begun.request, "CANCELLED"
         try:
             outcome = begun.outcome
             if begun.reply is not None:
-                outcome = await begun.reply.response()
-            elif isinstance(outcome, StreamlogError):
+                outcome = begun.reply.response()
+            elif isinstance(outcome, Exception):
                 raise outcome
             pieces = _answer(request, outcome)
             status = OK

@@ -173,11 +173,15 @@ class _ProduceReply(Reply):
         self._outcome = outcome
         self._cluster = cluster
 
-    async def response(self) -> ProduceResponse | None:
+    async def wait(self) -> None:
+        if isinstance(self._outcome, SequencedProduce):
+            await self._outcome.settle()
+
+    def response(self) -> ProduceResponse | None:
         checked, outcome = self._checked, self._outcome
         results: Iterator[ProducePartitionResult] = iter(())
         if isinstance(outcome, SequencedProduce):
-            stored = await outcome.results()
+            stored = outcome.results()
             results = (part for topic in stored for part in topic.partitions)
         elif outcome is not None:
             results = _same_error(checked.topics, outcome)

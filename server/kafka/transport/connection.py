@@ -403,9 +403,11 @@ class Connection(FrameReceiver):
             while begun and (not count or (size_bytes < JOINED_BYTES_MAX and begun[0].is_ready())):
                 one = begun.popleft()
                 charged_bytes += one.frame_bytes
+                if not count and not one.is_ready():
+                    await dispatcher.wait(one)
                 count += 1
                 try:
-                    answer = await dispatcher.finish(one)
+                    answer = dispatcher.finish(one)
                 except CloseConnection:
                     # Kafka answers what came before the request that ends the connection.
                     sender.send(pieces)

@@ -2,13 +2,13 @@
 
 1. `sequence_many` collects the batches of requests that lie ready together, and hands each log all
    of its own in one call; the order of a partition's batches is that of the requests.
-2. The listener awaits `results` later, so that the next request is sequenced meanwhile.
+2. The listener waits for the results later, so that the next request is sequenced meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -49,7 +49,11 @@ begins to write what has its place, and other connections have their turn."""
 
 
 class SequencedProduce:
-    """One request whose batches have their places; `results` waits until they are durable."""
+    """One request whose batches have their places.
+
+    `settle`, then `results`; or `results` at once where `is_done`, as for most answers: those that
+    became durable together are made without a wait each.
+    """
 
     __slots__ = ("_deadline", "_parts", "_topics", "_unanswered", "wait_durable")
 
@@ -68,11 +72,27 @@ class SequencedProduce:
         self._topics.append((topic, outcomes))
         return outcomes
 
-    async def results(self) -> list[ProduceTopicResult]:
-        """In request order. Cancelling it leaves the appends under way."""
+    async def settle(self) -> None:
+        """Waits until every batch is durable or has failed, or until the request's time is up.
+
+        Cancelling it leaves the appends under way; `results` must not follow then.
+        """
+        if not self.wait_durable:
+            return
+        try:
+            for topic, parts in self._topics:
+                for part in parts:
+                    if not part.is_done():
+                        await self._wait(topic, part)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def results(self) -> list[ProduceTopicResult]:
+        """In request order; a batch that is not durable by now has the error OutcomeUnknown."""
         try:
             return [
-                ProduceTopicResult(topic, [await self._result(topic, part) for part in parts])
+                ProduceTopicResult(topic, [self._result(topic, part) for part in parts])
                 for topic, parts in self._topics
             ]
         except BaseException:
@@ -81,7 +101,7 @@ class SequencedProduce:
             raise
 
     def is_done(self) -> bool:
-        """`results` would not wait."""
+        """`settle` would not wait."""
         if not self.wait_durable:
             return True
         for _, parts in self._topics:
@@ -90,7 +110,7 @@ class SequencedProduce:
                     return False
         return True
 
-    async def _result(self, topic: str, part: PartitionAppend) -> ProducePartitionResult:
+    def _result(self, topic: str, part: PartitionAppend) -> ProducePartitionResult:
         outcome = part.outcome
         assert outcome is not None
         if isinstance(outcome, StreamlogError):
@@ -98,10 +118,12 @@ class SequencedProduce:
         if not self.wait_durable:
             return ProducePartitionResult(part.partition.partition, None)
         try:
-            if isinstance(outcome, asyncio.Future) and outcome.done():
-                info = cast(LogAppendInfo, outcome.result())
-            else:
-                info = await self._durable(topic, part, outcome)
+            if not isinstance(outcome, asyncio.Future) or not outcome.done():
+                raise OutcomeUnknown(
+                    "the batch is in its place but was not durable when the time was up; retry "
+                    "with the same producer id and sequence"
+                )
+            info = cast(LogAppendInfo, outcome.result())
         except StreamlogError as error:
             if part.is_done():
                 self._unanswered.failed(part, error)
@@ -124,21 +146,19 @@ class SequencedProduce:
         self._parts.metrics.append_failed(error)
         return ProducePartitionResult(part.partition.partition, error)
 
-    async def _durable(
-        self, topic: str, part: PartitionAppend, ack: Awaitable[LogAppendInfo]
-    ) -> LogAppendInfo:
+    async def _wait(self, topic: str, part: PartitionAppend) -> None:
+        """Until the deadline at most."""
+        ack = part.outcome
+        assert ack is not None
+        assert not isinstance(ack, StreamlogError)
         part.outcome = future = asyncio.ensure_future(ack)
         wait_s = max(0.0, self._deadline - self._parts.clock.monotonic())
         await asyncio.wait((future,), timeout=wait_s)
         if future.done():
-            return future.result()
+            return
         # Until then it counts as unanswered: its log may be lost before the client's retry comes.
         future.add_done_callback(lambda _: self._unanswered.ended(part))
         future.add_done_callback(lambda late: when_stored(late, partial(self._count, topic, part)))
-        raise OutcomeUnknown(
-            "the batch is in its place but was not durable when the time was up; retry with the "
-            "same producer id and sequence"
-        )
 
     def abandon(self) -> None:
         """The caller has left: the appends go on, their errors are not reported as lost."""

@@ -220,7 +220,8 @@ class LineAnswer:
         self._sequenced = sequenced
 
     async def message(self) -> bytes:
-        (topic,) = await self._sequenced.results()
+        await self._sequenced.settle()
+        (topic,) = self._sequenced.results()
         return f"{topic.partitions[0].base_offset}\n".encode()
 
     def is_ready(self) -> bool:

@@ -52,7 +52,7 @@ class ProduceWorld:
     async def send(
         self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES
     ) -> ProduceResponse:
-        response = await (await self.reply(request, version)).response()
+        response = await response_of(await self.reply(request, version))
         assert isinstance(response, ProduceResponse)
         return response
 
@@ -61,6 +61,11 @@ class ProduceWorld:
     ) -> PartitionProduceResponse:
         """The partition's answer to records for partition 0 of topic t."""
         return only(await self.send(produce_request(records, **fields), version))
+
+
+async def response_of(reply: Reply) -> Any:
+    await reply.wait()
+    return reply.response()
 
 
 def world_over(

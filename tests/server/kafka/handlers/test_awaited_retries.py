@@ -39,6 +39,7 @@ from tests.server.kafka.handlers.produce_world import (
     only,
     produce_request,
     produce_world,
+    response_of,
     world_over,
 )
 from tests.support.server_fakes import FakeLogs, ListLog
@@ -69,7 +70,7 @@ async def send(
     received = call(NEWEST_WITH_NAMES)._replace(received_at=received_at)
     reply = await world.produce.produce(received, produce_request(records, partition=partition))
     assert isinstance(reply, Reply)
-    return only(await reply.response())
+    return only(await response_of(reply))
 
 
 async def refused(world: ProduceWorld, records: bytes) -> None:
@@ -105,7 +106,7 @@ def test_requests_that_lie_ready_together_are_refused_together() -> None:
             ]
             requests = [produce_request(from_producer(number)) for number in range(3)]
             replies = await world.produce.produce_many(list(zip(calls, requests, strict=True)))
-            answers = [only(await reply.response()) for reply in replies]
+            answers = [only(await response_of(reply)) for reply in replies]
             assert [KafkaError(answer.error_code) for answer in answers] == [REFUSED] * 3
 
     asyncio.run(main())

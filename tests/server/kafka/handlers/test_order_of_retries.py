@@ -31,6 +31,7 @@ from tests.server.kafka.handlers.produce_world import (
     call,
     only,
     produce_request,
+    response_of,
     world_over,
 )
 from tests.support.replacing import replace_method
@@ -114,7 +115,7 @@ class Client:
     async def read(self) -> None:
         while not self.has_ended():
             partition, number, reply = await self._begun.get()
-            code = KafkaError(only(await reply.response()).error_code)
+            code = KafkaError(only(await response_of(reply)).error_code)
             self.partitions[partition].answered(number, code)
             self._may_send.set()
 

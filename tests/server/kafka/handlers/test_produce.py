@@ -31,6 +31,7 @@ from tests.server.kafka.handlers.produce_world import (
     only,
     produce_request,
     produce_world,
+    response_of,
     world_over,
 )
 from tests.support.log_insides import leadership_of
@@ -265,7 +266,7 @@ def test_a_request_that_fails_as_a_whole_spares_those_beside_it() -> None:
             version = call(NEWEST_WITH_NAMES)
             replies = await world.produce.produce_many([(version, one) for one in requests])
             assert replies[0].is_ready()
-            refused, stored = [await reply.response() for reply in replies]
+            refused, stored = [await response_of(reply) for reply in replies]
             assert refused is not None
             [answered] = refused.responses
             codes = [part.error_code for part in answered.partition_responses]
@@ -328,7 +329,7 @@ def test_without_acks_there_is_no_answer_and_an_error_ends_the_connection() -> N
         async with produce_world() as world:
             reply = await world.reply(produce_request(batch(b"a"), acks=0))
             assert reply.is_ready()
-            assert await reply.response() is None
+            assert await response_of(reply) is None
             for bad in (
                 produce_request(damaged(), acks=0),
                 produce_request(None, acks=0),
@@ -336,7 +337,7 @@ def test_without_acks_there_is_no_answer_and_an_error_ends_the_connection() -> N
             ):
                 reply = await world.reply(bad)
                 with pytest.raises(CloseConnection, match="without acks"):
-                    await reply.response()
+                    await response_of(reply)
             assert (await world.send_one(batch(b"b"))).base_offset == 1
 
     asyncio.run(main())
@@ -406,7 +407,7 @@ def test_requests_that_lie_ready_together_are_sequenced_in_order_and_answered_la
         assert [reply.is_ready() for reply in replies] == [False, True, False]
         log.let_go()
         assert [reply.is_ready() for reply in replies] == [True, True, True]
-        parts = [only(await reply.response()) for reply in replies]
+        parts = [only(await response_of(reply)) for reply in replies]
         assert [part.base_offset for part in parts] == [0, -1, 1]
 
     asyncio.run(main())
@@ -438,7 +439,7 @@ def test_a_request_whose_time_was_over_behind_another_one_gets_no_place_after_it
         behind = call(NEWEST_WITH_NAMES)._replace(received_at=long_ago)
         asyncio.get_running_loop().call_later(0.05, logs.is_open.set)
         request = produce_request(batch(b"b"), timeout_ms=30_000)
-        part = only(await (await world_over(logs).produce.produce(behind, request)).response())
+        part = only(await response_of(await world_over(logs).produce.produce(behind, request)))
         assert KafkaError(part.error_code) is KafkaError.REQUEST_TIMED_OUT
         assert not logs.open
 
@@ -452,7 +453,7 @@ def test_a_request_that_waited_behind_another_one_has_its_whole_time_to_become_d
             behind = call(NEWEST_WITH_NAMES)._replace(received_at=long_ago)
             assert (await world.send_one(batch(b"a"))).base_offset == 0  # The log is open now.
             reply = await world.produce.produce(behind, produce_request(batch(b"b")))
-            assert only(await reply.response()).base_offset == 1
+            assert only(await response_of(reply)).base_offset == 1
 
     asyncio.run(main())
 
@@ -487,7 +488,7 @@ def test_many_requests_at_once_do_not_hold_up_everything_else() -> None:
         onlooker.cancel()
         assert len(ends) > 5
         assert ends == sorted(ends)
-        offsets = [only(await reply.response()).base_offset for reply in replies]
+        offsets = [only(await response_of(reply)).base_offset for reply in replies]
         assert offsets == list(range(20))
 
     asyncio.run(main())
@@ -515,14 +516,14 @@ def test_what_is_stored_is_counted_whoever_waits_for_it() -> None:
 
         log = await logs.log(TopicPartition("t", 0))
         without_acks = await world.reply(produce_request(batch(b"a"), acks=0))
-        assert await without_acks.response() is None
+        assert await response_of(without_acks) is None
         (await world.reply(produce_request(batch(b"b")))).abandon()
         late = await world.send_one(batch(b"c"), timeout_ms=1)
         assert KafkaError(late.error_code) is KafkaError.REQUEST_TIMED_OUT
         awaited = await world.reply(produce_request(batch(b"d", b"e")))
         assert counted("records_in") == 0
         log.let_go()
-        await awaited.response()
+        await response_of(awaited)
         await asyncio.sleep(0)
         assert counted("records_in") == log.high_watermark == 5
         assert counted("bytes_in") == log.appended_bytes
@@ -553,7 +554,7 @@ def test_a_small_batch_does_not_keep_its_frame() -> None:
                     request = produce_request(frame[: len(small)])
                     version = call(NEWEST_WITH_NAMES, len(frame))
                     reply = await world.produce.produce(version, request)
-                    assert only(await reply.response()).error_code == 0
+                    assert only(await response_of(reply)).error_code == 0
                     del frame, request, reply
                 gc.collect()
                 assert tracemalloc.get_traced_memory()[0] < 8 * MIB

@@ -25,6 +25,7 @@ from tests.server.kafka.handlers.produce_world import (
     only,
     produce_request,
     produce_world,
+    response_of,
 )
 from tests.support.replacing import replace_method
 
@@ -35,7 +36,7 @@ Sent = tuple[int, ProduceRequest]
 async def together(world: ProduceWorld, sent: Sequence[Sent]) -> list[PartitionProduceResponse]:
     """The answers to requests that one call takes."""
     replies = await world.produce.produce_many([(call(version), one) for version, one in sent])
-    return [only(await reply.response()) for reply in replies]
+    return [only(await response_of(reply)) for reply in replies]
 
 
 def named(records: bytes, **fields: Any) -> Sent:

@@ -23,6 +23,7 @@ from tests.server.kafka.handlers.produce_world import (
     batch,
     only,
     produce_request,
+    response_of,
     world_over,
 )
 
@@ -65,7 +66,7 @@ class Scene:
 
 
 async def answered(reply: Reply) -> KafkaError:
-    return KafkaError(only(await reply.response()).error_code)
+    return KafkaError(only(await response_of(reply)).error_code)
 
 
 @asynccontextmanager
@@ -160,7 +161,7 @@ def test_nothing_is_kept_of_requests_that_have_ended(end: str) -> None:
             unanswered = t.world.service.unanswered
             reply = await t.begin(from_producer(0))
             assert len(unanswered) == 1
-            results = asyncio.create_task(reply.response())
+            results = asyncio.create_task(response_of(reply))
             await asyncio.sleep(0)
             if end == "answered":
                 t.release()

@@ -52,8 +52,10 @@ class HeldReply(Reply):
         self.error: BaseException | None = None
         self.is_abandoned = False
 
-    async def response(self) -> ProduceResponse | None:
+    async def wait(self) -> None:
         await self.done.wait()
+
+    def response(self) -> ProduceResponse | None:
         if self.error is not None:
             raise self.error
         if not self.acks:
