@@ -80,6 +80,7 @@ test-minio: tools ## run the tests of the S3 store against MinIO (its first buil
 
 test-kafka: export TEST_KAFKA_CLIENTS = all
 test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of Kafka's clients and tools; needs Java 17, Maven and kcat
+	@command -v kcat >/dev/null || { echo "kcat is not on the PATH: apt install kcat"; exit 1; }
 	$(BIN)/python -m pytest -n 0 --timeout 600 tests/kafka_clients $(PYTEST_ARGS)
 
 differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
