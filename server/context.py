@@ -41,6 +41,7 @@ class ResourceType(Enum):
     TOPIC = "topic"
     STREAM = "stream"
     NAMESPACE = "namespace"
+    TRANSACTIONAL_ID = "transactional_id"
 
 
 class Resource(NamedTuple):

@@ -10,6 +10,10 @@
     │   ├── DiskFull*
     │   ├── OffsetNotAvailable*
     │   ├── NotLeader*                 retry at the leader
+    │   ├── NotCoordinator*            look for the coordinator again
+    │   ├── CoordinatorLoadInProgress*
+    │   ├── CoordinatorNotAvailable*
+    │   ├── ConcurrentTransactions*    the transactional id's last transaction is still ending
     │   ├── TlsHandshakeFailed*        mend the certificates or the TLS settings of one side
     │   └── Closed*                    retry at another node, or open again
     ├── Conflict                       refresh what you know, then retry with that
@@ -23,6 +27,8 @@
     │   ├── TenureFenced
     │   ├── LineageFenced
     │   ├── ProducerFenced
+    │   ├── TransactionalIdFenced      a newer instance has the transactional id: stop this one
+    │   ├── CoordinatorFenced          a newer coordinator has the producer: stop this one
     │   └── EpochFenced
     ├── Invalid                        fix the call
     │   ├── OffsetOutOfRange
@@ -33,6 +39,9 @@
     │   │   └── RecordListTooLarge
     │   ├── OutOfOrderSequence
     │   ├── InvalidTxnState
+    │   ├── TransactionAbortable       abort the transaction, then begin anew
+    │   ├── InvalidProducerIdMapping   initialise the producer again
+    │   ├── InvalidTransactionTimeout
     │   ├── PolicyViolation
     │   ├── InvalidName
     │   ├── InvalidPartitions
@@ -48,7 +57,8 @@
     │       │   └── InconsistentTopicId*   look the topic up again
     │       ├── KeyNotFound
     │       ├── ObjectNotFound
-    │       └── StagedNotFound
+    │       ├── StagedNotFound
+    │       └── TransactionalIdNotFound
     ├── QuotaExceeded*                 wait `retry_after_ms`
     ├── Unauthorized                   ask for permission
     ├── OutcomeUnknown                 it may have happened: retry only idempotently
@@ -81,6 +91,9 @@ class ErrorCode(IntEnum):
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     TOPIC_AUTHORIZATION_FAILED = 29
@@ -94,6 +107,9 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
     KAFKA_STORAGE_ERROR = 56
     FENCED_LEADER_EPOCH = 74
@@ -101,8 +117,11 @@ class ErrorCode(IntEnum):
     OFFSET_NOT_AVAILABLE = 78
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    TRANSACTION_ABORTABLE = 120
     # streamlog's own
     UNAVAILABLE = 10000
     STORE_UNAVAILABLE = 10001
@@ -197,6 +216,30 @@ class NotLeader(Unavailable):
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+class NotCoordinator(Unavailable):
+    """Another node coordinates the transactional id, or none does now; look it up again."""
+
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class CoordinatorLoadInProgress(Unavailable):
+    """The coordinator's partition is being replayed; retry with back-off."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class CoordinatorNotAvailable(Unavailable):
+    """The coordinator cannot write its log now; retry with back-off."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class ConcurrentTransactions(Unavailable):
+    """The last transaction of the transactional id is still being ended; retry with back-off."""
+
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
 class TlsHandshakeFailed(Unavailable):
     """No connection by TLS: settings or certificates of one side have to change.
 
@@ -279,6 +322,18 @@ class ProducerFenced(Fenced):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+class TransactionalIdFenced(Fenced):
+    """A newer instance took the transactional id over. Fields: `producer_id`, `expected`."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class CoordinatorFenced(Fenced):
+    """A marker comes from an older coordinator. Fields: `expected`, `actual` (epochs)."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
 class EpochFenced(Fenced):
     """The caller's leader epoch is older than this node's."""
 
@@ -338,6 +393,24 @@ class InvalidTxnState(Invalid):
     """The producer's transaction does not allow the call."""
 
     code = ErrorCode.INVALID_TXN_STATE
+
+
+class TransactionAbortable(Invalid):
+    """The transaction cannot be committed any more: abort it, then begin anew."""
+
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
+class InvalidProducerIdMapping(Invalid):
+    """The transactional id has another producer id, or none: initialise the producer again."""
+
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class InvalidTransactionTimeout(Invalid):
+    """The transaction's time-out is out of range. Field: `max_ms`."""
+
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 class PolicyViolation(Invalid):
@@ -438,6 +511,12 @@ class StagedNotFound(NotFound):
     """The staged object has expired, was dropped, or is another writer's: stage it again."""
 
     code = ErrorCode.STAGED_NOT_FOUND
+
+
+class TransactionalIdNotFound(NotFound):
+    """No transaction is known under the id. Field: `transactional_id`."""
+
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 class QuotaExceeded(StreamlogError):

@@ -111,7 +111,8 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
-        """Gives an idempotent producer its id and epoch.
+        """Gives an idempotent producer its id and epoch; a transactional one asks its coordinator
+        (TransactionService).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,6 +24,11 @@ RETRIED_WHERE_THEY_OCCUR = {
     errors.DeadlinePassed: KafkaError.REQUEST_TIMED_OUT,
     # Of Create, Delete and CreatePartitions.
     errors.QuotaExceeded: KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    # Of calls to a coordinator; Produce has other codes for them.
+    errors.NotCoordinator: KafkaError.NOT_COORDINATOR,
+    errors.CoordinatorLoadInProgress: KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    errors.CoordinatorNotAvailable: KafkaError.COORDINATOR_NOT_AVAILABLE,
+    errors.ConcurrentTransactions: KafkaError.CONCURRENT_TRANSACTIONS,
 }
 """Retryable errors whose codes not every API's clients retry."""
 every_error = pytest.mark.parametrize("error", errors.by_name().values(), ids=lambda e: e.__name__)

@@ -165,6 +165,10 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
     errors.DiskFull: KafkaError.KAFKA_STORAGE_ERROR,
     errors.OffsetNotAvailable: KafkaError.OFFSET_NOT_AVAILABLE,
     errors.NotLeader: KafkaError.NOT_LEADER_OR_FOLLOWER,
+    errors.NotCoordinator: KafkaError.NOT_COORDINATOR,
+    errors.CoordinatorLoadInProgress: KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    errors.CoordinatorNotAvailable: KafkaError.COORDINATOR_NOT_AVAILABLE,
+    errors.ConcurrentTransactions: KafkaError.CONCURRENT_TRANSACTIONS,
     # Of a partition that this node gives up: the client looks for the one that has it now.
     errors.Closed: KafkaError.NOT_LEADER_OR_FOLLOWER,
     errors.Conflict: KafkaError.INVALID_REQUEST,
@@ -179,6 +183,8 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
     errors.TenureFenced: KafkaError.NOT_LEADER_OR_FOLLOWER,
     errors.LineageFenced: KafkaError.NOT_LEADER_OR_FOLLOWER,
     errors.ProducerFenced: KafkaError.INVALID_PRODUCER_EPOCH,
+    errors.TransactionalIdFenced: KafkaError.PRODUCER_FENCED,
+    errors.CoordinatorFenced: KafkaError.TRANSACTION_COORDINATOR_FENCED,
     errors.EpochFenced: KafkaError.FENCED_LEADER_EPOCH,
     errors.Invalid: KafkaError.INVALID_REQUEST,
     errors.OffsetOutOfRange: KafkaError.OFFSET_OUT_OF_RANGE,
@@ -189,6 +195,9 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
     errors.RecordListTooLarge: KafkaError.RECORD_LIST_TOO_LARGE,
     errors.OutOfOrderSequence: KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.InvalidTxnState: KafkaError.INVALID_TXN_STATE,
+    errors.TransactionAbortable: KafkaError.TRANSACTION_ABORTABLE,
+    errors.InvalidProducerIdMapping: KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    errors.InvalidTransactionTimeout: KafkaError.INVALID_TRANSACTION_TIMEOUT,
     errors.PolicyViolation: KafkaError.POLICY_VIOLATION,
     errors.InvalidName: KafkaError.INVALID_TOPIC_EXCEPTION,
     errors.InvalidPartitions: KafkaError.INVALID_PARTITIONS,
@@ -206,6 +215,7 @@ CODES: dict[type[errors.StreamlogError], KafkaError] = {
     # Data that the metadata names is gone from the store: an alarm here, no retry helps there.
     errors.ObjectNotFound: KafkaError.UNKNOWN_SERVER_ERROR,
     errors.StagedNotFound: KafkaError.RESOURCE_NOT_FOUND,
+    errors.TransactionalIdNotFound: KafkaError.TRANSACTIONAL_ID_NOT_FOUND,
     errors.QuotaExceeded: KafkaError.THROTTLING_QUOTA_EXCEEDED,
     errors.Unauthorized: KafkaError.TOPIC_AUTHORIZATION_FAILED,
     # Producers send again, and an idempotent one is answered as a duplicate if it was written.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import InvalidTxnState, StreamlogError
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
@@ -59,6 +59,15 @@ class LogAppend(NamedTuple):
 
 AppendOutcome = Awaitable[LogAppendInfo] | StreamlogError
 """What `AbstractLog.append` returns or raises."""
+
+
+class TransactionMarker(NamedTuple):
+    """Ends a producer's transaction in one partition (Kafka's EndTransactionMarker)."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
 
 
 class ProducerDescription(NamedTuple):
@@ -235,6 +244,32 @@ class AbstractLog(ABC):
                     return outcomes + [error] * (len(appends) - len(outcomes))
                 outcomes.append(error)
         return outcomes
+
+    async def append_marker(
+        self, marker: TransactionMarker, context: ProduceContext = PRODUCE
+    ) -> Awaitable[LogAppendInfo]:
+        """Writes the control batch that ends the producer's transaction; awaits as `append`.
+
+        It is idempotent: a marker of a producer without an open transaction is written and changes
+        no reader's view. Errors: ProducerFenced (an older producer epoch), CoordinatorFenced (an
+        older coordinator), and those of an append. The default refuses: a log may take none.
+        """
+        raise InvalidTxnState(f"{self.topic_partition} takes no transactions")
+
+    def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transactional batch of the producer would be refused here as unverified.
+
+        It is so while no transaction of this pair is open here and `verified` was not called since
+        its last marker (KIP-890).
+        """
+        return True
+
+    def verified(self, producer_id: int, producer_epoch: int) -> None:
+        """Takes the pair's next transactional batch: its coordinator has the partition.
+
+        The producer's next marker takes this back, so that a batch that was verified before an
+        abort and comes behind it is refused. The default does nothing.
+        """
 
     @abstractmethod
     async def fetch(
