@@ -78,7 +78,7 @@ class TransactionCoordinator(Protocol):
         ...
 
     async def ensure_topic(self) -> None:
-        """Creates `__transaction_state` where it does not exist. Errors: CoordinatorNotAvailable."""
+        """Creates `__transaction_state` where there is none. Errors: CoordinatorNotAvailable."""
         ...
 
     async def init_producer_id(

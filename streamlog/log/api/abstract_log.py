@@ -270,6 +270,7 @@ class AbstractLog(ABC):
         The producer's next marker takes this back, so that a batch that was verified before an
         abort and comes behind it is refused. The default does nothing.
         """
+        return
 
     @abstractmethod
     async def fetch(
