@@ -1,9 +1,5 @@
 """Kafka's own topics: tools show them apart, and clients may not make them."""
 
-from __future__ import annotations
+from streamlog.log.api.internal_topics import is_internal
 
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
-
-
-def is_internal(topic: str) -> bool:
-    return topic in _INTERNAL
+__all__ = ["is_internal"]
