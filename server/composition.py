@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.compactor import Compactor
+from streamlog.coordinator.api import TransactionCoordinator
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectStore
@@ -61,6 +62,7 @@ class Backend:
     kv: KVClient
     kv_revision: Callable[[], Awaitable[int]]
     logs: Logs
+    transactions: TransactionCoordinator
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
     metadata: LocatableMetadata

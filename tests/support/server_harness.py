@@ -98,6 +98,7 @@ async def running(
             "kv": None,
             "kv_revision": None,
             "logs": logs,
+            "transactions": None,
             "store": None,
             "is_live_object": None,
             "metadata": None,
