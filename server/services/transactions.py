@@ -28,6 +28,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
@@ -40,7 +41,6 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.ports import Logs, opened_until
 from streamlog.server.services.support.in_order import in_order
-from streamlog.server.services.support.internal_topics import is_internal
 from streamlog.server.services.support.topic_identity import client_error, id_of
 from streamlog.settings.limits import LimitsConfig
 

@@ -48,6 +48,7 @@ from streamlog.kafka.messages.produce_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.kafka.protocol.topic_ids import id_text
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
@@ -59,7 +60,6 @@ from streamlog.server.services.records.requests import (
     ProducePartitionResult,
     ProduceTopic,
 )
-from streamlog.server.services.support.internal_topics import is_internal
 
 NO_ACKS = 0
 ACKS = (-1, NO_ACKS, 1)
