@@ -48,6 +48,7 @@ from streamlog.server.services.staging import StagingService
 from streamlog.server.services.status import StatusService
 from streamlog.server.services.stream import StreamService
 from streamlog.server.services.topic_views import TopicViews
+from streamlog.server.services.transactions import TransactionService
 from streamlog.settings import Settings
 
 
@@ -91,6 +92,7 @@ class Services:
     produce: ProduceService
     fetch: FetchService
     log: LogService
+    transactions: TransactionService
     streams: StreamService
     staging: StagingService
     kv: KVService
@@ -151,6 +153,14 @@ def compose(
         produce=ProduceService(parts, auto_create=runtime.auto_create),
         fetch=FetchService(parts, polls, record_bytes_max=settings.log.decoded_bytes_max),
         log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
+        transactions=TransactionService(
+            backend.transactions,
+            logs,
+            node_id=settings.node.node_id,
+            clock=clock,
+            authorize=authorize,
+            limits=limits,
+        ),
         streams=StreamService(
             backend.streams, polls, clock=clock, authorize=authorize, limits=limits
         ),
@@ -200,6 +210,7 @@ def _record_parts(
 ) -> RecordParts:
     return RecordParts(
         logs=backend.logs,
+        coordinator=backend.transactions,
         clock=backend.clock,
         authorize=authorize,
         limits=settings.limits,

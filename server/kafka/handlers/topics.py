@@ -16,6 +16,7 @@ from streamlog.errors import (
     Invalid,
     InvalidName,
     StreamlogError,
+    TopicAlreadyExists,
     Unauthorized,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -42,11 +43,11 @@ from streamlog.kafka.messages.delete_topics_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.primitives import ZERO_UUID
 from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
 from streamlog.server.kafka.cluster_view import ClusterView
-from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.kafka.describing.topic_requests import (
     check_growth,
@@ -113,6 +114,8 @@ class TopicsHandler:
             if times > 1:
                 raise Invalid(_TWICE)
             if is_internal(topic.name):
+                if self._views.topic(topic.name) is not None:
+                    raise TopicAlreadyExists(f"{topic.name} is there, as the node made it")
                 raise InvalidName(f"{topic.name} is Kafka's own, and the node's to make")
             work = self._admin.create_topic(
                 call.context,
