@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.compactor import Compactor
+from streamlog.coordinator.api import TransactionCoordinator
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectStore
@@ -47,6 +48,7 @@ from streamlog.server.services.staging import StagingService
 from streamlog.server.services.status import StatusService
 from streamlog.server.services.stream import StreamService
 from streamlog.server.services.topic_views import TopicViews
+from streamlog.server.services.transactions import TransactionService
 from streamlog.settings import Settings
 
 
@@ -61,6 +63,7 @@ class Backend:
     kv: KVClient
     kv_revision: Callable[[], Awaitable[int]]
     logs: Logs
+    transactions: TransactionCoordinator
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
     metadata: LocatableMetadata
@@ -89,6 +92,7 @@ class Services:
     produce: ProduceService
     fetch: FetchService
     log: LogService
+    transactions: TransactionService
     streams: StreamService
     staging: StagingService
     kv: KVService
@@ -149,6 +153,14 @@ def compose(
         produce=ProduceService(parts, auto_create=runtime.auto_create),
         fetch=FetchService(parts, polls, record_bytes_max=settings.log.decoded_bytes_max),
         log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
+        transactions=TransactionService(
+            backend.transactions,
+            logs,
+            node_id=settings.node.node_id,
+            clock=clock,
+            authorize=authorize,
+            limits=limits,
+        ),
         streams=StreamService(
             backend.streams, polls, clock=clock, authorize=authorize, limits=limits
         ),

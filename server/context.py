@@ -34,6 +34,8 @@ class Operation(Enum):
     DESCRIBE_CONFIGS = "describe_configs"
     ALTER_CONFIGS = "alter_configs"
     IDEMPOTENT_WRITE = "idempotent_write"
+    CLUSTER_ACTION = "cluster_action"
+    """What nodes do to each other."""
 
 
 class ResourceType(Enum):

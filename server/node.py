@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import disable_created_metrics
 
 import streamlog
+from streamlog.coordinator.api import TransactionCoordinator
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.kvstore.url import RocksUrl
@@ -335,6 +336,7 @@ def backend_of(engine: OpenEngine) -> Backend:
         kv=engine.kv,
         kv_revision=engine.kv_store.revision,
         logs=engine.logs,
+        transactions=cast(TransactionCoordinator, None),
         store=engine.store,
         is_live_object=is_live,
         metadata=engine.metadata,

@@ -32,6 +32,7 @@ from streamlog.settings import Settings, load
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
+from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.grpc_aio import END_OF_CALL, close
 from tests.support.server_fakes import FakeLogs
 
@@ -98,6 +99,7 @@ async def running(
             "kv": None,
             "kv_revision": None,
             "logs": logs,
+            "transactions": FakeCoordinator(),
             "store": None,
             "is_live_object": None,
             "metadata": None,

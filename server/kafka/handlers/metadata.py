@@ -39,10 +39,10 @@ from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
 from streamlog.server.kafka.cluster_view import ClusterView
 from streamlog.server.kafka.describing.encoded_topics import EncodedTopics
-from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.operations import NOT_ASKED, bits
 from streamlog.server.kafka.describing.partitions import PartitionStates
 from streamlog.server.services.ports import KnownTopic
+from streamlog.server.services.support.internal_topics import is_internal
 
 IDS_FROM = 12
 """Versions 10 and 11 have the field, but no broker ever answered to it."""

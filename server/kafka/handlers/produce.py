@@ -40,7 +40,6 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
 from streamlog.server.kafka.cluster_view import ClusterView
-from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.services.records.produce import SequencedProduce
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -48,6 +47,7 @@ from streamlog.server.services.records.requests import (
     ProducePartitionResult,
     ProduceTopic,
 )
+from streamlog.server.services.support.internal_topics import is_internal
 
 NO_ACKS = 0
 ACKS = (-1, NO_ACKS, 1)

@@ -46,7 +46,6 @@ from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
 from streamlog.server.kafka.cluster_view import ClusterView
-from streamlog.server.kafka.describing.internal_topics import is_internal
 from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.kafka.describing.topic_requests import (
     check_growth,
@@ -56,6 +55,7 @@ from streamlog.server.kafka.describing.topic_requests import (
 )
 from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.support.in_order import in_order
+from streamlog.server.services.support.internal_topics import is_internal
 
 T = TypeVar("T")
 

@@ -21,12 +21,16 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -35,6 +39,8 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -76,12 +82,16 @@ APIS: dict[ApiKey, Api] = dict(
         _api(ApiKey.FETCH, "Fetch", 4, 18, 12),
         _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 10, 6),
         _api(ApiKey.METADATA, "Metadata", 0, 13, 9),
+        _api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
         _api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
         _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
         _api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
         _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+        _api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
+        _api(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
+        _api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 1, 1),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
@@ -90,6 +100,8 @@ APIS: dict[ApiKey, Api] = dict(
         _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        _api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+        _api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     )

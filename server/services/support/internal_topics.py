@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+from streamlog.coordinator.api import TRANSACTION_STATE_TOPIC
+
+_INTERNAL = frozenset({"__consumer_offsets", TRANSACTION_STATE_TOPIC})
 
 
 def is_internal(topic: str) -> bool:
