@@ -13,7 +13,7 @@ from streamlog.client.transactions import outcomes
 from streamlog.client.transactions.blocking import INTERRUPTED_ABORT_S
 from streamlog.client.transactions.manager import TransactionManager
 from streamlog.client.transactions.requests import Operation
-from streamlog.client.transactions.state import OPEN, TransactionState
+from streamlog.client.transactions.state import NEW, OPEN, TransactionState
 from streamlog.errors import StreamlogError
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Transactions:
     async def begin(self) -> None:
         manager = self._manager("begin_transaction()")
         self._check_open()
-        if manager.state in (TransactionState.UNINITIALIZED, TransactionState.INITIALIZING):
+        if manager.state in NEW:
             await self.initialise()
         self._check_open()
         manager.begin()

@@ -17,7 +17,7 @@ from streamlog.client.settings import wait_s
 from streamlog.client.transactions import outcomes
 from streamlog.client.transactions.manager import TransactionManager
 from streamlog.client.transactions.requests import Operation
-from streamlog.client.transactions.state import OPEN, TransactionState
+from streamlog.client.transactions.state import NEW, OPEN, TransactionState
 from streamlog.errors import Closed, StreamlogError
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,7 @@ class Transactions:
         manager = self._manager("begin_transaction()")
         with self._host.lock:
             self._check_open()
-            is_new = manager.state in (
-                TransactionState.UNINITIALIZED,
-                TransactionState.INITIALIZING,
-            )
+            is_new = manager.state in NEW
         if is_new:
             self.initialise()
         with self._host.lock:

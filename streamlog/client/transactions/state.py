@@ -54,3 +54,5 @@ OPEN = frozenset({_S.IN_TRANSACTION, _S.ABORTABLE_ERROR})
 """A transaction is open, and nobody is ending it."""
 SENDING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 """Batches of the transaction are sent."""
+NEW = frozenset({_S.UNINITIALIZED, _S.INITIALIZING})
+"""The producer has no id yet."""
