@@ -69,6 +69,14 @@ class Partition:
     start_offset: int = 0
     producers: dict[int, deque[tuple[int, int, int, int]]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Producer id → first offset; kept by tests that store transactions."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the marker)."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open_transactions.values(), default=self.next_offset)
 
     def append(
         self, data: bytes, batch_bytes_max: int, segment_bytes: int = 1 << 30
@@ -403,7 +411,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     result.error.CopyFrom(to_proto(UnknownTopicOrPartition("no such partition")))
                     has_records = True
                     continue
-                result.high_watermark = result.last_stable_offset = stored.next_offset
+                is_committed = request.isolation_level == log_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                end = stored.last_stable_offset if is_committed else stored.next_offset
+                result.high_watermark = stored.next_offset
+                result.last_stable_offset = stored.last_stable_offset
                 result.log_start_offset = stored.start_offset
                 if not stored.start_offset <= part.fetch_offset <= stored.next_offset:
                     error = OffsetOutOfRange(
@@ -419,7 +430,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 pieces: list[Any] = []
                 size = 0
                 for header, data in stored.batches:
-                    if header.next_offset <= part.fetch_offset:
+                    if header.next_offset <= part.fetch_offset or header.next_offset > end:
                         continue
                     if pieces and size + len(data) > limit:
                         break
@@ -430,6 +441,9 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                         break
                 room -= size
                 result.record_batches = b"".join(pieces)
+                for producer_id, first, last in stored.aborted if is_committed else ():
+                    if last >= part.fetch_offset and first < result.next_offset:
+                        result.aborted_transactions.add(producer_id=producer_id, first_offset=first)
                 has_records = has_records or bool(pieces)
         return response, has_records
 
@@ -449,7 +463,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 if part.timestamp_ms == -2:
                     result.offset = stored.start_offset
                 elif part.timestamp_ms == -1:
-                    result.offset = stored.next_offset
+                    is_committed = request.isolation_level == log_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                    result.offset = (
+                        stored.last_stable_offset if is_committed else stored.next_offset
+                    )
                 elif part.timestamp_ms >= 0:
                     for record in self.records(topic.topic, part.partition):
                         if record[1] >= part.timestamp_ms:

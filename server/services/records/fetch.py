@@ -407,7 +407,6 @@ class FetchService:
                 room_bytes,
                 result.next_offset,
                 self._record_bytes_max,
-                [(aborted.first_offset, aborted.producer_id) for aborted in result.aborted],
             )
         except (CorruptMessage, InvalidRecord) as error:
             result.error = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.codec.aborted import without_aborted
 from streamlog.codec.batch import scan
 from streamlog.codec.piecewise import iterate
 from streamlog.codec.records import BatchBuilder
@@ -42,19 +41,17 @@ def decode_plain_records(
     room_bytes: int,
     end_offset: int,
     record_bytes_max: int,
-    aborted: Sequence[tuple[int, int]] = (),
 ) -> tuple[list[PlainRecord], int, int]:
     """Records from start_offset on that fit, the offset of the next fetch, and the bytes used.
 
     Unless room_bytes is 0, the first record is returned even if it is larger (at most
-    `record_bytes_max`). Batches without room are not decompressed; control batches are skipped, and
-    so are those of the `aborted` transactions, (first offset, producer id) each.
+    `record_bytes_max`). Batches without room are not decompressed, and control batches are skipped.
     A batch that cannot be decoded raises if it is the first, and else ends the records.
     Errors: CorruptMessage, InvalidRecord.
     """
     out: list[PlainRecord] = []
     used = 0
-    for batch in without_aborted(scan(join(parts), verify_crc=False), aborted):
+    for batch in scan(join(parts), verify_crc=False):
         header = batch.header
         if header.is_control:
             continue

@@ -8,7 +8,6 @@ from typing import Any
 from streamlog.client.calls.topic import TopicPartition
 from streamlog.client.consume.records import FetchedBatch
 from streamlog.client.settings import ConsumerSettings
-from streamlog.codec.aborted import without_aborted
 from streamlog.codec.batch import ScannedBatch, batch_at, parse_header, scan
 from streamlog.errors import CorruptMessage, InvalidRecord
 
@@ -81,3 +80,27 @@ def offset_behind_damage(view: memoryview, offset: int, answer_end: int) -> int:
         if header.base_offset <= offset < header.next_offset <= answer_end:
             return header.next_offset
     return max(answer_end, offset + 1)
+
+
+def without_aborted(
+    batches: list[ScannedBatch], aborted: list[tuple[int, int]]
+) -> list[ScannedBatch]:
+    """Drops transactional batches of aborted producers up to their ABORT markers.
+
+    `aborted`: (first offset, producer id) of each aborted transaction that overlaps. Between that
+    offset and its marker a producer has no other marker, so that none has to be read. Cost: per
+    batch. Source: Kafka's CompletedFetch.
+    """
+    todo = sorted(aborted, reverse=True)
+    aborting: set[int] = set()
+    kept: list[ScannedBatch] = []
+    for batch in batches:
+        header = batch.header
+        while todo and todo[-1][0] <= header.last_offset:
+            aborting.add(todo.pop()[1])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in aborting:
+            continue
+        kept.append(batch)
+    return kept

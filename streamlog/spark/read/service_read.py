@@ -10,7 +10,7 @@ import grpc
 
 from streamlog.client.calls.fetch import fetch_partition
 from streamlog.client.channel import Call, Caller, typed_error
-from streamlog.codec.aborted import without_aborted
+from streamlog.client.consume.answers import without_aborted
 from streamlog.codec.batch import scan
 from streamlog.errors import (
     OffsetOutOfRange,
