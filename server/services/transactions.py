@@ -17,16 +17,19 @@ from streamlog.coordinator.api import (
     TransactionDescription,
     TransactionFilter,
 )
+from streamlog.coordinator.placement import check_id
 from streamlog.errors import (
     CoordinatorNotAvailable,
     DeadlinePassed,
     Invalid,
+    InvalidName,
     OutcomeUnknown,
     StreamlogError,
     Unauthorized,
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
@@ -39,12 +42,8 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.ports import Logs, opened_until
 from streamlog.server.services.support.in_order import in_order
-from streamlog.server.services.support.internal_topics import is_internal
 from streamlog.server.services.support.topic_identity import client_error, id_of
 from streamlog.settings.limits import LimitsConfig
-
-TRANSACTIONAL_ID_BYTES_MAX = 32_767
-"""What the key of a record in `__transaction_state` can hold."""
 
 
 class PartitionRefusal(NamedTuple):
@@ -122,7 +121,7 @@ class TransactionService:
         """
         if not is_from_node:
             self._check(context, Operation.WRITE, transactional_id)
-        _check_id(transactional_id)
+        check_id(transactional_id)
         wanted = self._wanted(partitions)
         refused = self._refused(context, wanted, authorizes=not is_from_node)
         if not refused:
@@ -136,7 +135,7 @@ class TransactionService:
         partitions: Sequence[TopicPartition],
     ) -> list[PartitionRefusal]:
         """Those that are not part of the open transaction. For nodes: `check_node` comes first."""
-        _check_id(transactional_id)
+        check_id(transactional_id)
         wanted = self._wanted(partitions)
         refused = self._refused(RequestContext(), wanted, authorizes=False)
         if refused:
@@ -254,6 +253,8 @@ class TransactionService:
     async def _write(
         self, partition: TopicPartition, marker: TransactionMarker, deadline: float
     ) -> None:
+        if is_internal(partition.topic):
+            raise InvalidName(f"{partition.topic} is an internal topic: the node alone writes it")
         log = self._logs.open_log(partition)
         if log is None:
             log = await opened_until(deadline, self._clock, self._logs.log(partition), partition)
@@ -298,9 +299,9 @@ class TransactionService:
                     unauthorized[topic] = error
         refused = []
         for partition in partitions:
-            error = unauthorized.get(partition.topic) or self._unknown(partition)
-            if error is not None:
-                refused.append(PartitionRefusal(partition, error))
+            reason = unauthorized.get(partition.topic) or self._unknown(partition)
+            if reason is not None:
+                refused.append(PartitionRefusal(partition, reason))
         return refused
 
     def _check_topic(self, context: RequestContext, topic: str) -> None:
@@ -339,7 +340,7 @@ class TransactionService:
     def _check(self, context: RequestContext, operation: Operation, transactional_id: str) -> None:
         """Errors: Unauthorized, Invalid."""
         self._authorize(context, operation, _resource(transactional_id))
-        _check_id(transactional_id)
+        check_id(transactional_id)
 
     def _may(self, context: RequestContext, operation: Operation, resource: Resource) -> bool:
         try:
@@ -351,15 +352,3 @@ class TransactionService:
 
 def _resource(transactional_id: str) -> Resource:
     return Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)
-
-
-def _check_id(transactional_id: str) -> None:
-    """Errors: Invalid."""
-    if not transactional_id:
-        raise Invalid("the transactional id is empty; give one of your own")
-    size = len(transactional_id.encode("utf-8", "replace"))
-    if size > TRANSACTIONAL_ID_BYTES_MAX:
-        raise Invalid(
-            f"the transactional id has {size} bytes; at most {TRANSACTIONAL_ID_BYTES_MAX} are "
-            "allowed: choose a shorter one"
-        )
