@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from streamlog.errors import Internal, Invalid, StreamlogError
 from streamlog.server.context import ANONYMOUS, RequestContext
-from streamlog.server.grpc.ended_calls import is_ended
+from streamlog.server.grpc.library.ended_calls import is_ended
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 from streamlog.v1support import metadata

@@ -29,8 +29,6 @@ def not_yet(field: str, version: str) -> StreamlogError:
 
 def produce_call(request: log_pb2.ProduceRequest) -> ProduceCall:
     """Errors: Invalid."""
-    if request.transactional_id:
-        raise not_yet("transactional_id", "transactions")
     if request.timeout_ms < 0:
         raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
     if request.acks not in (log_pb2.ACKS_UNSPECIFIED, log_pb2.ACKS_ALL, log_pb2.ACKS_NONE):
@@ -41,7 +39,12 @@ def produce_call(request: log_pb2.ProduceRequest) -> ProduceCall:
         )
         for topic in request.topics
     ]
-    return ProduceCall(topics, request.acks != log_pb2.ACKS_NONE, request.timeout_ms)
+    return ProduceCall(
+        topics,
+        request.acks != log_pb2.ACKS_NONE,
+        request.timeout_ms,
+        request.transactional_id,
+    )
 
 
 def _produce_partition(part: log_pb2.ProducePartition) -> ProducePartition:

@@ -86,6 +86,7 @@ def _int32(value: int) -> int:
 
 def _request(data: bytes, position: int, end: int) -> ProduceCall:
     acks = timeout_ms = 0
+    transactional_id = ""
     topics: list[ProduceTopic] = []
     while position < end:
         tag = data[position]
@@ -97,11 +98,14 @@ def _request(data: bytes, position: int, end: int) -> ProduceCall:
         elif tag == 0x18:
             timeout_ms, position = _varint(data, position + 1, end)
             _int32(timeout_ms)
+        elif tag == 0x0A and not transactional_id:
+            start, position = _span(data, position + 1, end)
+            transactional_id = data[start:position].decode()
         else:
             raise _Unusual
     if acks > _ACKS_LAST:
         raise _Unusual
-    return ProduceCall(topics, acks != _ACKS_NONE, timeout_ms)
+    return ProduceCall(topics, acks != _ACKS_NONE, timeout_ms, transactional_id)
 
 
 def _topic(data: bytes, position: int, end: int) -> ProduceTopic:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from streamlog.server.composition import Services
-from streamlog.server.grpc import admin, compaction, kv, log, staging, stream
+from streamlog.server.grpc import admin, compaction, kv, log, staging, stream, transactions
 from streamlog.server.grpc.calls import Calls, Handlers, PrincipalOf
 
 NAMES = (
     log.SERVICE,
+    transactions.SERVICE,
     stream.SERVICE,
     kv.SERVICE,
     admin.SERVICE,
@@ -24,11 +25,13 @@ def handlers(services: Services, principal_of: PrincipalOf) -> list[Handlers]:
             services.produce,
             services.fetch,
             services.log,
+            services.transactions,
             calls=calls,
             budgets=budgets,
             drain=drain,
             offload=resources.offload,
         ).handlers(),
+        transactions.GrpcTransactions(services.transactions, calls=calls).handlers(),
         stream.GrpcStream(
             services.streams,
             calls=calls,

@@ -16,22 +16,25 @@ from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, pars
 from streamlog.server.grpc.conversion import (
     fetch_call,
     isolation,
-    not_yet,
     produce_call,
     produce_response,
     refuse_replica_id,
 )
 from streamlog.server.grpc.envelope import parse_request, parse_stream_request
 from streamlog.server.grpc.fetch_encoding import encode_fetch_response
+from streamlog.server.grpc.transactions import producer_of
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.services.log import LogService, PartitionQuestion
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.produce import ProduceService, SequencedProduce
+from streamlog.server.services.transactions import TransactionService
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
 
 SERVICE = "streamlog.v1.LogService"
+TRANSACTION_TIMEOUT_MS_DEFAULT = 60_000
+"""Kafka's clients' default."""
 
 T = TypeVar("T")
 
@@ -81,6 +84,7 @@ class GrpcLog:
         produce: ProduceService,
         fetch: FetchService,
         logs: LogService,
+        transactions: TransactionService,
         *,
         calls: Calls,
         budgets: Budgets,
@@ -91,6 +95,7 @@ class GrpcLog:
         self._produce = produce
         self._fetch = fetch
         self._logs = logs
+        self._transactions = transactions
         self._calls = calls
         self._budgets = budgets
         self._drain = drain
@@ -223,14 +228,28 @@ class GrpcLog:
     async def _on_init_producer_id(
         self, context: RequestContext, request: log_pb2.InitProducerIdRequest, _: Rpc
     ) -> log_pb2.InitProducerIdResponse:
-        if request.transactional_id:
-            raise not_yet("transactional_id", "transactions")
+        if request.HasField("transactional_id"):
+            return await self._init_transactional(context, request)
         if request.transaction_timeout_ms:
-            raise not_yet("transaction_timeout_ms", "transactions")
+            raise Invalid("transaction_timeout_ms needs a transactional_id; leave it unset")
         producer_id, producer_epoch = await self._logs.init_producer_id(
             context,
             request.producer_id if request.HasField("producer_id") else None,
             request.producer_epoch if request.HasField("producer_epoch") else None,
+        )
+        return log_pb2.InitProducerIdResponse(
+            producer_id=producer_id, producer_epoch=producer_epoch
+        )
+
+    async def _init_transactional(
+        self, context: RequestContext, request: log_pb2.InitProducerIdRequest
+    ) -> log_pb2.InitProducerIdResponse:
+        has_producer = request.HasField("producer_id") or request.HasField("producer_epoch")
+        producer_id, producer_epoch = await self._transactions.init_producer_id(
+            context,
+            request.transactional_id,
+            request.transaction_timeout_ms or TRANSACTION_TIMEOUT_MS_DEFAULT,
+            producer_of(request) if has_producer else None,
         )
         return log_pb2.InitProducerIdResponse(
             producer_id=producer_id, producer_epoch=producer_epoch

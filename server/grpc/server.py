@@ -12,8 +12,8 @@ from grpc_reflection.v1alpha import reflection
 
 from streamlog.server.addresses import cannot_listen, joined, probe, split_address
 from streamlog.server.grpc.calls import Handlers, Rpc
-from streamlog.server.grpc.connections import count_connections, last_server_id
-from streamlog.server.grpc.ended_calls import quiet_grpc
+from streamlog.server.grpc.library.connections import count_connections, last_server_id
+from streamlog.server.grpc.library.ended_calls import quiet_grpc
 from streamlog.settings.limits import LimitsConfig
 
 

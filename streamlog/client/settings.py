@@ -66,6 +66,17 @@ class ProducerSettings:
     )
     acks: str = setting("all", "all and 1: durable; 0: not waited for.", choices=tuple(ACKS))
     idempotence: bool = setting(True, "Retries neither lose nor duplicate.")
+    transactional_id: str = setting(
+        "",
+        "Name of the one producer that writes in transactions under it, the same after a restart: "
+        "a newer producer of that name fences this one. Empty: no transactions.",
+    )
+    transaction_timeout_ms: int = setting(
+        60_000,
+        "The coordinator aborts a transaction that is open for longer; until then it holds back "
+        "read_committed readers of its partitions, also where this process is gone.",
+        minimum=1,
+    )
     client_id: str = setting("", "Who calls; for metrics, logs and quotas.")
 
     @property

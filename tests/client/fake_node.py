@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import grpc
 
-from streamlog.codec.batch import BatchHeader, placed, scan, sequence_after
+from streamlog.codec.batch import BatchHeader, parse_header, placed, scan, sequence_after
 from streamlog.codec.records import decode
 from streamlog.errors import (
     InconsistentTopicId,
@@ -35,8 +35,15 @@ from streamlog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from streamlog.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    transaction_pb2_grpc,
+)
 from streamlog.v1support.errors import to_proto, to_status
+from tests.client.fake_transactions import FakeTransactions
 
 REMEMBERED = 32
 OPTIONS = [
@@ -62,6 +69,14 @@ class Partition:
     start_offset: int = 0
     producers: dict[int, deque[tuple[int, int, int, int]]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Producer id → first offset; kept by tests that store transactions."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the marker)."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open_transactions.values(), default=self.next_offset)
 
     def append(
         self, data: bytes, batch_bytes_max: int, segment_bytes: int = 1 << 30
@@ -144,6 +159,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         self.fetch_errors: deque[StreamlogError] = deque()
         self.list_topics_error: StreamlogError | None = None
         self.auto_create = False
+        self.transactions = FakeTransactions()
         self.changed = threading.Condition()
         self._keep = keep
         self._next_producer_id = 1000
@@ -154,15 +170,20 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
 
     def start(self) -> None:
         self._stopping.clear()
+        self.transactions.stopping.clear()
         self._server = grpc.server(ThreadPoolExecutor(32), options=self._options)
         log_pb2_grpc.add_LogServiceServicer_to_server(self, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
+            self.transactions, self._server
+        )
         self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
         self._server.start()
 
     def stop(self) -> None:
         """Breaks all connections; `start` brings the node back with what it stored."""
         self._stopping.set()
+        self.transactions.stopping.set()
         self.hold.set()
         self.hold_ids.set()
         with self.changed:
@@ -193,6 +214,19 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
 
     def values(self, topic: str, partition: int = 0) -> list[bytes]:
         return [record[3] for record in self.records(topic, partition)]
+
+    def committed_values(self, topic: str, partition: int = 0) -> list[bytes]:
+        """Those of committed transactions, and those outside of any."""
+        with self.changed:
+            stored = list(self.topics[topic].partitions[partition].batches)
+        committed = self.transactions.committed
+        return [
+            record[3]
+            for header, data in stored
+            if not header.is_transactional
+            or (header.producer_id, header.producer_epoch) in committed
+            for record in decode(data)
+        ]
 
     # -- AdminService
 
@@ -241,6 +275,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     # -- LogService
 
     def InitProducerId(self, request: Any, context: Any) -> Any:
+        if request.HasField("transactional_id"):
+            return self.transactions.init_producer_id(request, context)
         producer_id = request.producer_id if request.HasField("producer_id") else None
         epoch = request.producer_epoch if request.HasField("producer_epoch") else None
         self.id_requests.append((producer_id, epoch))
@@ -296,6 +332,13 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     error = self.refusal(topic.topic, part.partition)
                     if error is not None:
                         raise error
+                    if request.transactional_id:
+                        header = parse_header(memoryview(part.record_batches))
+                        self.transactions.check_batch(
+                            request.transactional_id,
+                            (topic.topic, part.partition),
+                            (header.producer_id, header.producer_epoch),
+                        )
                     result.base_offset, result.duplicate = self.store_part(
                         topic.topic, topic.topic_id, part
                     )
@@ -368,7 +411,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     result.error.CopyFrom(to_proto(UnknownTopicOrPartition("no such partition")))
                     has_records = True
                     continue
-                result.high_watermark = result.last_stable_offset = stored.next_offset
+                is_committed = request.isolation_level == log_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                end = stored.last_stable_offset if is_committed else stored.next_offset
+                result.high_watermark = stored.next_offset
+                result.last_stable_offset = stored.last_stable_offset
                 result.log_start_offset = stored.start_offset
                 if not stored.start_offset <= part.fetch_offset <= stored.next_offset:
                     error = OffsetOutOfRange(
@@ -384,7 +430,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 pieces: list[Any] = []
                 size = 0
                 for header, data in stored.batches:
-                    if header.next_offset <= part.fetch_offset:
+                    if header.next_offset <= part.fetch_offset or header.next_offset > end:
                         continue
                     if pieces and size + len(data) > limit:
                         break
@@ -395,6 +441,9 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                         break
                 room -= size
                 result.record_batches = b"".join(pieces)
+                for producer_id, first, last in stored.aborted if is_committed else ():
+                    if last >= part.fetch_offset and first < result.next_offset:
+                        result.aborted_transactions.add(producer_id=producer_id, first_offset=first)
                 has_records = has_records or bool(pieces)
         return response, has_records
 
@@ -414,7 +463,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 if part.timestamp_ms == -2:
                     result.offset = stored.start_offset
                 elif part.timestamp_ms == -1:
-                    result.offset = stored.next_offset
+                    is_committed = request.isolation_level == log_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                    result.offset = (
+                        stored.last_stable_offset if is_committed else stored.next_offset
+                    )
                 elif part.timestamp_ms >= 0:
                     for record in self.records(topic.topic, part.partition):
                         if record[1] >= part.timestamp_ms:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
 from streamlog.client.aio.channel import Caller
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
 from streamlog.client.aio.sender import Sender
+from streamlog.client.aio.transactions import Transactions
 from streamlog.client.produce.accumulator import TopicQueues
 from streamlog.client.produce.batches import Run
 from streamlog.client.produce.core import ProducerCore
@@ -61,6 +63,12 @@ class Producer:
         )
         self._sender = Sender(self._core, caller, self._settings)
         self._is_closed = False
+        self._transactions = Transactions(
+            self._core.transactions,
+            check_open=self._check_usable,
+            close_batches=self._core.accumulator.close_all,
+            wake=self._start,
+        )
 
     # -- sending
 
@@ -192,13 +200,22 @@ class Producer:
             accumulator.is_short_of_room = self._sender.waiting_for_room > 0
 
     def _check_open(self, queues: TopicQueues | None, taken: int) -> None:
+        """Errors: Closed; the failure that ended the producer; those of `check_sending`."""
+        self._check_usable(taken)
+        self._core.check_sending()
+        if queues is not None:
+            self._sender.refresh_when_old(queues)
+
+    def _check_usable(self, taken: int = 0) -> None:
         """Errors: Closed; the failure that ended the producer."""
         if self._sender.failure is not None:
             raise self._sender.failure.with_traceback(None)
         if self._is_closed:
             raise Closed("the producer is closed; open another one", taken=taken)
-        if queues is not None:
-            self._sender.refresh_when_old(queues)
+
+    def _start(self) -> None:
+        self._sender.start()
+        self._sender.wake()
 
     async def _load_topic(self, name: str) -> TopicQueues:
         self._check_open(None, 0)
@@ -206,6 +223,27 @@ class Producer:
         self._check_open(None, 0)
         self._sender.start()
         return self._core.accumulator.update_topic(name, metadata, now_s())
+
+    # -- transactions
+
+    async def init_transactions(self, timeout: float | None = None) -> None:
+        """As `streamlog.client.Producer.init_transactions`, and so are the next ones."""
+        await self._transactions.initialise(timeout)
+
+    async def begin_transaction(self) -> None:
+        await self._transactions.begin()
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """Cancelled, it goes on."""
+        await self._transactions.commit(timeout)
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Cancelled, it goes on."""
+        await self._transactions.abort(timeout)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """`async with producer.transaction():`; a task that is cancelled in it aborts."""
+        return self._transactions.block()
 
     # -- ending
 
@@ -224,7 +262,8 @@ class Producer:
     async def close(self, timeout: float | None = None) -> None:
         """Flushes, then frees everything; gives up records not stored after `timeout` seconds.
 
-        Harmless when called again. Cancelled, it gives up what is left at once.
+        Aborts a transaction that is open. Harmless when called again. Cancelled, it gives up what
+        is left at once.
         """
         timeout = wait_s(timeout)
         self._is_closed = True
@@ -232,6 +271,7 @@ class Producer:
             return
         self._sender.room.set()
         try:
+            await self._transactions.end(timeout)
             with contextlib.suppress(TimeoutError):
                 await self.flush(timeout)
         finally:

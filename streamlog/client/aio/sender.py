@@ -34,6 +34,7 @@ from streamlog.client.produce.options import (
 from streamlog.client.produce.topic_directory import TopicDirectory
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings, backoff_s
+from streamlog.client.transactions.requests import TransactionRequest
 from streamlog.errors import Internal, Invalid, StreamlogError, Unavailable
 from streamlog.runtime.concurrency.background import Background
 
@@ -169,12 +170,19 @@ class Sender:
             if identity is not None:
                 # Not awaited: while it waits, batches expire and late answers end the connection.
                 self._background.spawn(self._ask_identity(identity), name="identity")
+            request = self._core.transaction_request(now)
+            self._deliver()
+            if request is not None:
+                self._background.spawn(self._ask_coordinator(request), name="transaction")
             late_at = self._core.oldest_sent_at() + self._settings.request_timeout_ms / 1000
             if late_at <= now and self._call is not None:
                 self._call.cancel()
                 late_at = NEVER
             wake = min(
-                self._core.wake_at(now, can_send=False), self._core.identity_wake_at(), late_at
+                self._core.wake_at(now, can_send=False),
+                self._core.identity_wake_at(),
+                self._core.transaction_wake_at(now),
+                late_at,
             )
             await _wait_until(self._work, wake)
 
@@ -187,6 +195,19 @@ class Sender:
             self._deliver()
         else:
             self._core.identity_granted(granted)
+        self.wake()
+
+    async def _ask_coordinator(self, request: TransactionRequest) -> None:
+        transactions = self._core.transactions
+        assert transactions is not None
+        try:
+            result = await self._caller.run_once(request.call, request.timeout_s * 1000)
+        except StreamlogError as error:
+            transactions.refused(request, error, now_s())
+        else:
+            transactions.answered(request, result, now_s())
+        self.room.set()
+        self._deliver()
         self.wake()
 
     # -- the connection
@@ -239,10 +260,10 @@ class Sender:
             await asyncio.wait([writer])
 
     async def _write(self, call: Any) -> None:
-        timeout_ms = self._settings.request_timeout_ms
+        core, timeout_ms = self._core, self._settings.request_timeout_ms
         while True:
             now = now_s()
-            message = self._core.next_message(now)
+            message = core.next_message(now)
             if self.waiting_for_room:
                 self.room.set()
             if self._core.accumulator.done:
@@ -257,7 +278,7 @@ class Sender:
                 # The watching task must wait for an answer from now on.
                 self._work.set()
             try:
-                await call.write(message.encode(self._core.acks, timeout_ms))
+                await call.write(message.encode(core.acks, timeout_ms, core.transactional_id))
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return
 
@@ -269,8 +290,10 @@ class Sender:
         """
         ended = self._core.take_done()
         if ended:
-            # Batches behind those that ended may be sent now.
+            # Batches behind those that ended may be sent now, or their transaction ends.
             self._writable.set()
+            if self._core.transactions is not None:
+                self._work.set()
             if self.waiting_for_room:
                 self.room.set()
         for batch in ended:
@@ -292,7 +315,7 @@ class Sender:
         """In the child process: the batches are the parent's; each further call raises."""
         self.failure = error
         self.is_forked = True
-        self._core.abandon(error)
+        self._core.after_fork(error)
         self._core.take_done()
 
 

@@ -24,7 +24,7 @@ def fetched_batches(
         return [], result.next_offset
     scanned, is_whole = _scanned(tp, offset, result)
     next_offset = result.next_offset if is_whole else scanned[-1].header.next_offset
-    if result.aborted_transactions:
+    if result.aborted_transactions and settings.isolation_level == "read_committed":
         aborted = [(txn.first_offset, txn.producer_id) for txn in result.aborted_transactions]
         scanned = without_aborted(scanned, aborted)
     batches = [
@@ -87,7 +87,9 @@ def without_aborted(
 ) -> list[ScannedBatch]:
     """Drops transactional batches of aborted producers up to their ABORT markers.
 
-    `aborted`: (first offset, producer id) of each aborted transaction that overlaps.
+    `aborted`: (first offset, producer id) of each aborted transaction that overlaps. Between that
+    offset and its marker a producer has no other marker, so that none has to be read. Cost: per
+    batch. Source: Kafka's CompletedFetch.
     """
     todo = sorted(aborted, reverse=True)
     aborting: set[int] = set()

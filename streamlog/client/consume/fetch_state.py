@@ -148,7 +148,9 @@ class FetchState:
         """
         state = self.assigned(tp)
         start, end = state.passed_over
-        if state.position == start:
+        position = state.position
+        # Also where an earlier call has moved it on, and more was passed over since.
+        if position is not None and (position == start or start < position < end):
             state.position = end
         return state.position
 

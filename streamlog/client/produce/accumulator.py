@@ -218,6 +218,7 @@ class Accumulator:
             compression=self._compression,
             opened_at=now,
             deadline=now + self._settings.delivery_timeout_ms / 1000,
+            is_transactional=bool(self._settings.transactional_id),
         )
 
     def open_batch(self, queue: PartitionQueue, batch: PendingBatch) -> None:

@@ -73,6 +73,7 @@ class PendingBatch:
         "done",
         "error",
         "in_flight",
+        "is_transactional",
         "last_error",
         "log_append_time_ms",
         "may_be_stored",
@@ -96,6 +97,7 @@ class PendingBatch:
         compression: Compression,
         opened_at: float,
         deadline: float,
+        is_transactional: bool = False,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -104,6 +106,7 @@ class PendingBatch:
         self.charged_bytes = size_limit_bytes
         self.opened_at = opened_at
         self.deadline = deadline
+        self.is_transactional = is_transactional
         self.record_count = 0
         self.data: bytearray | None = None
         self.producer = NO_PRODUCER
@@ -128,7 +131,7 @@ class PendingBatch:
             if producer != self.producer:
                 self.data = with_producer(self.data, producer)
         elif self.builder is not None:
-            self.data = self.builder.build(producer)
+            self.data = self.builder.build(producer, is_transactional=self.is_transactional)
             self.builder = None
             del self.append
         self.producer = producer

@@ -45,6 +45,8 @@ from streamlog.client.settings import (
     MESSAGES_IN_FLIGHT_MAX,
     ProducerSettings,
 )
+from streamlog.client.transactions.manager import TransactionManager
+from streamlog.client.transactions.requests import TransactionRequest
 from streamlog.codec.records import Headers, record_bytes_max
 from streamlog.errors import (
     Closed,
@@ -92,6 +94,12 @@ class ProducerCore:
         self._message_bytes_max = MESSAGE_BYTES_MAX
         """Upper bound on a message of several batches."""
         self.acks = ACKS_ALL if settings.wants_answer else ACKS_NONE
+        self.transactional_id = settings.transactional_id.encode()
+        self.transactions: TransactionManager | None = None
+        if self.transactional_id:
+            self.transactions = TransactionManager(
+                settings, server, give_up=self._give_up, granted=self._identity.granted
+            )
         self.records_acked = 0
         self.batches_acked = 0
         self.bytes_sent = 0
@@ -239,6 +247,8 @@ class ProducerCore:
         return message
 
     def _next_batch(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
+        if not self._may_send_to(queue):
+            return None
         sequencer = queue.sequencer
         sequencer.renumber(self._identity.current)
         if now < sequencer.backoff_until:
@@ -267,6 +277,11 @@ class ProducerCore:
             and (self._identity.is_known or not self.settings.is_idempotent)
         )
 
+    def _may_send_to(self, queue: PartitionQueue) -> bool:
+        """A partition takes batches of a transaction only once it is part of that."""
+        transactions = self.transactions
+        return transactions is None or transactions.may_send_to((queue.topic.name, queue.partition))
+
     @property
     def _may_linger_out(self) -> bool:
         """A batch that is not full may be sent because of its age."""
@@ -286,7 +301,8 @@ class ProducerCore:
                 wake = min(wake, sequencer.unanswered[0].deadline)
             if queue.ready:
                 wake = min(wake, queue.ready[0].deadline)
-            if can_send and sequencer.state is PartitionState.RUNNING:
+            may_send = can_send and self._may_send_to(queue)
+            if may_send and sequencer.state is PartitionState.RUNNING:
                 if sequencer.backoff_until > now:
                     wake = min(wake, sequencer.backoff_until)
                 elif self._may_linger_out and sequencer.has_room:
@@ -422,6 +438,8 @@ class ProducerCore:
                 self._fail_unsent(queue.ready.popleft())
             if queue.is_idle:
                 self.accumulator.active.pop(queue)
+        if self.transactions is not None:
+            self.transactions.expire(now)
 
     def _fail_all_unsent(self) -> None:
         self.accumulator.close_all()
@@ -431,6 +449,8 @@ class ProducerCore:
 
     def _fail_unsent(self, batch: PendingBatch) -> None:
         refusal = self._identity.refusal
+        if self.transactions is not None:
+            refusal = self.transactions.last_refusal
         kind = Unavailable if refusal is None else type(refusal)
         cause = self._unreachable if refusal is None else refusal
         limit_ms = self.settings.delivery_timeout_ms
@@ -449,6 +469,8 @@ class ProducerCore:
         sequencers' invariants, which a bug may have broken: every waiter has to wake up.
         """
         why = why or Closed("the producer was closed")
+        if self.transactions is not None:
+            self.transactions.abandon(why)
         batches = {
             batch: None
             for topic in self.accumulator.topics.values()
@@ -465,8 +487,20 @@ class ProducerCore:
                 batch.fail(_given_up(batch, why))
                 self.accumulator.done.append(batch)
 
+    def after_fork(self, why: StreamlogError) -> None:
+        """In the child process: what is under way is the parent's."""
+        if self.transactions is not None:
+            self.transactions.after_fork(why)
+        self.abandon(why)
+
     def take_done(self) -> list[PendingBatch]:
         ended = self.accumulator.take_done()
+        if self.transactions is not None:
+            for batch in ended:
+                if batch.error is not None:
+                    self.transactions.batch_failed(batch.error)
+            # The other batches of its transaction, which are given up.
+            ended += self.accumulator.take_done()
         self.records_failed += sum(
             batch.record_count for batch in ended if batch.error and batch.parts is None
         )
@@ -497,13 +531,13 @@ class ProducerCore:
 
     def identity_request(self, now: float) -> ProducerIdentity | None:
         """The identity to send with InitProducerId (NO_IDENTITY: a new one); None: not now."""
-        if not self.settings.is_idempotent:
+        if not self.settings.is_idempotent or self.transactions is not None:
             return None
         self._look_for_gaps()
         return self._identity.request(now) if self.has_work else None
 
     def identity_wake_at(self) -> float:
-        is_needed = self.settings.is_idempotent and self.has_work
+        is_needed = self.settings.is_idempotent and self.has_work and self.transactions is None
         return self._identity.wake_at() if is_needed else NEVER
 
     def _look_for_gaps(self) -> None:
@@ -523,6 +557,51 @@ class ProducerCore:
     def identity_refused(self, error: StreamlogError, now: float) -> None:
         if self._identity.refused(error, now):
             self._fail_all_unsent()
+
+    # -- transactions
+
+    def transaction_request(self, now: float) -> TransactionRequest | None:
+        """The call to make to the transaction's coordinator; None: not now.
+
+        Called after `take_done`, so that no failed batch is overlooked.
+        """
+        transactions = self.transactions
+        if transactions is None or self.accumulator.done:
+            return None
+        active = list(self.accumulator.active)
+        for queue in active:
+            if queue.sequencer.needs_epoch:
+                # Which comes with the next transaction only.
+                transactions.batch_failed(_sequence_lost(queue))
+                break
+        partitions = [(queue.topic.name, queue.partition) for queue in active]
+        return transactions.request(now, partitions, has_incomplete=self.has_work)
+
+    def transaction_wake_at(self, now: float) -> float:
+        return NEVER if self.transactions is None else self.transactions.wake_at(now)
+
+    def check_sending(self) -> None:
+        """For what opens a batch. Errors: as of TransactionManager.check_sending."""
+        if self.transactions is not None:
+            self.transactions.check_sending()
+
+    def _give_up(self, why: StreamlogError) -> None:
+        """Fails every batch that is not done: they are of a transaction that is not committed."""
+        for queue in list(self.accumulator.active):
+            for batch in queue.drop_all():
+                batch.fail(type(why)(f"{batch.topic}-{batch.partition}: {why}", **why.fields))
+                self.accumulator.done.append(batch)
+        self.accumulator.active.clear()
+        for topic in self.accumulator.topics.values():
+            for queue in topic.queues:
+                queue.sequencer.start_anew()
+
+
+def _sequence_lost(queue: PartitionQueue) -> StreamlogError:
+    batch = next(iter(queue.sequencer.unanswered), None)
+    place = f"{queue.topic.name}-{queue.partition}"
+    last = None if batch is None else batch.last_error
+    return last or OutcomeUnknown(f"{place}: the order of the records was lost")
 
 
 def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:

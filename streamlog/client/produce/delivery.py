@@ -49,6 +49,15 @@ def is_delivering() -> bool:
     return _thread.delivers
 
 
+def check_may_wait(call: str) -> None:
+    """Errors: Invalid in a delivery callback, which runs in the thread that reads the answers."""
+    if _thread.delivers:
+        raise Invalid(
+            f"a delivery callback cannot wait ({call}): answers come by its own thread; wait in "
+            "another thread"
+        )
+
+
 def deliver(batches: Sequence[PendingBatch]) -> BaseException | None:
     """Wakes waiters and runs callbacks, without a lock.
 

@@ -35,10 +35,10 @@ class Message:
     size_bytes: int
     sent_at: float
 
-    def encode(self, acks: int, timeout_ms: int) -> bytes:
+    def encode(self, acks: int, timeout_ms: int, transactional_id: bytes = b"") -> bytes:
         """Called once, without the lock: drops the pieces, so that an answered batch is freed."""
         pieces, self.pieces = self.pieces, []
-        return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
+        return encode_produce(self.correlation_id, acks, timeout_ms, pieces, transactional_id)
 
 
 def results_of(message: Message, response: Any) -> list[Any]:

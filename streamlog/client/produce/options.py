@@ -10,11 +10,13 @@ from streamlog.client.channel import BaseCaller, Call, Retry
 from streamlog.client.produce.accumulator import TopicMetadata
 from streamlog.client.produce.batches import PendingBatch, RecordMetadata, Run
 from streamlog.client.produce.delivery import is_delivering
-from streamlog.client.settings import ProducerSettings, check
+from streamlog.client.settings import ACKS, ProducerSettings, check
 from streamlog.errors import InvalidConfig, Overloaded, StreamlogError
 from streamlog.v1 import log_pb2
 
 LOOKUP_TRY_S_MAX = 30.0
+TRANSACTIONAL_ID_BYTES_MAX = 32_767
+"""What Kafka's protocol carries."""
 NO_HEADERS: list[tuple[str, bytes | None]] = []
 
 OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
@@ -29,11 +31,31 @@ def producer_settings(**given: Any) -> ProducerSettings:
     unknown = given.keys() - ProducerSettings.__dataclass_fields__.keys()
     if unknown:
         raise InvalidConfig(f"a producer has no setting {', '.join(sorted(unknown))}")
-    settings = ProducerSettings(**{**given, "acks": str(given.get("acks", "all"))})
+    named = {"acks": str(given.get("acks", "all"))}
+    named["transactional_id"] = _transactional_id(given.get("transactional_id"))
+    settings = ProducerSettings(**{**given, **named})
     check(settings)
+    if settings.transactional_id and not (settings.idempotence and ACKS[settings.acks] == -1):
+        raise InvalidConfig(
+            "a producer with a transactional_id needs acks = all and idempotence", name="acks"
+        )
     if settings.batch_size_max_bytes < settings.batch_size_bytes:
         settings = replace(settings, batch_size_max_bytes=settings.batch_size_bytes)
     return settings
+
+
+def _transactional_id(given: Any) -> str:
+    """Empty: none. Errors: InvalidConfig for what a request cannot hold."""
+    if given is None:
+        return ""
+    is_text = isinstance(given, str) and not any("\ud800" <= char <= "\udfff" for char in given)
+    if not is_text or not 0 < len(given.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
+        raise InvalidConfig(
+            f"transactional_id is {given!r:.80}; give a text of 1 to {TRANSACTIONAL_ID_BYTES_MAX} "
+            "bytes, or None",
+            name="transactional_id",
+        )
+    return str(given)
 
 
 def checked_headers(

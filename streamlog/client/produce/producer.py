@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +15,13 @@ from streamlog.client.channel import Caller
 from streamlog.client.produce.accumulator import TopicQueues
 from streamlog.client.produce.batches import PendingBatch, Run
 from streamlog.client.produce.core import ProducerCore
-from streamlog.client.produce.delivery import Delivery, ManyDeliveries, is_delivering, wait
+from streamlog.client.produce.delivery import (
+    Delivery,
+    ManyDeliveries,
+    check_may_wait,
+    is_delivering,
+    wait,
+)
 from streamlog.client.produce.options import (
     NO_HEADERS,
     OnDelivery,
@@ -29,6 +36,7 @@ from streamlog.client.produce.routing import PartitionRecords, checked_partition
 from streamlog.client.produce.sender import Sender
 from streamlog.client.settings import wait_s
 from streamlog.client.tls import Tls
+from streamlog.client.transactions.blocking import Transactions
 from streamlog.codec.records import Headers
 from streamlog.errors import Closed, Invalid, MessageTooLarge, Overloaded, UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
@@ -43,8 +51,8 @@ class Producer:
     """Sends records to topics. Safe to use from many threads; close it, or use it in `with`.
 
     `acks`: "all" and 1: answered when durable; 0: not waited for, offsets are -1. With
-    `idempotence` retries neither lose, double nor reorder records. `tls` True or a `Tls`: the node
-    speaks TLS. Further settings:
+    `idempotence` retries neither lose, double nor reorder records. With a `transactional_id` every
+    record belongs to a transaction. `tls` True or a `Tls`: the node speaks TLS. Further settings:
     `ProducerSettings`. Errors: InvalidConfig.
     """
 
@@ -66,6 +74,8 @@ class Producer:
         retry_backoff_max_ms: float = 1000,
         metadata_max_age_ms: int = 300_000,
         client_id: str = "",
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         partitioner: Partitioner | None = None,
         tls: Tls | bool | None = None,
     ) -> None:
@@ -84,12 +94,20 @@ class Producer:
             retry_backoff_max_ms=retry_backoff_max_ms,
             metadata_max_age_ms=metadata_max_age_ms,
             client_id=client_id,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
         self._partitioner = partitioner
         self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
         caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms, tls=tls)
         self._sender = Sender(self._core, caller, self._settings)
+        self._transactions = Transactions(
+            self._core.transactions,
+            self._sender,
+            close_batches=self._core.accumulator.close_all,
+            check_may_wait=check_may_wait,
+        )
         self._take_locks()
         forking.watch(self)
 
@@ -271,6 +289,7 @@ class Producer:
         if self._sender.is_closed:
             taken = sum(run.record_count for run in runs)
             raise Closed("the producer is closed; open another one", taken=taken)
+        self._core.check_sending()
         self._sender.start()
         if queues is not None:
             self._sender.refresh_when_old(queues)
@@ -298,7 +317,55 @@ class Producer:
             raise self._sender.failure.with_traceback(None)
         if self._sender.is_closed:
             raise Closed("the producer is closed; open another one")
+        with self._lock:
+            self._core.check_sending()
         return self._sender.load_topic(name)
+
+    # -- transactions
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Takes the transactional id over: older producers of it are fenced, and what they left
+        open is ended. Done by the first begin_transaction() where it was not called.
+
+        Waits up to `max_block_ms`. Errors: Unavailable, and it may be called again;
+        InvalidTransactionTimeout, Unauthorized; TimeoutError after `timeout` seconds, and it goes
+        on.
+        """
+        self._transactions.initialise(timeout)
+
+    def begin_transaction(self) -> None:
+        """From now on records become visible to read_committed readers together, or never.
+
+        Errors: InvalidTxnState (one is open); Fenced, for good; those of init_transactions().
+        """
+        self._transactions.begin()
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Returns when all records are stored and the commit is decided, which nothing undoes.
+        Readers see it some milliseconds later, when each partition has its marker.
+
+        Errors: TransactionAbortable where a record failed: abort, and begin anew; Fenced, for good;
+        OutcomeUnknown after `delivery_timeout_ms`: commit again, or ask another producer, as it
+        says; TimeoutError after `timeout` seconds, and it goes on: commit again to wait for it.
+        """
+        self._transactions.commit(timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Gives up what is not stored; nothing of the transaction becomes visible.
+
+        Records that are not done fail with TransactionAbortable. Errors: InvalidTxnState (none is
+        open); Fenced, for good; Unavailable after `delivery_timeout_ms`: abort again; TimeoutError
+        after `timeout` seconds, and it goes on.
+        """
+        self._transactions.abort(timeout)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """`with producer.transaction():` begins one, commits it at the block's end, and aborts it
+        where the block or the commit raises; the error goes on to the caller.
+
+        Errors: those of begin_transaction() and commit_transaction().
+        """
+        return self._transactions.block()
 
     # -- ending
 
@@ -319,9 +386,9 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flushes, then frees everything; gives up records not stored after `timeout` seconds.
 
-        Harmless when called again. In a delivery callback, whose thread reads the answers, it
-        returns at once: the producer takes no more records, and another thread ends it. The
-        interpreter waits for that thread.
+        Aborts a transaction that is open. Harmless when called again. In a delivery callback, whose
+        thread reads the answers, it returns at once: the producer takes no more records, and
+        another thread ends it. The interpreter waits for that thread.
         """
         timeout = wait_s(timeout)
         with self._lock:
@@ -338,6 +405,7 @@ class Producer:
 
     def _end(self, timeout: float | None) -> None:
         try:
+            self._transactions.end(timeout)
             self.flush(timeout)
         except TimeoutError:
             log.warning("closed with records under way")

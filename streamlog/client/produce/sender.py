@@ -35,7 +35,8 @@ from streamlog.client.produce.options import (
 from streamlog.client.produce.topic_directory import TopicDirectory
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings, backoff_s
-from streamlog.errors import Internal, Invalid, StreamlogError, Unavailable
+from streamlog.client.transactions.requests import TransactionRequest
+from streamlog.errors import Internal, Invalid, OutcomeUnknown, StreamlogError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +193,7 @@ class Sender:
         """Connects, asks for the producer id, gives up overdue batches; until stopped."""
         while True:
             identity: ProducerIdentity | None = None
+            request: TransactionRequest | None = None
             connection: _Connection | None = None
             with self.lock:
                 if self._is_stopping:
@@ -203,23 +205,28 @@ class Sender:
                     # Batches behind those that expired may be sent now.
                     self.work.notify_all()
                 identity = self._core.identity_request(now)
+                request = self._core.transaction_request(now)
+                done += self._take_done()
                 self._break_off_late_connection(now)
                 if self._core.stale_topics and not self._is_refreshing:
                     queues, _ = self._core.stale_topics.popitem()
                     self._start_refresh(queues)
                 if self._connection is None and self._core.has_work and now >= self._connect_at:
                     connection = self._connection = _Connection()
-                elif identity is None and not done:
+                elif identity is None and request is None and not done:
                     self.work.wait(self._idle_s(now))
             deliver_in_background(done)
             if identity is not None:
                 self._ask_identity(identity)
+            if request is not None:
+                self._ask_coordinator(request)
             if connection is not None:
                 self._connect(connection)
 
     def _idle_s(self, now: float) -> float | None:
         core = self._core
         wake = min(core.wake_at(now, can_send=False), core.identity_wake_at())
+        wake = min(wake, core.transaction_wake_at(now))
         if core.in_flight_messages:
             wake = min(wake, core.oldest_sent_at() + self._settings.request_timeout_ms / 1000)
         if self._connection is None and core.has_work:
@@ -272,6 +279,41 @@ class Sender:
             self.work.notify_all()
         deliver_in_background(done)
 
+    # -- transactions
+
+    def _ask_coordinator(self, request: TransactionRequest) -> None:
+        future = self._caller.method(request.call).future(
+            request.call.request, timeout=request.timeout_s, metadata=self._caller.metadata
+        )
+
+        def answered(answer: Any) -> None:
+            # gRPC only logs what a callback raises.
+            with self._failing_all():
+                self._coordinator_answered(request, answer)
+
+        future.add_done_callback(answered)
+
+    def _coordinator_answered(self, request: TransactionRequest, answer: Any) -> None:
+        transactions = self._core.transactions
+        assert transactions is not None
+        result: Any = None
+        refusal: StreamlogError | None = None
+        try:
+            result = request.call.read(answer.result())
+        except grpc.RpcError as error:
+            refusal = typed_error(error, writes=request.call.writes)
+        except grpc.FutureCancelledError:
+            refusal = OutcomeUnknown("the call was cancelled")
+        with self.lock:
+            if refusal is None:
+                transactions.answered(request, result, now_s())
+            else:
+                transactions.refused(request, refusal, now_s())
+            done = self._take_done()
+            self.work.notify_all()
+            self.room.notify_all()
+        deliver_in_background(done)
+
     # -- one connection
 
     def _connect(self, connection: _Connection) -> None:
@@ -313,7 +355,7 @@ class Sender:
                         break
                     wake = self._core.wake_at(now, can_send=True)
                     self.work.wait(None if wake == NEVER else max(0.001, wake - now))
-            yield message.encode(self._core.acks, timeout_ms)
+            yield message.encode(self._core.acks, timeout_ms, self._core.transactional_id)
             del message
 
     def _read(self, connection: _Connection) -> None:
@@ -401,7 +443,7 @@ class Sender:
         self.is_forked = True
         self._make_locks()
         self.failure = error
-        self._core.abandon(error)
+        self._core.after_fork(error)
         self._core.take_done()
 
 

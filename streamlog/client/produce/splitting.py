@@ -52,6 +52,7 @@ def split(
             compression=compression,
             opened_at=batch.opened_at,
             deadline=batch.deadline,
+            is_transactional=batch.is_transactional,
         )
         first = index
         while index < len(records):

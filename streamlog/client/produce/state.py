@@ -251,6 +251,17 @@ class PartitionSequencer:
         self.unanswered.clear()
         self.in_flight = 0
 
+    def start_anew(self) -> None:
+        """For the next transaction, which has a newer epoch: forgets the batches of this one.
+
+        What is late of them is refused by that epoch, or behind the transaction's abort.
+        """
+        self.drop_all()
+        self.needs_epoch = False
+        self.failures, self.backoff_until = 0, 0.0
+        if self.state is not PartitionState.RUNNING:
+            self._transition_to(PartitionState.RUNNING)
+
     def _take_identity(self, identity: ProducerIdentity) -> None:
         self._identity, self._next_sequence = identity, 0
         self._is_known = not self._settings.is_idempotent

@@ -3,7 +3,8 @@
 Ordinary protobuf, as `log.proto` says:
 
     ProduceStreamRequest  1 varint correlation_id   2 len request
-    ProduceRequest        2 varint acks             3 varint timeout_ms   4* len topics
+    ProduceRequest        1 len transactional_id    2 varint acks   3 varint timeout_ms
+                          4* len topics
     ProduceTopic          1 len topic               2 len partitions   3 len topic_id
     ProducePartition      1 varint partition        2 len record_batches
 """
@@ -42,8 +43,12 @@ def encode_produce(
     acks: int,
     timeout_ms: int,
     parts: Sequence[tuple[bytes, int, Buffer]],
+    transactional_id: bytes = b"",
 ) -> bytes:
-    """A ProduceStreamRequest of (`topic_head`, partition, record batches), in that order."""
+    """A ProduceStreamRequest of (`topic_head`, partition, record batches), in that order.
+
+    `transactional_id` empty: none.
+    """
     pieces: list[Buffer] = []
     size = 0
     for topic_fields, partition, data in parts:
@@ -56,5 +61,7 @@ def encode_produce(
         pieces += (front, data)
         size += len(front) + len(data)
     fields = b"\x10" + varint(acks) + b"\x18" + varint(timeout_ms)
+    if transactional_id:
+        fields = b"\x0a" + varint(len(transactional_id)) + transactional_id + fields
     envelope = b"\x08" + varint(correlation_id) + b"\x12" + varint(len(fields) + size) + fields
     return b"".join((envelope, *pieces))

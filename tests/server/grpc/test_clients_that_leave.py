@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.model.partition import TopicPartition
 from streamlog.server.grpc.calls import Calls
-from streamlog.server.grpc.ended_calls import GRPC_LOGGER
+from streamlog.server.grpc.library.ended_calls import GRPC_LOGGER
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from tests.engine.harness import until

@@ -29,6 +29,7 @@ def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
     request = log_pb2.ProduceRequest(
         acks=draw(st.sampled_from(ACKS)),
         timeout_ms=draw(st.integers(0, 2**31 - 1)),
+        transactional_id=draw(st.one_of(st.none(), names)),
     )
     for _ in range(draw(st.integers(0, 3))):
         topic = request.topics.add(topic=draw(names), topic_id=draw(ids))
@@ -42,7 +43,7 @@ def plain(call: ProduceCall) -> object:
         (t.topic, t.topic_id, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
         for t in call.topics
     ]
-    return topics, call.wait_durable, call.timeout_ms
+    return topics, call.wait_durable, call.timeout_ms, call.transactional_id
 
 
 @settings(deadline=None)

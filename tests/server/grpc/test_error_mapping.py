@@ -49,6 +49,9 @@ def test_numbers_below_10000_are_those_of_kafka() -> None:
         "NOT_LEADER_OR_FOLLOWER": 6,
         "REQUEST_TIMED_OUT": 7,
         "MESSAGE_TOO_LARGE": 10,
+        "COORDINATOR_LOAD_IN_PROGRESS": 14,
+        "COORDINATOR_NOT_AVAILABLE": 15,
+        "NOT_COORDINATOR": 16,
         "INVALID_TOPIC_EXCEPTION": 17,
         "RECORD_LIST_TOO_LARGE": 18,
         "TOPIC_AUTHORIZATION_FAILED": 29,
@@ -62,6 +65,9 @@ def test_numbers_below_10000_are_those_of_kafka() -> None:
         "OUT_OF_ORDER_SEQUENCE_NUMBER": 45,
         "INVALID_PRODUCER_EPOCH": 47,
         "INVALID_TXN_STATE": 48,
+        "INVALID_PRODUCER_ID_MAPPING": 49,
+        "INVALID_TRANSACTION_TIMEOUT": 50,
+        "CONCURRENT_TRANSACTIONS": 51,
         "TRANSACTION_COORDINATOR_FENCED": 52,
         "KAFKA_STORAGE_ERROR": 56,
         "FENCED_LEADER_EPOCH": 74,
@@ -69,8 +75,11 @@ def test_numbers_below_10000_are_those_of_kafka() -> None:
         "OFFSET_NOT_AVAILABLE": 78,
         "INVALID_RECORD": 87,
         "THROTTLING_QUOTA_EXCEEDED": 89,
+        "PRODUCER_FENCED": 90,
         "UNKNOWN_TOPIC_ID": 100,
         "INCONSISTENT_TOPIC_ID": 103,
+        "TRANSACTIONAL_ID_NOT_FOUND": 105,
+        "TRANSACTION_ABORTABLE": 120,
     }
     assert {code.name: int(code) for code in errors.ErrorCode if code < 10_000} == kafka
 

@@ -12,11 +12,22 @@ from google.protobuf.message import Message
 
 from streamlog.errors import Unauthorized
 from streamlog.server.context import Operation, RequestContext, Resource
-from streamlog.v1 import admin_pb2, compaction_pb2, kv_pb2, log_pb2, staging_pb2, stream_pb2
+from streamlog.v1 import (
+    admin_pb2,
+    compaction_pb2,
+    kv_pb2,
+    log_pb2,
+    staging_pb2,
+    stream_pb2,
+    transaction_pb2,
+)
+from streamlog.v1.transaction_pb2_grpc import TransactionServiceStub
+from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.server_harness import Running, batch, running
 
-MODULES = (admin_pb2, compaction_pb2, kv_pb2, log_pb2, staging_pb2, stream_pb2)
+MODULES = (admin_pb2, compaction_pb2, kv_pb2, log_pb2, staging_pb2, stream_pb2, transaction_pb2)
 CLUSTER, TOPIC, STREAM, NAMESPACE = "cluster cluster", "topic t", "stream 7", "namespace n"
+TRANSACTIONAL_ID = "transactional_id x"
 
 KEY = kv_pb2.KvKey(namespace="n", name=b"k")
 TOPIC_RESOURCE = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="t")
@@ -151,7 +162,27 @@ ASKED: dict[str, tuple[Message, str]] = {
         stream_pb2.SetFencingTokenRequest(stream_id=7),
         f"write {STREAM}",
     ),
+    "TransactionService/AddPartitions": (
+        transaction_pb2.AddPartitionsRequest(
+            transactional_id="x", partitions=[transaction_pb2.TransactionPartition(topic="t")]
+        ),
+        f"write {TRANSACTIONAL_ID}",
+    ),
+    "TransactionService/EndTransaction": (
+        transaction_pb2.EndTransactionRequest(transactional_id="x"),
+        f"write {TRANSACTIONAL_ID}",
+    ),
+    "TransactionService/DescribeTransactions": (
+        transaction_pb2.DescribeTransactionsRequest(transactional_ids=["x"]),
+        f"describe {TRANSACTIONAL_ID}",
+    ),
+    "TransactionService/AbortTransaction": (
+        transaction_pb2.AbortTransactionRequest(transactional_id="x"),
+        f"write {TRANSACTIONAL_ID}",
+    ),
 }
+FILTERED = {"TransactionService/ListTransactions"}
+"""Calls whose answer leaves out what the caller may not see."""
 
 
 class Untouched:
@@ -200,7 +231,7 @@ async def answer(node: Running, name: str, request: Message) -> str:
 
 
 def test_the_table_has_every_call() -> None:
-    assert set(ASKED) == set(methods())
+    assert set(ASKED) | FILTERED == set(methods())
 
 
 def test_every_call_asks_first() -> None:
@@ -212,6 +243,35 @@ def test_every_call_asks_first() -> None:
                 assert f"denied: {asked}" in await answer(node, name, request), name
             assert set(node.logs.topics) == {"t"}
             assert not node.logs.open
+
+    asyncio.run(main())
+
+
+def test_a_list_of_transactions_has_those_that_the_caller_may_describe() -> None:
+    def deny_one(_: RequestContext, operation: Operation, resource: Resource) -> None:
+        if resource.name == "hidden" and operation is Operation.DESCRIBE:
+            raise Unauthorized("denied")
+
+    async def main() -> None:
+        coordinator = FakeCoordinator()
+        async with running(authorize=deny_one, transactions=coordinator) as node:
+            for transactional_id in ("hidden", "seen"):
+                await coordinator.init_producer_id(transactional_id, 1000)
+            answer = await TransactionServiceStub(node.channel).ListTransactions(
+                transaction_pb2.ListTransactionsRequest()
+            )
+            assert [one.transactional_id for one in answer.transactions] == ["seen"]
+
+    asyncio.run(main())
+
+
+def test_producing_in_a_transaction_asks_for_its_id() -> None:
+    request = log_pb2.InitProducerIdRequest(transactional_id="x")
+
+    async def main() -> None:
+        async with running(authorize=deny) as node:
+            said = await answer(node, "LogService/InitProducerId", request)
+            assert f"denied: write {TRANSACTIONAL_ID}" in said
 
     asyncio.run(main())
 

@@ -1,0 +1,1 @@
+"""What gRPC's library does by itself, and how this node copes: connections, calls that ended."""
