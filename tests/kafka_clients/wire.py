@@ -17,12 +17,16 @@ APIS = {
     1: "fetch",
     2: "list_offsets",
     3: "metadata",
+    10: "find_coordinator",
     18: "api_versions",
     19: "create_topics",
     20: "delete_topics",
     21: "delete_records",
     22: "init_producer_id",
     23: "offset_for_leader_epoch",
+    24: "add_partitions_to_txn",
+    26: "end_txn",
+    27: "write_txn_markers",
     32: "describe_configs",
     33: "alter_configs",
     35: "describe_log_dirs",
@@ -31,6 +35,8 @@ APIS = {
     46: "list_partition_reassignments",
     60: "describe_cluster",
     61: "describe_producers",
+    65: "describe_transactions",
+    66: "list_transactions",
     74: "list_config_resources",
     75: "describe_topic_partitions",
 }
@@ -40,6 +46,7 @@ KEYS = {name: key for key, name in APIS.items()}
 FLEXIBLE_FROM = {
     **{0: 9, 1: 12, 2: 6, 3: 9, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4, 32: 4, 33: 2, 35: 2},
     **{37: 2, 44: 1, 46: 0, 60: 0, 61: 0, 74: 0, 75: 0},
+    **{10: 3, 24: 3, 26: 3, 27: 1, 65: 0, 66: 0},
 }
 """The first version of each API whose strings are compact and whose headers have tagged fields."""
 API_VERSIONS = 18
