@@ -130,7 +130,7 @@ format: $(VENV)/.installed-lint ## put the code into the house format
 proto: $(VENV)/.installed-lint ## generate streamlog/v1 from proto/
 	$(BIN)/python proto/generate.py
 
-kafka-messages: $(VENV)/.installed ## generate streamlog/kafka/messages from Kafka's definitions; needs Maven
+kafka-messages: $(VENV)/.installed ## generate streamlog/kafka/messages and records from Kafka's definitions; needs Maven
 	$(BIN)/python proto/kafka/generate.py
 
 proto-baseline: $(VENV)/.installed-lint ## accept today's protos as what later changes may not break

@@ -131,14 +131,25 @@ def structures(message: Message) -> Iterator[Structure]:
 
 def load(jar: Path) -> dict[str, Message]:
     """Requests and responses in a jar, by name."""
-    messages = {}
+    return {raw["name"]: _message(raw) for raw in _definitions(jar, ("request", "response"))}
+
+
+def load_records(jar: Path, own_fields: Mapping[str, Sequence[Any]]) -> dict[str, Message]:
+    """Keys and values of a coordinator's records in a jar, by name; `own_fields` join them."""
+    records = {}
+    for raw in _definitions(jar, ("coordinator-key", "coordinator-value")):
+        raw["fields"] += own_fields.get(raw["name"], ())
+        records[raw["name"]] = _message(raw)
+    return records
+
+
+def _definitions(jar: Path, types: Sequence[str]) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
             if name.startswith("common/message/") and name.endswith(".json"):
                 raw = _parse(archive.read(name).decode())
-                if raw["type"] in ("request", "response") and raw["validVersions"] != "none":
-                    messages[raw["name"]] = _message(raw)
-    return messages
+                if raw["type"] in types and raw["validVersions"] != "none":
+                    yield raw
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -177,7 +188,7 @@ def _field(raw: Mapping[str, Any], common: Mapping[str, Any]) -> Field:
         name=snake(raw["name"]),
         type=kind,
         is_array=is_array,
-        versions=Versions.parse(raw["versions"]),
+        versions=Versions.parse(raw.get("versions", raw.get("taggedVersions"))),
         nullable=Versions.parse(raw.get("nullableVersions")),
         tag=raw.get("tag", -1),
         tagged=Versions.parse(raw.get("taggedVersions")),

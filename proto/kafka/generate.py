@@ -1,13 +1,15 @@
-"""Generates Kafka's messages and their shapes from the definitions in the `kafka-clients` jar.
+"""Generates Kafka's messages and records from the definitions in Kafka's jars.
 
-    python proto/kafka/generate.py [--jar JAR]
-    python proto/kafka/generate.py --check [--jar JAR]
+    python proto/kafka/generate.py [--jar JAR --transactions-jar JAR]
+    python proto/kafka/generate.py --check [--jar JAR --transactions-jar JAR]
 
-Writes streamlog/kafka/messages, tests/kafka/shapes.json and manifest.json. The jar is fetched with
-Maven unless `--jar` names one; nothing of it is committed. `--check` says whether the generated
-files are current (exit 1: no). Without a jar it compares digests: of the generator with the
-versions that it serves, and of each generated file, with what `manifest.json` has from the last
-run. With a jar it generates anew and compares.
+Messages come from `kafka-clients`, records of the transaction coordinator from
+`kafka-transaction-coordinator`. Writes streamlog/kafka/messages, streamlog/kafka/records,
+tests/kafka/shapes.json and manifest.json. Jars are fetched with Maven unless the options name them;
+nothing of them is committed. `--check` says whether the generated files are current (exit 1: no).
+Without jars it compares digests: of the generator with the versions that it serves, and of each
+generated file, with what `manifest.json` has from the last run. With jars it generates anew and
+compares.
 """
 
 from __future__ import annotations
@@ -21,19 +23,31 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from definitions import Message, Versions, load, restricted, snake  # noqa: E402
+from definitions import Message, Versions, load, load_records, restricted, snake  # noqa: E402
 from module import module  # noqa: E402
 from shapes import shape, shapes_text  # noqa: E402
 
 from streamlog.kafka.protocol.apis import APIS, Api  # noqa: E402
 
 KAFKA = "4.1.1"
+JARS = ("kafka-clients", "kafka-transaction-coordinator")
 PACKAGE = Path("streamlog/kafka/messages")
+RECORDS_PACKAGE = Path("streamlog/kafka/records")
+RECORDS = {"TransactionLogKey": Versions(0, 0), "TransactionLogValue": Versions(0, 1)}
+OWN_FIELDS = {
+    "TransactionLogValue": [
+        {"name": "LastProducerEpoch", "type": "int16", "versions": "1+", "taggedVersions": "1+",
+         "tag": 10_000, "default": -1},
+    ],
+}  # fmt: skip
+"""Tagged fields that Kafka does not have, and whose readers skip them: what a coordinator of Kafka
+forgets when it moves, and streamlog's does not."""
 SHAPES = Path("tests/kafka/shapes.json")
 """What tests need to make random messages: types, versions, nulls and tags of all fields."""
 MANIFEST = HERE / "manifest.json"
@@ -42,9 +56,14 @@ SOURCES = (
 )  # fmt: skip
 
 
-def generate(jar: Path) -> dict[Path, str]:
+class Jars(NamedTuple):
+    clients: Path
+    transactions: Path
+
+
+def generate(jars: Jars) -> dict[Path, str]:
     """Text of every generated file, by its path from the root."""
-    messages = load(jar)
+    messages = load(jars.clients)
     files, shapes = {}, []
     for api in APIS.values():
         for kind in ("Request", "Response"):
@@ -55,7 +74,15 @@ def generate(jar: Path) -> dict[Path, str]:
             files[PACKAGE / f"{snake(message.name)}.py"] = module(message, served, KAFKA)
             shapes.append(shape(message, served))
     files[SHAPES] = shapes_text(shapes)
-    return files
+    return files | _records(jars.transactions)
+
+
+def _records(jar: Path) -> dict[Path, str]:
+    records = load_records(jar, OWN_FIELDS)
+    return {
+        RECORDS_PACKAGE / f"{snake(name)}.py": module(records[name], served, KAFKA)
+        for name, served in RECORDS.items()
+    }
 
 
 def _check_api(api: Api, message: Message) -> None:
@@ -78,7 +105,8 @@ def _digest(data: bytes) -> str:
 def _generator_digest() -> str:
     served = [(api.name, api.key, api.first, api.last) for api in APIS.values()]
     sources = [(HERE / name).read_text() for name in SOURCES]
-    return _digest(json.dumps([KAFKA, served, sources]).encode())
+    records = [(name, *vars(versions).values()) for name, versions in RECORDS.items()]
+    return _digest(json.dumps([KAFKA, served, records, OWN_FIELDS, sources]).encode())
 
 
 def _manifest(files: Mapping[Path, str]) -> str:
@@ -88,16 +116,17 @@ def _manifest(files: Mapping[Path, str]) -> str:
 
 
 def _committed() -> dict[Path, str]:
-    paths = [path for path in (ROOT / PACKAGE).glob("*.py") if path.name != "__init__.py"]
+    modules = [*(ROOT / PACKAGE).glob("*.py"), *(ROOT / RECORDS_PACKAGE).glob("*.py")]
+    paths = [path for path in modules if path.name != "__init__.py"]
     paths += [ROOT / SHAPES] if (ROOT / SHAPES).exists() else []
     return {path.relative_to(ROOT): path.read_text() for path in paths}
 
 
-def check(jar: Path | None) -> int:
+def check(jars: Jars | None) -> int:
     committed = _committed()
     stale: list[object] = []
-    if jar is not None:
-        made = generate(jar)
+    if jars is not None:
+        made = generate(jars)
         stale += [path for path in made.keys() | committed if made.get(path) != committed.get(path)]
     else:
         known, now = json.loads(MANIFEST.read_text()), json.loads(_manifest(committed))
@@ -110,8 +139,8 @@ def check(jar: Path | None) -> int:
     return 1 if stale else 0
 
 
-def write(jar: Path) -> None:
-    made, committed = generate(jar), _committed()
+def write(jars: Jars) -> None:
+    made, committed = generate(jars), _committed()
     for path in committed.keys() - made.keys():
         (ROOT / path).unlink()
     for path, text in made.items():
@@ -121,11 +150,11 @@ def write(jar: Path) -> None:
     print(f"{len(made)} files of Kafka's messages, {changed} of them changed")
 
 
-def fetched_jar(folder: Path) -> Path:
-    """Downloads `kafka-clients` with Maven."""
+def fetched_jar(folder: Path, name: str) -> Path:
+    """Downloads one of Kafka's jars with Maven."""
     if shutil.which("mvn") is None:
-        raise SystemExit("mvn is not on the PATH: install Maven, or name the jar with --jar")
-    artifact = f"org.apache.kafka:kafka-clients:{KAFKA}"
+        raise SystemExit("mvn is not on the PATH: install Maven, or name the jars by options")
+    artifact = f"org.apache.kafka:{name}:{KAFKA}"
     done = subprocess.run(
         ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}",
          f"-DoutputDirectory={folder}"],
@@ -133,18 +162,24 @@ def fetched_jar(folder: Path) -> Path:
     )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"Maven could not fetch {artifact}: {done.stdout[:600]}")
-    return folder / f"kafka-clients-{KAFKA}.jar"
+    return folder / f"{name}-{KAFKA}.jar"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--jar", type=Path)
+    parser.add_argument("--jar", type=Path, help="kafka-clients")
+    parser.add_argument("--transactions-jar", type=Path, help="kafka-transaction-coordinator")
     arguments = parser.parse_args()
+    named = (arguments.jar, arguments.transactions_jar)
+    if any(named) and not all(named):
+        raise SystemExit("name both jars, or none")
+    jars = Jars(*named) if all(named) else None
     if arguments.check:
-        return check(arguments.jar)
+        return check(jars)
     with tempfile.TemporaryDirectory() as folder:
-        write(arguments.jar or fetched_jar(Path(folder)))
+        place = Path(folder)
+        write(jars or Jars(*(fetched_jar(place, name) for name in JARS)))
     return 0
 
 

@@ -17,11 +17,13 @@ from streamlog.errors import (
     InvalidConfig,
     InvalidPartitions,
     NotFound,
+    PolicyViolation,
     StreamlogError,
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
 from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
@@ -43,6 +45,8 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
+
+CLEANUP_POLICY = "cleanup.policy"
 
 
 class LogManager:
@@ -160,14 +164,26 @@ class LogManager:
 
         The creation goes on when the caller is cancelled; a crash leaves the whole topic or, after
         repair, nothing of it. Errors: InvalidName, InvalidPartitions, InvalidConfig,
-        PolicyViolation (too many topics), TopicAlreadyExists, Unavailable, OutcomeUnknown.
+        PolicyViolation (too many topics, or an internal topic), TopicAlreadyExists, Unavailable,
+        OutcomeUnknown.
         """
         self._check_open()
         check_topic_name(name)
+        _check_not_internal(name)
         count = None if partitions is None else _checked_count(partitions)
         given = dict(configs or {})
         return await self._background.shielded(
             lambda: self._admin.create(name, count, given, validate_only), name="create"
+        )
+
+    async def create_internal_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> TopicDescription:
+        """As `create_topic`, for a node's own topic (`log/api/internal_topics.py`)."""
+        self._check_open()
+        return await self._background.shielded(
+            lambda: self._admin.create(name, partitions, dict(configs), validate_only=False),
+            name="create",
         )
 
     async def create_partitions(
@@ -175,10 +191,12 @@ class LogManager:
     ) -> TopicDescription:
         """Raises the number of partitions to `count`; `validate_only`: checks whether it could.
 
-        Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
+        Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time),
+        PolicyViolation (an internal topic).
         """
         self._check_open()
         check_topic_name(name)
+        _check_not_internal(name)
         checked = _checked_count(count)
         return await self._background.shielded(
             lambda: self._admin.create_partitions(name, checked, validate_only),
@@ -199,9 +217,12 @@ class LogManager:
         """Makes all changes or none; open partitions follow at once.
 
         `is_replacing`: the topic's settings are what `set` has, and no others.
-        Errors: UnknownTopicOrPartition, InvalidConfig.
+        Errors: UnknownTopicOrPartition, InvalidConfig, PolicyViolation (`cleanup.policy` of an
+        internal topic, whose records must not go by age).
         """
         self._check_open()
+        if is_internal(name) and (is_replacing or CLEANUP_POLICY in {*(set or {}), *delete}):
+            raise PolicyViolation(f"{name} is an internal topic: its {CLEANUP_POLICY} stays")
         return await self._admin.alter(
             name,
             set=set or {},
@@ -216,10 +237,12 @@ class LogManager:
         """Deletes a topic: its data is out of reach on return. A crash leaves the rest to repair.
 
         `topic_id`: only the topic with this id, and not one that has got its name meanwhile.
-        Errors: UnknownTopicOrPartition; UnknownTopicId, where another topic has the name.
+        Errors: UnknownTopicOrPartition; UnknownTopicId, where another topic has the name;
+        PolicyViolation (an internal topic).
         """
         self._check_open()
         check_topic_name(name)
+        _check_not_internal(name)
         await self._background.shielded(lambda: self._admin.delete(name, topic_id), name="delete")
 
     async def repair(self) -> None:
@@ -240,6 +263,11 @@ class LogManager:
     def open_log(self, partition: TopicPartition) -> AbstractLog | None:
         """The log if it is open here; never waits."""
         return self._logs.get(partition)
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who else holds something for partitions that this node leads listens to it."""
+        return self._leadership
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         """The node that leads the partition; never waits, and opens nothing."""
@@ -334,12 +362,14 @@ class LogManager:
             if topic is None or not topic.record.is_usable:
                 continue
             try:
-                settings = self._logs.settings(topic.record)
+                settings = self._logs.settings(name, topic.record)
             except InvalidConfig as error:
                 self._metrics.retention_errors.inc(topic.record.partitions)
                 log.warning("retention of topic %s: %s", name, error)
                 continue
-            is_limited = settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
+            is_limited = settings.cleanup_policy != "compact" and (
+                settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
+            )
             for number in range(topic.record.partitions):
                 partition = TopicPartition(name, number)
                 if not self._leadership.is_led_here(partition):
@@ -394,6 +424,15 @@ class LogManager:
         self._is_closed = True
         await self._background.close()
         await self._logs.kill()
+
+
+def _check_not_internal(name: str) -> None:
+    """Errors: PolicyViolation."""
+    if is_internal(name):
+        raise PolicyViolation(
+            f"{name} is an internal topic: nodes create it, clients cannot create, extend or "
+            "delete it"
+        )
 
 
 def _checked_count(partitions: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_jars import clients_jar
+from tests.support.kafka_jars import clients_jar, transactions_jar
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("proto/kafka", "streamlog/kafka", "streamlog/runtime", "tests/kafka/shapes.json")
@@ -25,7 +25,8 @@ def check(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_the_code_is_what_the_jars_definitions_say() -> None:
-    done = check(ROOT, "--jar", str(clients_jar()))
+    jars = ("--jar", str(clients_jar()), "--transactions-jar", str(transactions_jar()))
+    done = check(ROOT, *jars)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
@@ -33,6 +34,7 @@ def test_the_code_is_what_the_jars_definitions_say() -> None:
     "changed",
     [
         "streamlog/kafka/messages/fetch_request.py",
+        "streamlog/kafka/records/transaction_log_value.py",
         "proto/kafka/decoder.py",
         "tests/kafka/shapes.json",
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.spark.jars import KAFKA, kafka_jars
 
-__all__ = ["KAFKA", "class_path", "clients_jar"]
+__all__ = ["KAFKA", "class_path", "clients_jar", "transactions_jar"]
 
 
 def class_path() -> str:
@@ -20,5 +20,14 @@ def class_path() -> str:
 
 def clients_jar() -> Path:
     """The jar that holds Kafka's message definitions and its Java client. Errors: Unavailable."""
-    (jar,) = (path for path in kafka_jars().paths if path.name == f"kafka-clients-{KAFKA}.jar")
+    return _jar("kafka-clients")
+
+
+def transactions_jar() -> Path:
+    """The jar that holds the transaction coordinator's records. Errors: Unavailable."""
+    return _jar("kafka-transaction-coordinator")
+
+
+def _jar(name: str) -> Path:
+    (jar,) = (path for path in kafka_jars().paths if path.name == f"{name}-{KAFKA}.jar")
     return jar

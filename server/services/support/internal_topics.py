@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from streamlog.coordinator.api import TRANSACTION_STATE_TOPIC
+from streamlog.log.api.internal_topics import is_internal
 
-_INTERNAL = frozenset({"__consumer_offsets", TRANSACTION_STATE_TOPIC})
-
-
-def is_internal(topic: str) -> bool:
-    return topic in _INTERNAL
+__all__ = ["is_internal"]

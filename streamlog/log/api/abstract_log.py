@@ -324,6 +324,10 @@ class AbstractLog(ABC):
         Durable on return. Errors: OffsetOutOfRange, PolicyViolation.
         """
 
+    async def raise_start(self, before_offset: int) -> int:
+        """As `delete_records`, whatever `cleanup.policy` says: for who owns the log's records."""
+        return await self.delete_records(before_offset)
+
     @abstractmethod
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         """Drops the segments that end at or before the offset, oldest first; returns how many."""

@@ -143,18 +143,23 @@ def overrides(config: TopicConfig, defaults: TopicConfig = DEFAULTS) -> dict[str
 
 
 def parse(
-    configs: Mapping[str, str], defaults: TopicConfig = DEFAULTS, *, is_stored: bool = False
+    configs: Mapping[str, str],
+    defaults: TopicConfig = DEFAULTS,
+    *,
+    is_stored: bool = False,
+    is_internal: bool = False,
 ) -> TopicConfig:
     """The settings with `configs` in force.
 
     `is_stored`: they were accepted once, so names of another version are passed over, and values
-    beyond today's bounds stay. Errors: InvalidConfig.
+    beyond today's bounds stay. `is_internal`: they are a node's own topic's, which may have what is
+    refused to others. Errors: InvalidConfig.
     """
     values = {field.name: getattr(defaults, field.name) for field in fields(TopicConfig)}
     for name, text in configs.items():
         if is_stored and name not in names():
             continue
-        values[_known(name)] = _parse_one(name, text, is_stored=is_stored)
+        values[_known(name)] = _parse_one(name, text, is_stored, is_internal)
     if values["internal_segment_bytes"]:
         values["segment_bytes"] = values["internal_segment_bytes"]
     lags = configs.keys() & {"min.compaction.lag.ms", "max.compaction.lag.ms"}
@@ -198,6 +203,7 @@ def alter(
     append: Mapping[str, str],
     subtract: Mapping[str, str],
     defaults: TopicConfig = DEFAULTS,
+    is_internal: bool = False,
 ) -> dict[str, str]:
     """`configs` with the changes made, in the order delete, set, append, subtract; checked.
 
@@ -221,7 +227,7 @@ def alter(
         changed[name] = ",".join(dict.fromkeys(_split(changed[name], name)))
         _parse_one(name, changed[name])
     altered = {name: changed[name] for name in (*set, *append, *subtract)}
-    parse(altered, parse(changed, defaults, is_stored=True))
+    parse(altered, parse(changed, defaults, is_stored=True, is_internal=is_internal))
     return changed
 
 
@@ -262,7 +268,7 @@ def _checked_text(name: str, text: str) -> str:
     return text
 
 
-def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
+def _parse_one(name: str, text: str, is_stored: bool = False, is_internal: bool = False) -> Any:
     """The value, which is Kafka's own for the setting, and one that is accepted here."""
     field_name = _known(name)
     _checked_text(name, text)
@@ -273,7 +279,7 @@ def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
         )
     default = getattr(DEFAULTS, field_name)
     value = _typed(name, text, _metadata(field_name), default, is_stored=is_stored)
-    is_checked = not is_stored or name in _NEVER_PASSED_OVER
+    is_checked = not is_internal and (not is_stored or name in _NEVER_PASSED_OVER)
     if name in REFUSED and value != default and is_checked:
         raise InvalidConfig(f"{name}={text[:80]} is not supported: {REFUSED[name]}", name=name)
     return value

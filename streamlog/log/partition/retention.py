@@ -1,11 +1,12 @@
-"""Which of a log's oldest segments are expired (`cleanup.policy=delete`). Pure.
+"""Which of a log's oldest segments are expired. Pure.
 
 1. Start offset: the segment lies below the log start offset.
 2. Bytes: the excess over `retention.bytes` covers the whole segment.
 3. Ms: its newest record is older than `retention.ms`.
 
-Each rule takes a prefix of the segments that the rules before it left. A segment whose end is not
-durable stays, and so does an empty active segment. Source: Kafka's UnifiedLog.deleteOldSegments.
+The last two are those of `cleanup.policy=delete`. Each rule takes a prefix of the segments that the
+rules before it left. A segment whose end is not durable stays, and so does an empty active segment.
+Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]
     rules: list[tuple[str, Callable[[AbstractLogSegment], bool]]] = [
         ("start_offset", lambda segment: segment.end_offset <= start)
     ]
-    if config.retention_bytes != UNLIMITED:
+    has_limits = config.cleanup_policy != "compact"
+    if has_limits and config.retention_bytes != UNLIMITED:
         rules.append(("bytes", _size_rule(log, config.retention_bytes, start)))
-    if config.retention_ms != UNLIMITED:
+    if has_limits and config.retention_ms != UNLIMITED:
         rules.append(("ms", lambda segment: _is_old(segment, now_ms, config.retention_ms)))
     for reason, is_expired in rules:
         count = _prefix(left, is_expired)

@@ -374,6 +374,10 @@ class SharedLog(AbstractLog):
         self._check_open()
         if self._placer.config.cleanup_policy != "delete":
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
+        return await self.raise_start(before_offset)
+
+    async def raise_start(self, before_offset: int) -> int:
+        self._check_open()
         target = self.high_watermark if before_offset == LATEST else index(before_offset)
         if target < 0 or target > self.high_watermark:
             raise self._out_of_range(before_offset)

@@ -14,6 +14,7 @@ from streamlog.errors import Closed, Invalid, StreamlogError, UnknownTopicOrPart
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.metrics import LogMetrics
@@ -126,7 +127,7 @@ class LogCache:
         if value is None:
             raise unknown_topic(partition.topic)
         handle = decode_partition(key.name, value.data)
-        settings, defaults = self.settings(topic.record), self._defaults.topic
+        settings, defaults = self.settings(partition.topic, topic.record), self._defaults.topic
         factory = self._factories.of(topic.record.log_kind)
         opened = await factory.open(partition, handle, settings, self._failed)
         current = self._topics.get(partition.topic)
@@ -138,7 +139,7 @@ class LogCache:
             self._leadership.check_led_here(partition)
         is_altered = current.record.configs != topic.record.configs
         if is_altered or self._defaults.topic != defaults:
-            await opened.configure(self.settings(current.record))
+            await opened.configure(self.settings(partition.topic, current.record))
         return opened
 
     async def _put_back(self, opened: AbstractLog, topic: str) -> None:
@@ -165,9 +166,11 @@ class LogCache:
             )
         return topic
 
-    def settings(self, record: TopicRecord) -> TopicConfig:
+    def settings(self, name: str, record: TopicRecord) -> TopicConfig:
         """The settings in force for the topic on this node."""
-        stored = topic_config.parse(record.configs, self._defaults.topic, is_stored=True)
+        stored = topic_config.parse(
+            record.configs, self._defaults.topic, is_stored=True, is_internal=is_internal(name)
+        )
         return topic_config.capped(stored, self._config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:
@@ -267,7 +270,7 @@ class LogCache:
         topic = self._topics.get(partition.topic)
         if topic is not None and topic.record.state is TopicState.LIVE:
             try:
-                await opened.configure(self.settings(topic.record))
+                await opened.configure(self.settings(partition.topic, topic.record))
             except StreamlogError as error:
                 log.warning("%s keeps its old settings: %s", partition, error)
         self._altered.pop(partition, None)

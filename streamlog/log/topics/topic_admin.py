@@ -27,6 +27,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api import topic_config
 from streamlog.log.api.config import LogConfig
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.log.api.log_factory import LogFactories, LogKind, TopicIdentity
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
@@ -107,7 +108,7 @@ class TopicAdmin:
     ) -> TopicDescription:
         """As LogManager.create_topic."""
         count = self._defaults.num_partitions if partitions is None else partitions
-        settings = topic_config.parse(given, self._defaults.topic)
+        settings = topic_config.parse(given, self._defaults.topic, is_internal=is_internal(name))
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
@@ -170,7 +171,7 @@ class TopicAdmin:
         try:
             new = range(record.partitions, count)
             factory = self._factories.of(record.log_kind)
-            handles = await factory.create(identity, new, self._logs.settings(record))
+            handles = await factory.create(identity, new, self._logs.settings(name, record))
             if not await self._topics.replace(name, topic, replace(record, pending=tuple(handles))):
                 await self._remove_all(record.log_kind, handles)
                 raise Conflict(f"{name} was changed at the same time; look at it and try again")
@@ -202,6 +203,7 @@ class TopicAdmin:
                 append=append,
                 subtract=subtract,
                 defaults=self._defaults.topic,
+                is_internal=is_internal(name),
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             if validate_only:
