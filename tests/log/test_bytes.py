@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.codec.control import ControlType, EndMarker
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
 from streamlog.log.partition.batch_metadata import (
@@ -18,6 +20,11 @@ from streamlog.log.partition.batch_metadata import (
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.log.partition.transactions.aborted_txn import (
+    AbortedTxn,
+    decode_aborted,
+    encode_aborted,
+)
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -90,6 +97,39 @@ RECORDS = (
     LogStart(50),
     SegmentRemoved(0),
 )
+TRANSACTIONS = Checkpoint(
+    150,
+    100,
+    900,
+    101,
+    -1,
+    1235,
+    7,
+    140,
+    139,
+    33,
+    (
+        ProducerStateEntry.of(1, 0, 9, (ProducerBatch(0, 1, 100, 101),)),
+        ProducerStateEntry(2**40, 32000, 10, b"", 2**31 - 1, -1),
+        ProducerStateEntry.of(3, 7, 11, (ProducerBatch(5, 5, 140, 140),))._replace(
+            coordinator_epoch=4, txn_first_offset=140
+        ),
+    ),
+    txn_stream_end=77,
+)
+MARKER = LogBatchMetadata(
+    0x30,
+    7,
+    78,
+    1_700_000_000_000,
+    1_700_000_000_001,
+    42,
+    3,
+    -1,
+    1,
+    EndMarker(ControlType.COMMIT, 9),
+)
+ABORTED = [AbortedTxn(4_000_000_000_001, 5, 1 << 33, 1 << 34), AbortedTxn(0, 0, 1, 2)]
 METADATA = LogBatchMetadata(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
 TOPIC = TopicRecord(TOPIC_ID, 4, {"retention.ms": "7"}, (9, 2**40), TopicState.LIVE)
 
@@ -138,6 +178,51 @@ def test_golden_attributes():
     assert len(data) == 45 <= ATTRIBUTES_BYTES_MAX
 
 
+def test_golden_attributes_of_markers():
+    data = encode_batch_metadata(MARKER)
+    assert data == golden("log_attributes_v2.bin", data)
+    assert decode_batch_metadata(data) == MARKER
+    assert len(data) == 50 <= ATTRIBUTES_BYTES_MAX
+    for bad in (data[:-1], data + b"x", data[:45] + b"\x02" + data[46:], b"\x01" + data[1:]):
+        with pytest.raises(Corrupt):
+            decode_batch_metadata(bad)
+
+
+def test_golden_meta_entry_with_transactions():
+    entries = list(encoded_entries([TRANSACTIONS]))
+    data = b"".join(entries)
+    assert data == golden("log_meta_transactions_v1.bin", data)
+    for bytes_max in (1 << 20, 200):
+        state = MetaState()
+        for entry in encoded_entries([TRANSACTIONS], bytes_max=bytes_max):
+            state.apply_entry(decode_entry(entry))
+        assert state.checkpoint == TRANSACTIONS
+
+
+def test_a_checkpoint_without_transactions_has_the_bytes_that_it_always_had():
+    assert list(encoded_entries(RECORDS, is_snapshot=True)) == [
+        encode_entry(RECORDS, is_snapshot=True)
+    ]
+    only_end = replace(TRANSACTIONS, producers=())
+    state = MetaState()
+    for entry in encoded_entries([only_end]):
+        state.apply_entry(decode_entry(entry))
+    assert state.checkpoint == only_end
+
+
+def test_golden_aborted_transactions():
+    data = encode_aborted(ABORTED)
+    assert data == golden("log_aborted_v0.bin", data)
+    # AbortedTxn of Kafka 4.1.1.
+    kafka = "0000000003a352944001000000000000000500000002000000000000000400000000"
+    assert data[:34].hex() == kafka
+    assert decode_aborted(data) == ABORTED
+    with pytest.raises(Corrupt):
+        decode_aborted(data[:-1])
+    with pytest.raises(UnsupportedVersion):
+        decode_aborted(b"\x00\x01" + data[2:34])
+
+
 def test_golden_broker_settings():
     configs = {"log.retention.ms": "5", "node.log_level": "größe"}
     data = encode_configs(configs)
@@ -183,6 +268,7 @@ def test_noise_gives_typed_errors_only(noise):
     for decode in (
         decode_entry,
         decode_batch_metadata,
+        decode_aborted,
         lambda data: decode_topic("t", data),
         lambda data: decode_partition(b"t/0", data),
     ):
@@ -201,7 +287,7 @@ def test_newer_versions_are_refused():
     with pytest.raises(UnsupportedVersion):
         decode_entry(meta[:2] + b"\x03" + meta[3:])
     with pytest.raises(UnsupportedVersion):
-        decode_batch_metadata(b"\x02" + metadata[1:])
+        decode_batch_metadata(b"\x03" + metadata[1:])
     with pytest.raises(UnsupportedVersion):
         decode_topic("t", b"\x02" + topic[1:])
     with pytest.raises(UnsupportedVersion):

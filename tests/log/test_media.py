@@ -15,6 +15,7 @@ from streamlog.testing.file_streams import FileMedium
 from streamlog.testing.log_conformance import LogConformance
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.stream_conformance import StreamConformance, record
+from streamlog.testing.transaction_conformance import TransactionConformance
 from tests.log.harness import shared_log
 
 ROOM = 1000
@@ -110,7 +111,7 @@ class TestFileStreams(StreamConformance):
         self.run(test)  # type: ignore[arg-type]
 
 
-class TestSharedLogOverMemory(LogConformance):
+class TestSharedLogOverMemory(LogConformance, TransactionConformance):
     def make(self, configs):
         medium = MemoryMedium()
 
@@ -120,7 +121,7 @@ class TestSharedLogOverMemory(LogConformance):
         return shared_log(client_of, configs)
 
 
-class TestSharedLogOverFiles(LogConformance):
+class TestSharedLogOverFiles(LogConformance, TransactionConformance):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):
         self.path = tmp_path

@@ -27,7 +27,6 @@ from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTxnState,
     MessageTooLarge,
     RecordListTooLarge,
 )
@@ -116,10 +115,8 @@ def _validate_attributes(header: BatchHeader, view: memoryview) -> None:
             "the records of the batch do not begin as those of "
             f"{Compression(header.codec).name.lower()} do: its attributes name another codec"
         )
-    if header.is_transactional:
-        raise InvalidTxnState(
-            "transactions are not supported yet; unset transactional.id and send idempotent batches"
-        )
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch has no producer id; initialise the producer")
     if header.is_log_append_time:
         raise InvalidTimestamp(
             "a producer's batch must not have log-append time; the server sets it"

@@ -25,12 +25,17 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerStateEntry(NamedTuple):
-    """`packed`: the remembered batches, oldest first, all of this epoch."""
+    """`packed`: the remembered batches, oldest first, all of this epoch; none behind the marker of
+    a new epoch."""
 
     producer_id: int
     producer_epoch: int
     last_append_ms: int
     packed: bytes
+    coordinator_epoch: int = -1
+    """Of the newest marker; -1 without one."""
+    txn_first_offset: int = -1
+    """First offset of the open transaction; -1: none is open."""
 
     @classmethod
     def of(
@@ -49,8 +54,15 @@ class ProducerStateEntry(NamedTuple):
         return [ProducerBatch._make(fields) for fields in PRODUCER_BATCH.iter_unpack(self.packed)]
 
     @property
+    def has_transactions(self) -> bool:
+        """Whether the entry holds more than that of a producer without transactions does."""
+        return self.txn_first_offset >= 0 or self.coordinator_epoch >= 0 or not self.packed
+
+    @property
     def last_sequence(self) -> int:
-        """The same field of the newest batch."""
+        """The same field of the newest batch; -1 where there is none."""
+        if not self.packed:
+            return -1
         newest = len(self.packed) - PRODUCER_BATCH.size
         sequence: int = PRODUCER_BATCH.unpack_from(self.packed, newest)[1]
         return sequence

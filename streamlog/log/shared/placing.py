@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 
 from streamlog.codec.batch import (
+    CONTROL,
     BatchHeader,
     ScannedBatch,
     placed_at_append_time,
     placed_crc32c,
     placed_with_crc32c,
 )
+from streamlog.codec.control import decode_end_marker
 from streamlog.errors import QuotaExceeded
 from streamlog.log.api.abstract_log import LogAppendInfo
 from streamlog.log.api.environment import LogEnvironment
@@ -28,7 +30,9 @@ from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.partition.time_index import TimeEntry
+from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.log.shared.durable.meta_jobs import IndexEntries, MetaJob, MetaJobs
 from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LeaderEpoch
 from streamlog.log.shared.state.recovery import OpenStreams
@@ -53,7 +57,11 @@ def placed_batch(
         stamp = header.max_timestamp_ms
         parts, crc = placed_with_crc32c(batch, base, leader_epoch)
     metadata = LogBatchMetadata.of(
-        header, leader_epoch=leader_epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
+        header,
+        leader_epoch=leader_epoch,
+        append_time_ms=now_ms,
+        max_timestamp_ms=stamp,
+        marker=decode_end_marker(view) if header.attributes & CONTROL else None,
     )
     attributes = encode_batch_metadata(metadata)
     span = header.last_offset_delta + 1
@@ -75,7 +83,6 @@ class BatchPlacer:
     ) -> None:
         self.config = config
         self.leader_epoch = streams.meta.stream.stream_epoch
-        self._txn = streams.txn
         self._tail = tail
         self._jobs = jobs
         self._visibility = visibility
@@ -169,20 +176,18 @@ class BatchPlacer:
     def roll(self) -> None:
         """Seals the active segment at the log's end."""
         now_ms = self._clock.now_ms()
-        index = self._tail.active.time_index
-        entries = index.take()
-        sealed, opened = self._tail.roll(now_ms, self._txn.next_offset)
+        time, txn = _taken(self._tail.active)
+        sealed, opened = self._tail.roll(now_ms)
         records = (sealed, opened, self._tail.checkpoint(now_ms))
-        self._jobs.add(MetaJob(opened.base_offset, records, index, entries))
+        self._jobs.add(MetaJob(opened.base_offset, records, time, txn))
         self._jitter = self._environment.random.random()
         self._metrics.rolls.inc()
 
     def checkpoint(self) -> None:
         """Queues a checkpoint at the log's end, to be written when data is durable up to there."""
-        index = self._tail.active.time_index
-        entries = index.take()
+        time, txn = _taken(self._tail.active)
         state = self._tail.checkpoint(self._clock.now_ms())
-        self._jobs.add(MetaJob(state.offset, (state,), index, entries))
+        self._jobs.add(MetaJob(state.offset, (state,), time, txn))
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -191,3 +196,11 @@ class BatchPlacer:
         tail = self._tail
         interval = self._environment.config.checkpoint_interval_batches
         return tail.batches_since_checkpoint >= max(interval, len(tail.producers))
+
+
+def _taken(
+    segment: SharedLogSegment,
+) -> tuple[IndexEntries[TimeEntry], IndexEntries[AbortedTxn]]:
+    """The index entries of the segment that are not on their way to their streams yet."""
+    time, aborted = segment.time_index, segment.aborted
+    return IndexEntries(time, time.take()), IndexEntries(aborted, aborted.take())

@@ -18,6 +18,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import index
 
+from streamlog.codec.batch import ScannedBatch, parse_header
+from streamlog.codec.control import ControlType, EndMarker, encode_end_marker
 from streamlog.errors import (
     Closed,
     Internal,
@@ -29,6 +31,7 @@ from streamlog.errors import (
 from streamlog.log.api.abstract_log import (
     LATEST,
     PRODUCE,
+    AbortedTransaction,
     AbstractLog,
     AppendOutcome,
     EpochEndOffset,
@@ -40,6 +43,7 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     ProducerDescription,
     TimestampAndOffset,
+    TransactionMarker,
 )
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
@@ -47,6 +51,7 @@ from streamlog.log.partition.ack_queue import AckQueue
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
+from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
@@ -93,10 +98,17 @@ class SharedLog(AbstractLog):
         self._removing = asyncio.Lock()
         self._lifecycle = LogLifecycle(str(partition), self._failed)
         self._background = Background(f"log {partition}", self._task_failed)
-        self._jobs = MetaJobs(streams.meta, streams.time, self._background, self._lifecycle)
-        self._visibility = Visibility(
-            self._jobs, self._lifecycle, _first_offset(streams, tail), tail.end_offset
+        self._jobs = MetaJobs(
+            streams.meta, streams.time, streams.txn, self._background, self._lifecycle
         )
+        self._visibility = Visibility(
+            self._jobs,
+            self._lifecycle,
+            tail.producers.unstable,
+            _first_offset(streams, tail),
+            tail.end_offset,
+        )
+        self._aborted = AbortedSearch(streams.by_id)
         self._acks = AckQueue(self._background, self._visibility, self._lifecycle)
         self._parts = LogParts(
             partition,
@@ -168,7 +180,12 @@ class SharedLog(AbstractLog):
         state.expire(self._environment.clock.now_ms())
         return [
             ProducerDescription(
-                entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.last_append_ms
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_append_ms,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
             )
             for entry in state.snapshot()
         ]
@@ -191,8 +208,7 @@ class SharedLog(AbstractLog):
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark: there are no transactions yet."""
-        return self._visibility.high_watermark
+        return self._visibility.last_stable_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -238,6 +254,27 @@ class SharedLog(AbstractLog):
         except StreamlogError as error:
             return [error] * len(appends)
         return await self._writer.append_many(appends)
+
+    async def append_marker(
+        self, marker: TransactionMarker, context: ProduceContext = PRODUCE
+    ) -> Awaitable[LogAppendInfo]:
+        self._check_open()
+        control_type = ControlType.COMMIT if marker.is_commit else ControlType.ABORT
+        data = encode_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            EndMarker(control_type, marker.coordinator_epoch),
+            self._environment.clock.now_ms(),
+        )
+        batch = ScannedBatch(parse_header(data), memoryview(data))
+        return await self._waiting.append_marker(batch, marker, context)
+
+    def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
+        now_ms = self._environment.clock.now_ms()
+        return self._tail.producers.needs_verification(producer_id, producer_epoch, now_ms)
+
+    def verified(self, producer_id: int, producer_epoch: int) -> None:
+        self._tail.producers.verified(producer_id, producer_epoch)
 
     # Staged writes
 
@@ -288,6 +325,8 @@ class SharedLog(AbstractLog):
     ) -> LogFetch:
         self._check_open()
         visible = self._visibility
+        is_committed = isolation is Isolation.READ_COMMITTED
+        aborted: tuple[AbortedTransaction, ...] = ()
         if offset < visible.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > visible.high_watermark:
@@ -303,6 +342,10 @@ class SharedLog(AbstractLog):
                 max_bytes,
                 min_one_batch=min_one_batch,
             )
+            if is_committed:
+                aborted = await self._aborted.overlapping(
+                    self._tail.segments, offset, read.next_offset, deadline
+                )
         except OffsetOutOfRange as error:
             raise self._out_of_range(offset) from error
         except STREAM_LOST as error:
@@ -317,6 +360,7 @@ class SharedLog(AbstractLog):
             high_watermark=visible.high_watermark,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=visible.log_start_offset,
+            aborted=aborted,
             is_paced=read.is_paced,
         )
 
@@ -331,7 +375,9 @@ class SharedLog(AbstractLog):
 
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
         if self._lifecycle.is_open and self._visible_end(isolation) <= offset:
-            await self._visibility.waiters.wait(offset)
+            visible = self._visibility
+            committed = isolation is Isolation.READ_COMMITTED
+            await (visible.stable_waiters if committed else visible.waiters).wait(offset)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         if self._lifecycle.is_open:
@@ -426,8 +472,7 @@ class SharedLog(AbstractLog):
         except StreamlogError as error:
             self._lifecycle.fail(error)
             raise
-        self._visibility.log_start_offset = offset
-        self._visibility.waiters.notify()
+        self._visibility.raise_start(offset)
         del self._tail.segments[: len(removed)]
         self._tail.epochs.raise_start(offset)
         await self._trim_streams()
@@ -476,7 +521,7 @@ class SharedLog(AbstractLog):
     def _failed(self, error: StreamlogError) -> None:
         """The lifecycle's first failure. The owner hears of it unless it ends the log already."""
         self._jobs.fail(error)
-        self._visibility.waiters.release()
+        self._visibility.release()
         if self._lifecycle.state is LogState.FAILED:
             self._on_failure(self, error)
 
@@ -504,7 +549,7 @@ class SharedLog(AbstractLog):
         if self._lifecycle.state is LogState.ENDED:
             return False
         is_orderly = self._lifecycle.end()
-        self._visibility.waiters.release()
+        self._visibility.release()
         try:
             if is_orderly:
                 await self._finish()
@@ -529,7 +574,7 @@ class SharedLog(AbstractLog):
 
     async def kill(self) -> None:
         self._lifecycle.end()
-        self._visibility.waiters.release()
+        self._visibility.release()
         await self._end_work()
 
     async def delete(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn
 
-from streamlog.codec.batch import ScannedBatch
+from streamlog.codec.batch import CONTROL, ScannedBatch
 from streamlog.errors import (
     Fenced,
     Internal,
@@ -20,7 +20,7 @@ from streamlog.errors import (
     StreamlogError,
     StreamNotFound,
 )
-from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
+from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext, TransactionMarker
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import AppendContext, Reservation
@@ -65,6 +65,17 @@ class WaitingAppends:
         finally:
             self.turn.release()
 
+    async def append_marker(
+        self, batch: ScannedBatch, marker: TransactionMarker, context: ProduceContext
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Sequences a control batch that this log has made. Errors: as AbstractLog.append_marker,
+        of the first await."""
+        await self._take_turn(context)
+        try:
+            return await self._append_one(batch, context, marker=marker)
+        finally:
+            self.turn.release()
+
     async def _take_turn(self, context: ProduceContext) -> None:
         if context.deadline is None or self.turn.is_free:
             await self.turn.acquire()
@@ -79,7 +90,11 @@ class WaitingAppends:
             ) from None
 
     async def _append_one(
-        self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
+        self,
+        batch: ScannedBatch,
+        context: ProduceContext,
+        first_base: int | None = None,
+        marker: TransactionMarker | None = None,
     ) -> asyncio.Future[LogAppendInfo]:
         """The log may end or fail while this waits, for its turn as well as for room."""
         self._lifecycle.check_open()
@@ -92,6 +107,8 @@ class WaitingAppends:
             raise
         try:
             self._lifecycle.check_open()
+            if marker is not None:
+                self._tail.producers.check_marker(marker, self._clock.now_ms())
             return await self._sequence(batch, reservation, context, first_base)
         finally:
             reservation.release()
@@ -106,7 +123,8 @@ class WaitingAppends:
         """Awaits nothing, except the stream's error when it refuses the batch."""
         now_ms = self._clock.now_ms()
         placer, tail = self._placer, self._tail
-        original = placer.original(batch.header, now_ms)
+        is_marker = batch.header.attributes & CONTROL
+        original = None if is_marker else placer.original(batch.header, now_ms)
         if original is not None:
             return placer.duplicate(original, self._acks.find(original.base_offset))
         base = tail.end_offset

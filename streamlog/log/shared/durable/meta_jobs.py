@@ -1,39 +1,60 @@
 """Meta records that must not get ahead of the data that they describe: each waits for its offset.
 
-A job runs when all data below its offset is durable: first its time index entries, then its meta
-records. Jobs run in order. Jobs that are ready together are written together, so that segments
-which roll faster than the streams take appends do not queue up; of several checkpoints only the
-newest is written. A crash can lose the newest jobs and nothing else, and recovery makes their
-records again from the attributes of the data.
+A job runs when all data below its offset is durable: first its entries of the time index and of
+aborted transactions, then its meta records. Jobs run in order. Jobs that are ready together are
+written together, so that segments which roll faster than the streams take appends do not queue up;
+of several checkpoints only the newest is written. A crash can lose the newest jobs and nothing
+else, and recovery makes their records again from the attributes of the data.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog.errors import Internal, StreamlogError
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.partition.time_index import ENTRY_BYTES, TimeEntry, encode_entries
+from streamlog.log.partition.transactions.aborted_txn import ENTRY_BYTES as ABORTED_BYTES
+from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.log.shared.aborted.aborted_batch import aborted_batch
 from streamlog.log.shared.meta.codec import Checkpoint, MetaRecord
 from streamlog.log.shared.meta.log import MetaLog
-from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.runtime.concurrency.background import Background
 
+Entry = TypeVar("Entry")
+
+
+class StoresEntries(Protocol):
+    """A segment's index, whose entries are records of a stream."""
+
+    @property
+    def stored_end(self) -> int: ...
+
+    def stored(self, count: int) -> None: ...
+
+
+class IndexEntries(NamedTuple, Generic[Entry]):
+    """Entries that `source` has given out."""
+
+    source: StoresEntries
+    entries: Sequence[Entry]
+
 
 @dataclass(slots=True)
 class MetaJob:
-    """`records`, and `entries` of `time_index`, to be written when data is durable to at_offset."""
+    """What is to be written when data is durable to at_offset."""
 
     at_offset: int
     records: Sequence[MetaRecord]
-    time_index: SegmentTimeIndex | None = None
-    entries: Sequence[TimeEntry] = ()
+    time: IndexEntries[TimeEntry] | None = None
+    txn: IndexEntries[AbortedTxn] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -44,11 +65,13 @@ class MetaJobs:
         self,
         meta: MetaLog,
         time: Stream,
+        txn: Stream,
         background: Background,
         lifecycle: LogLifecycle,
     ) -> None:
         self._meta = meta
         self._time = time
+        self._txn = txn
         self._background = background
         self._lifecycle = lifecycle
         self._jobs: deque[MetaJob] = deque()
@@ -109,25 +132,42 @@ class MetaJobs:
         return [*takewhile(lambda job: job.at_offset <= self._durable_offset, self._jobs)]
 
     async def _run_jobs(self, jobs: Sequence[MetaJob]) -> None:
-        await self._store_entries([job for job in jobs if job.entries])
+        time = [job.time for job in jobs if job.time is not None]
+        txn = [job.txn for job in jobs if job.txn is not None]
+        await self._store(self._time, time, ENTRY_BYTES, _time_batch)
+        await self._store(self._txn, txn, ABORTED_BYTES, aborted_batch)
         records = _without_old_checkpoints([record for job in jobs for record in job.records])
         if records:
             await self._meta.write(records)
 
-    async def _store_entries(self, jobs: Sequence[MetaJob]) -> None:
-        """Stores the time index entries of all jobs, in the order of their segments."""
-        entries = [entry for job in jobs for entry in job.entries]
-        room = max(1, self._meta.entry_bytes_max // ENTRY_BYTES)
-        expected = jobs[0].time_index.stored_end if jobs and jobs[0].time_index else 0
+    async def _store(
+        self,
+        stream: Stream,
+        taken: Sequence[IndexEntries[Entry]],
+        entry_bytes: int,
+        batch_of: Callable[[Sequence[Entry]], RecordBatch],
+    ) -> None:
+        """Stores the entries of all jobs, in the order of their segments."""
+        parts = [part for part in taken if part.entries]
+        if not parts:
+            return
+        entries = [entry for part in parts for entry in part.entries]
+        room = max(1, self._meta.entry_bytes_max // entry_bytes)
+        expected = parts[0].source.stored_end
         for start in range(0, len(entries), room):
             chunk = entries[start : start + room]
-            batch = RecordBatch(len(chunk), chunk[0].timestamp_ms, (encode_entries(chunk),))
-            offset = (await self._time.append(batch)).base_offset
+            offset = (await stream.append(batch_of(chunk))).base_offset
             if offset != expected + start:
-                raise Internal(f"time index entries went to {offset} instead of {expected + start}")
-        for job in jobs:
-            assert job.time_index is not None
-            job.time_index.stored(len(job.entries))
+                raise Internal(
+                    f"index entries of stream {stream.stream_id} went to {offset} instead of "
+                    f"{expected + start}"
+                )
+        for part in parts:
+            part.source.stored(len(part.entries))
+
+
+def _time_batch(entries: Sequence[TimeEntry]) -> RecordBatch:
+    return RecordBatch(len(entries), entries[0].timestamp_ms, (encode_entries(entries),))
 
 
 def _without_old_checkpoints(records: Sequence[MetaRecord]) -> list[MetaRecord]:

@@ -1,4 +1,4 @@
-"""What readers of a shared log may see: the log start offset and the high watermark."""
+"""What readers of a shared log may see: log start offset, high watermark, last stable offset."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.lifecycle import LogLifecycle
+from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
 from streamlog.log.partition.waiters import OffsetWaiters
 from streamlog.log.shared.durable.meta_jobs import MetaJobs
 from streamlog.log.shared.state.segment import SharedLogSegment
@@ -16,36 +17,70 @@ class Visibility:
     waited for it and wakes the long polls.
 
     `high_watermark` rises in offset order. `log_start_offset` is raised by deletions alone.
+    `waiters` wait for the high watermark, `stable_waiters` for the last stable offset; subscribers
+    are those of `waiters`, because the last stable offset moves with the high watermark only.
     """
 
     def __init__(
-        self, jobs: MetaJobs, lifecycle: LogLifecycle, log_start_offset: int, high_watermark: int
+        self,
+        jobs: MetaJobs,
+        lifecycle: LogLifecycle,
+        unstable: UnstableOffsets,
+        log_start_offset: int,
+        high_watermark: int,
     ) -> None:
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
         self.waiters = OffsetWaiters()
+        self.stable_waiters = OffsetWaiters()
+        self._unstable = unstable
         self._jobs = jobs
         self._lifecycle = lifecycle
+        unstable.durable(high_watermark)
         jobs.advance(high_watermark)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the oldest transaction begins that is open, or whose marker is not durable; the
+        high watermark without one. Records below the log start offset hold nothing back.
+
+        It never goes back: a transaction begins at the log's end.
+        """
+        return max(min(self.high_watermark, self._unstable.first), self.log_start_offset)
 
     def acknowledge(self, appends: Sequence[PendingAppend[SharedLogSegment]]) -> None:
         for pending in appends:
             segment = pending.segment
             if pending.max_timestamp_ms > segment.largest_visible:
                 segment.largest_visible = pending.max_timestamp_ms
-        end_offset = appends[-1].end_offset
-        self.high_watermark = end_offset
-        self._jobs.advance(end_offset)
-        self.waiters.advance(end_offset)
+        self._advance(appends[-1].end_offset)
 
     def show_attached(self, segments: Iterable[SharedLogSegment], end_offset: int) -> None:
         """Shows staged batches that a commit has attached up to the log's end."""
         for segment in segments:
             if segment.end_offset > self.high_watermark:
                 segment.largest_visible = segment.largest
+        self._advance(end_offset)
+
+    def raise_start(self, log_start_offset: int) -> None:
+        """The records before the offset are deleted."""
+        self.log_start_offset = log_start_offset
+        self.waiters.notify()
+        if self.stable_waiters:
+            self.stable_waiters.advance(self.last_stable_offset)
+
+    def release(self) -> None:
+        """Wakes everybody who waits, because the log has ended."""
+        self.waiters.release()
+        self.stable_waiters.release()
+
+    def _advance(self, end_offset: int) -> None:
         self.high_watermark = end_offset
+        self._unstable.durable(end_offset)
         self._jobs.advance(end_offset)
         self.waiters.advance(end_offset)
+        if self.stable_waiters:
+            self.stable_waiters.advance(self.last_stable_offset)
 
     async def wait_durable(self, end_offset: int) -> int:
         """Returns the offset when all data before it is durable. Errors: why the log ended."""

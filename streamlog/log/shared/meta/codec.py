@@ -30,6 +30,12 @@ One entry of the meta stream (record count 1) holds records that take effect tog
     7     log start          offset i64
     8     producers          count u32 of producers, each as in a checkpoint: they belong to the
                              checkpoint before them in the same group (version 2 only)
+    9     transactions       txn stream end i64, count u32 of producers that were in transactions,
+                             each: coordinator epoch i32 (-1: none), first offset of the open
+                             transaction i64 (-1: none), then as in a checkpoint, where the count of
+                             batches may be 0. They belong to the checkpoint before them in the same
+                             entry or group, which has the producers without transactions. A log
+                             that has not seen any has no such record
 
     slice: stream id u64, start i64, end i64 (-1 while open)
     text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
@@ -61,6 +67,8 @@ CONTINUED = 2
 CONTINUING = 4
 OPEN_END = -1
 OPTIONAL_KINDS = 128
+NO_TXN_ENTRIES = -1
+"""The txn stream end of a checkpoint before which the log had no aborted transaction."""
 
 _ENTRY = Struct(">HBBIII")
 _CRC_AT = 12
@@ -117,11 +125,15 @@ class LeaderEpoch:
 
 
 _PRODUCER = Struct(">qhqH")
+_TRANSACTION = Struct(">iq")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The log's state when its data ended at `offset`; later attributes tell the rest."""
+    """The log's state when its data ended at `offset`; later attributes tell the rest.
+
+    `txn_stream_end`: the txn stream's end once it has all entries of markers before the offset.
+    """
 
     offset: int
     active_base_offset: int
@@ -134,12 +146,21 @@ class Checkpoint:
     indexed_offset: int
     bytes_since_indexed: int
     producers: tuple[ProducerStateEntry, ...] = ()
+    txn_stream_end: int = NO_TXN_ENTRIES
 
 
 @dataclass(frozen=True, slots=True)
 class Producers:
     """More producers of the checkpoint before."""
 
+    producers: tuple[ProducerStateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """What the checkpoint before has of transactions: `producers` are the rest of its own."""
+
+    txn_stream_end: int
     producers: tuple[ProducerStateEntry, ...]
 
 
@@ -157,6 +178,7 @@ MetaRecord = (
     | Checkpoint
     | LogStart
     | Producers
+    | Transactions
 )
 
 
@@ -173,6 +195,7 @@ class MetaEntry:
 ENTRY_HEAD_BYTES = _ENTRY.size
 _RECORD_HEAD_BYTES = 5
 PRODUCERS_HEAD_BYTES = _RECORD_HEAD_BYTES + 4
+TRANSACTIONS_HEAD_BYTES = PRODUCERS_HEAD_BYTES + 8
 
 
 def encoded_bytes(record: MetaRecord) -> int:
@@ -183,6 +206,8 @@ def encoded_bytes(record: MetaRecord) -> int:
         return own + sum(map(producer_bytes, record.producers))
     if isinstance(record, Producers):
         return PRODUCERS_HEAD_BYTES + sum(map(producer_bytes, record.producers))
+    if isinstance(record, Transactions):
+        return TRANSACTIONS_HEAD_BYTES + sum(map(transaction_bytes, record.producers))
     fields = FieldWriter()
     _WRITERS[type(record)][1](fields, record)
     return _RECORD_HEAD_BYTES + len(fields.data)
@@ -191,6 +216,11 @@ def encoded_bytes(record: MetaRecord) -> int:
 def producer_bytes(producer: ProducerStateEntry) -> int:
     """Bytes that the producer takes in a checkpoint."""
     return _PRODUCER.size + len(producer.packed)
+
+
+def transaction_bytes(producer: ProducerStateEntry) -> int:
+    """Bytes that the producer takes in a record of transactions."""
+    return _TRANSACTION.size + producer_bytes(producer)
 
 
 def encode_entry(
@@ -360,9 +390,22 @@ def _write_checkpoint(w: FieldWriter, record: Checkpoint) -> None:
 
 def _write_producers(w: FieldWriter, record: Checkpoint | Producers) -> None:
     w.u32(len(record.producers))
-    for producer_id, epoch, append_ms, packed in record.producers:
-        w.raw(_PRODUCER.pack(producer_id, epoch, append_ms, len(packed) // PRODUCER_BATCH.size))
-        w.raw(packed)
+    for producer in record.producers:
+        _write_producer(w, producer)
+
+
+def _write_producer(w: FieldWriter, producer: ProducerStateEntry) -> None:
+    producer_id, epoch, append_ms, packed, _, _ = producer
+    w.raw(_PRODUCER.pack(producer_id, epoch, append_ms, len(packed) // PRODUCER_BATCH.size))
+    w.raw(packed)
+
+
+def _write_transactions(w: FieldWriter, record: Transactions) -> None:
+    w.i64(record.txn_stream_end)
+    w.u32(len(record.producers))
+    for producer in record.producers:
+        w.raw(_TRANSACTION.pack(producer.coordinator_epoch, producer.txn_first_offset))
+        _write_producer(w, producer)
 
 
 def _read_checkpoint(r: FieldReader) -> Checkpoint:
@@ -390,11 +433,27 @@ def _read_producers(r: FieldReader) -> tuple[ProducerStateEntry, ...]:
 
 
 def _read_producer(r: FieldReader) -> ProducerStateEntry:
+    producer = _read_any_producer(r)
+    if not producer.packed:
+        raise r.corrupt(f"has producer {producer.producer_id} without a batch")
+    return producer
+
+
+def _read_any_producer(r: FieldReader) -> ProducerStateEntry:
     producer_id, epoch, append_ms, batches = _PRODUCER.unpack(r.raw(_PRODUCER.size))
-    if not batches:
-        raise r.corrupt(f"has producer {producer_id} without a batch")
     packed = r.raw(batches * PRODUCER_BATCH.size)
     return ProducerStateEntry(producer_id, epoch, append_ms, packed)
+
+
+def _read_transactions(r: FieldReader) -> Transactions:
+    return Transactions(r.i64(), tuple(_read_transaction(r) for _ in range(r.u32())))
+
+
+def _read_transaction(r: FieldReader) -> ProducerStateEntry:
+    coordinator_epoch, first_offset = _TRANSACTION.unpack(r.raw(_TRANSACTION.size))
+    return _read_any_producer(r)._replace(
+        coordinator_epoch=coordinator_epoch, txn_first_offset=first_offset
+    )
 
 
 _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
@@ -406,6 +465,7 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     Checkpoint: (6, _write_checkpoint),
     LogStart: (7, _write_log_start),
     Producers: (8, _write_producers),
+    Transactions: (9, _write_transactions),
 }
 _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     1: _read_description,
@@ -416,4 +476,5 @@ _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     6: _read_checkpoint,
     7: lambda r: LogStart(r.i64()),
     8: lambda r: Producers(_read_producers(r)),
+    9: _read_transactions,
 }

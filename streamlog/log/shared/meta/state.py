@@ -7,6 +7,7 @@ entries before it to be trimmed.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 
 from streamlog.errors import Corrupt
@@ -24,6 +25,7 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
+    Transactions,
 )
 from streamlog.model.batch import StreamSlice
 
@@ -53,17 +55,27 @@ class MetaState:
         group, self._group = self._group, None
         if entry.is_snapshot:
             self.__init__()  # type: ignore[misc]
-        producers: list[ProducerStateEntry] = []
+        more: list[Producers | Transactions] = []
         for record in (record for member in group for record in member.records):
-            if isinstance(record, Producers):
-                producers += record.producers
+            if isinstance(record, Producers | Transactions):
+                more.append(record)
             else:
                 self.apply(record)
-        if producers:
-            if self.checkpoint is None:
-                raise Corrupt("the meta stream has producers without a checkpoint")
-            producers = [*self.checkpoint.producers, *producers]
-            self.checkpoint = replace(self.checkpoint, producers=tuple(producers))
+        if more:
+            self._extend_checkpoint(more)
+
+    def _extend_checkpoint(self, more: Sequence[Producers | Transactions]) -> None:
+        if self.checkpoint is None:
+            raise Corrupt("the meta stream has producers without a checkpoint")
+        producers = list(self.checkpoint.producers)
+        txn_stream_end = self.checkpoint.txn_stream_end
+        for record in more:
+            producers += record.producers
+            if isinstance(record, Transactions):
+                txn_stream_end = record.txn_stream_end
+        self.checkpoint = replace(
+            self.checkpoint, producers=tuple(producers), txn_stream_end=txn_stream_end
+        )
 
     def apply(self, record: MetaRecord) -> None:
         """Folds one record. Producers belong to a checkpoint; `apply_entry` folds them.
@@ -131,7 +143,8 @@ class MetaState:
 
         There is none unless an operator gave up acknowledged data for lost: meta records follow the
         data that they describe. The segment that is open afterwards starts a new time slice at
-        `time_next_offset`, because entries of lost records may lie before it.
+        `time_next_offset`, because entries of lost records may lie before it. Its txn slice holds
+        such entries until the caller replaces it, too.
         """
         is_behind = self.active is not None and self.active.base_offset > end_offset
         has_lost_state = self.checkpoint is not None and self.checkpoint.offset > end_offset
@@ -156,8 +169,8 @@ class MetaState:
             data = replace(self.active.data, start_offset=start)
             self.active = replace(self.active, base_offset=end_offset, data=data)
         else:
-            data = replace(segment.data, end_offset=OPEN_END)
-            self.active = replace(self.active, base_offset=segment.base_offset, data=data)
+            data, txn = (replace(part, end_offset=OPEN_END) for part in (segment.data, segment.txn))
+            self.active = replace(self.active, base_offset=segment.base_offset, data=data, txn=txn)
         return segment
 
     def _cut_checkpoint(
@@ -173,7 +186,14 @@ class MetaState:
         for producer in self.checkpoint.producers:
             kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
             if kept:
-                producers.append(ProducerStateEntry.of(*producer[:3], kept))
+                entry = ProducerStateEntry.of(*producer[:3], kept)
+                first = producer.txn_first_offset
+                producers.append(
+                    entry._replace(
+                        coordinator_epoch=producer.coordinator_epoch,
+                        txn_first_offset=first if first < end_offset else -1,
+                    )
+                )
         bounds = reopened or self.checkpoint
         self.checkpoint = Checkpoint(
             offset=end_offset,
@@ -188,3 +208,12 @@ class MetaState:
             bytes_since_indexed=0,
             producers=tuple(producers),
         )
+
+    def restart_txn(self, start_offset: int, end_offset: int) -> None:
+        """The open segment's entries of aborted transactions, up to the checkpoint, lie in another
+        slice of the txn stream from now on."""
+        assert self.active is not None
+        txn = StreamSlice(self.active.txn.stream_id, start_offset, OPEN_END)
+        self.active = replace(self.active, txn=txn)
+        if self.checkpoint is not None:
+            self.checkpoint = replace(self.checkpoint, txn_stream_end=end_offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
+from streamlog.log.shared.aborted.segment_aborted import SegmentAborted
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
 from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
 from streamlog.model.batch import StreamSlice
@@ -33,6 +34,7 @@ class SharedLogSegment(AbstractLogSegment):
         "_base_offset",
         "_end_offset",
         "_log_end",
+        "aborted",
         "created_ms",
         "data",
         "first_timestamp",
@@ -54,6 +56,8 @@ class SharedLogSegment(AbstractLogSegment):
         self.time = opened.time
         self.txn = opened.txn
         self.time_index = SegmentTimeIndex(opened.time.start_offset, opened.time.start_offset)
+        txn_start = opened.txn.start_offset
+        self.aborted = SegmentAborted(txn_start, txn_start, opened.base_offset)
         self.size = 0
         self.first_timestamp = NO_TIMESTAMP
         """Largest timestamp of the first batch that has one; segment.ms counts from it."""
@@ -68,6 +72,8 @@ class SharedLogSegment(AbstractLogSegment):
         segment = cls(opened, log_end)
         segment._end_offset = sealed.end_offset
         segment.time_index.stored_end = sealed.time.end_offset
+        segment.aborted.stored_end = sealed.txn.end_offset
+        segment.aborted.stored_below = sealed.end_offset
         segment.size = sealed.size_bytes
         segment.first_timestamp = sealed.first_timestamp_ms
         segment.largest = segment.largest_visible = sealed.largest_timestamp_ms
@@ -118,13 +124,13 @@ class SharedLogSegment(AbstractLogSegment):
             interval_bytes,
         )
 
-    def seal(self, end_offset: int, txn_end: int) -> SegmentSealed:
+    def seal(self, end_offset: int) -> SegmentSealed:
         """Ends the segment; returns the record of it."""
         self._end_offset = end_offset
         shift = self.data_shift
         self.data = StreamSlice(self.data.stream_id, self.data.start_offset, end_offset + shift)
         self.time = StreamSlice(self.time.stream_id, self.time.start_offset, self.time_index.end)
-        self.txn = StreamSlice(self.txn.stream_id, self.txn.start_offset, txn_end)
+        self.txn = StreamSlice(self.txn.stream_id, self.txn.start_offset, self.aborted.end)
         return SegmentSealed(
             self._base_offset,
             end_offset,

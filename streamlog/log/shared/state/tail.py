@@ -11,7 +11,13 @@ from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.log.partition.time_index import TimeEntry
-from streamlog.log.shared.meta.codec import OPEN_END, Checkpoint, SegmentOpened, SegmentSealed
+from streamlog.log.shared.meta.codec import (
+    NO_TXN_ENTRIES,
+    OPEN_END,
+    Checkpoint,
+    SegmentOpened,
+    SegmentSealed,
+)
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.state.segment import LogEnd, SharedLogSegment
 from streamlog.model.batch import StreamSlice
@@ -49,7 +55,8 @@ class LogTail:
         return sum(segment.size for segment in self.segments)
 
     def restore(self, state: MetaState, opened: SegmentOpened, time_stored_end: int) -> None:
-        """Takes the state of the meta stream; the batches behind its checkpoint must follow."""
+        """Takes the state of the meta stream; the batches behind its checkpoint must follow, then
+        `found_aborted`."""
         self.segments = [
             SharedLogSegment.of_sealed(sealed, self._log_end) for sealed in state.sealed
         ]
@@ -66,6 +73,9 @@ class LogTail:
         self.producers.restore(checkpoint.producers)
         if checkpoint.active_base_offset != active.base_offset:
             return
+        if checkpoint.txn_stream_end != NO_TXN_ENTRIES:
+            active.aborted.stored_end = checkpoint.txn_stream_end
+            active.aborted.stored_below = checkpoint.offset
         active.size = checkpoint.size_bytes
         active.first_timestamp = checkpoint.first_timestamp_ms
         active.largest = active.largest_visible = checkpoint.largest_timestamp_ms
@@ -81,13 +91,28 @@ class LogTail:
         self, base_offset: int, span: int, metadata: LogBatchMetadata, config: TopicConfig
     ) -> bool:
         """Accounts for a batch at the end of the log; True if it begins a leader epoch."""
-        self.producers.account(base_offset, span, metadata)
-        self.active.account(base_offset, span, metadata, config.index_interval_bytes)
+        aborted = self.producers.account(base_offset, span, metadata)
+        active = self.active
+        active.account(base_offset, span, metadata, config.index_interval_bytes)
+        if aborted is not None:
+            active.aborted.unstored.append(aborted)
         self.batches_since_checkpoint += 1
         self.accounted_end = base_offset + span
         return metadata.leader_epoch > self.epochs.latest and self.epochs.assign(
             metadata.leader_epoch, base_offset
         )
+
+    def found_aborted(self, txn_confirm_offset: int) -> bool:
+        """Ends the recovery of aborted transactions: the txn stream ends here.
+
+        False, and nothing changes, where that does not agree with the log's data.
+        """
+        aborted = self.active.aborted
+        found = txn_confirm_offset - aborted.stored_end
+        if not 0 <= found <= len(aborted.unstored):
+            return False
+        aborted.found_stored(found)
+        return True
 
     def should_roll(
         self, span: int, size_bytes: int, max_timestamp_ms: int, config: TopicConfig, jitter: float
@@ -106,10 +131,10 @@ class LogTail:
         first = active.first_timestamp
         return first >= 0 and max_timestamp_ms >= 0 and max_timestamp_ms - first > limit_ms
 
-    def roll(self, now_ms: int, txn_next: int) -> tuple[SegmentSealed, SegmentOpened]:
+    def roll(self, now_ms: int) -> tuple[SegmentSealed, SegmentOpened]:
         """Ends the active segment at the log's end and begins the next one there."""
         end = self.accounted_end
-        sealed = self.active.seal(end, txn_next)
+        sealed = self.active.seal(end)
         opened = SegmentOpened(
             end,
             now_ms,
@@ -138,4 +163,5 @@ class LogTail:
             indexed_offset=active.base_offset + index.last.relative_offset,
             bytes_since_indexed=index.bytes_since,
             producers=self.producers.snapshot(),
+            txn_stream_end=active.aborted.end or NO_TXN_ENTRIES,
         )

@@ -1,0 +1,13 @@
+"""What the txn stream stores: entries of aborted transactions, one record each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.log.partition.transactions.aborted_txn import AbortedTxn, encode_aborted
+from streamlog.model.batch import RecordBatch
+
+
+def aborted_batch(entries: Sequence[AbortedTxn]) -> RecordBatch:
+    """The stream has no use for timestamps."""
+    return RecordBatch(len(entries), 0, (encode_aborted(entries),))
