@@ -210,6 +210,7 @@ def _record_parts(
 ) -> RecordParts:
     return RecordParts(
         logs=backend.logs,
+        coordinator=backend.transactions,
         clock=backend.clock,
         authorize=authorize,
         limits=settings.limits,

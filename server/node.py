@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import disable_created_metrics
 
 import streamlog
-from streamlog.coordinator.api import TransactionCoordinator
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.kvstore.url import RocksUrl
@@ -175,6 +174,7 @@ class Node:
                         node_id=node.node_id,
                         config=_with_compactor(self.settings.engine, node.store),
                         logs=self.settings.log,
+                        transactions=self.settings.transaction_config(),
                         components=Components(log_style=(node.log_format, node.log_level)),
                         check_store=True,
                         on_step=starting.begin_step,
@@ -336,7 +336,7 @@ def backend_of(engine: OpenEngine) -> Backend:
         kv=engine.kv,
         kv_revision=engine.kv_store.revision,
         logs=engine.logs,
-        transactions=cast(TransactionCoordinator, None),
+        transactions=engine.transactions,
         store=engine.store,
         is_live_object=is_live,
         metadata=engine.metadata,

@@ -21,12 +21,14 @@ from streamlog.errors import (
     CoordinatorNotAvailable,
     DeadlinePassed,
     Invalid,
+    InvalidName,
     OutcomeUnknown,
     StreamlogError,
     Unauthorized,
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
@@ -39,7 +41,6 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.ports import Logs, opened_until
 from streamlog.server.services.support.in_order import in_order
-from streamlog.server.services.support.internal_topics import is_internal
 from streamlog.server.services.support.topic_identity import client_error, id_of
 from streamlog.settings.limits import LimitsConfig
 
@@ -254,6 +255,8 @@ class TransactionService:
     async def _write(
         self, partition: TopicPartition, marker: TransactionMarker, deadline: float
     ) -> None:
+        if is_internal(partition.topic):
+            raise InvalidName(f"{partition.topic} is an internal topic: the node alone writes it")
         log = self._logs.open_log(partition)
         if log is None:
             log = await opened_until(deadline, self._clock, self._logs.log(partition), partition)
@@ -298,9 +301,9 @@ class TransactionService:
                     unauthorized[topic] = error
         refused = []
         for partition in partitions:
-            error = unauthorized.get(partition.topic) or self._unknown(partition)
-            if error is not None:
-                refused.append(PartitionRefusal(partition, error))
+            reason = unauthorized.get(partition.topic) or self._unknown(partition)
+            if reason is not None:
+                refused.append(PartitionRefusal(partition, reason))
         return refused
 
     def _check_topic(self, context: RequestContext, topic: str) -> None:

@@ -94,6 +94,38 @@ class BrokerConfig:
         dynamic=True,
     )
 
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        "Longest time-out that a transactional producer may ask for. Longer: a producer that is "
+        "gone may hold up read_committed readers for longer.",
+        minimum=1,
+        maximum=2**31 - 1,
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000,
+        "A transactional id that is unused for this long is forgotten: its producer has to "
+        "initialise itself again.",
+        minimum=1,
+    )
+    transaction_state_log_num_partitions: int = setting(
+        16,
+        "Partitions of `__transaction_state`, fixed when the first transactional producer makes it "
+        "be created. More: transactional ids spread over more nodes.",
+        minimum=1,
+        maximum=10_000,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        10_000,
+        "Time between two looks for transactions past their time-out. Shorter: they are aborted "
+        "sooner.",
+        minimum=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000,
+        "Time between two looks for transactional ids that are unused for too long.",
+        minimum=1,
+    )
+
     def topic_defaults(self) -> dict[str, str]:
         """The topic settings that follow from the broker's, by Kafka's topic-level names."""
         if self.log_retention_ms is not None:

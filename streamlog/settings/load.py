@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.codec.choice import VARIABLE as CODEC
+from streamlog.coordinator.config import KAFKA_NAMES as TRANSACTION_NAMES
+from streamlog.coordinator.config import TransactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import InvalidConfig
 from streamlog.log.api import topic_config
@@ -76,6 +78,14 @@ class Settings:
     def topic_config(self) -> TopicConfig:
         """Errors: InvalidConfig."""
         return topic_config.parse(self.topic_defaults())
+
+    def transaction_config(self) -> TransactionConfig:
+        return TransactionConfig(
+            **{
+                field: getattr(self.broker, name.replace(".", "_"))
+                for name, field in TRANSACTION_NAMES.items()
+            }
+        )
 
     def for_mode(self, mode: str) -> Settings:
         """The same with the mode's own defaults filled in (`dev` or `serve`)."""

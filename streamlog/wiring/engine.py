@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from streamlog.compaction.collect.collector import Collector
 from streamlog.compaction.compactor import Compactor
+from streamlog.coordinator.coordinator import Coordinator
 from streamlog.engine.engine import Engine
 from streamlog.engine.kv_client import EngineKVClient
 from streamlog.engine.staging.client import EngineStaging
@@ -56,6 +57,7 @@ class EngineServices:
     kv: EngineKVClient
     kv_store: KVStore
     logs: LogManager
+    transactions: Coordinator
     compactor: Compactor | None
     collector: Collector
     staging: EngineStaging
@@ -73,6 +75,7 @@ class OpenEngine:
         self.kv = services.kv
         self.kv_store = services.kv_store
         self.logs = services.logs
+        self.transactions = services.transactions
         self.compactor = services.compactor
         self.staging = services.staging
         self.progress = services.progress
@@ -148,6 +151,7 @@ class OpenEngine:
             parts.push_async_callback(self.logs.kill)
             if self.compactor is not None:
                 parts.push_async_callback(self.compactor.kill)
+            parts.push_async_callback(self.transactions.kill)
 
     async def close(self) -> None:
         """Drains within `drain_timeout_ms`, seals the tenure, stops. Called when the context ends.
@@ -167,6 +171,7 @@ class OpenEngine:
 
     async def _close(self) -> None:
         began = self.clock.monotonic()
+        await self.transactions.close()
         drain_s = self.engine.config.append.drain_timeout_ms / 1000
         try:
             async with asyncio.timeout(drain_s):

@@ -1,9 +1,9 @@
 """`open`: builds all parts of an engine in order, and closes them in reverse.
 
 Order: metadata store (its lock keeps a second process out), object store, cluster id, WAL, metadata
-(a new tenure), engine (takes over streams, replays the WAL), logs. On closing, the logs stop, the
-engine drains, the tenure is sealed, and every part that was built here is closed. Parts that the
-caller passed in `Components` stay open.
+(a new tenure), engine (takes over streams, replays the WAL), logs, transaction coordinator. On
+closing, the coordinator and the logs stop, the engine drains, the tenure is sealed, and every part
+that was built here is closed. Parts that the caller passed in `Components` stay open.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry
 from streamlog.compaction.collect.collector import Collector
 from streamlog.compaction.compactor import Compactor
 from streamlog.compaction.opening import open_compactor
+from streamlog.coordinator.config import TransactionConfig
+from streamlog.coordinator.coordinator import Coordinator
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.kv_client import EngineKVClient
@@ -46,6 +48,15 @@ log = logging.getLogger(__name__)
 OnStep = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Configs:
+    """Settings of the parts, by layer."""
+
+    engine: StreamEngineConfig
+    logs: LogConfig
+    transactions: TransactionConfig
+
+
 @asynccontextmanager
 async def open(
     store: str,
@@ -56,6 +67,7 @@ async def open(
     node_id: int = 1,
     config: StreamEngineConfig | None = None,
     logs: LogConfig | None = None,
+    transactions: TransactionConfig | None = None,
     components: Components | None = None,
     check_store: bool = False,
     on_step: OnStep = lambda _: None,
@@ -74,7 +86,10 @@ async def open(
     """
     parts = components or Components()
     plan = plan_engine(store, meta, wal, wal_dir, node_id, parts)
-    opening = _Opening(plan, config or StreamEngineConfig(), logs or LogConfig(), parts, on_step)
+    configs = Configs(
+        config or StreamEngineConfig(), logs or LogConfig(), transactions or TransactionConfig()
+    )
+    opening = _Opening(plan, configs, parts, on_step)
     async with AsyncExitStack() as built:
         opened = await opening.run(built, check_store=check_store)
         try:
@@ -89,14 +104,13 @@ class _Opening:
     def __init__(
         self,
         plan: EnginePlan,
-        config: StreamEngineConfig,
-        log_config: LogConfig,
+        configs: Configs,
         components: Components,
         on_step: OnStep,
     ) -> None:
         self._plan = plan
-        self._config = config
-        self._log_config = log_config
+        self._config = configs.engine
+        self._configs = configs
         self._components = components
         self._on_step = on_step
 
@@ -212,16 +226,19 @@ class _Opening:
             clock=runtime.clock,
             random=runtime.random,
             registry=runtime.registry,
-            config=_bounded(self._log_config, engine),
+            config=_bounded(self._configs.logs, engine),
             offload=runtime.offload,
             staged=staging,
             node_id=self._plan.node_id,
         )
         engine.background.spawn(_fail_with(logs), name="watch_logs")
+        transactions = self._start_coordinator(logs, runtime)
+        engine.background.spawn(_fail_with(transactions), name="watch_coordinator")
         compactor = self._start_compactor(engine, metadata, stores, runtime)
         progress = watch_progress(
             config.progress, runtime.registry, engine, metadata, logs, compactor, stores
         )
+        transactions.watch_progress(progress)
         run_checks(engine, progress, stores)
         return EngineServices(
             engine=engine,
@@ -230,11 +247,23 @@ class _Opening:
             kv=kv,
             kv_store=stores.kv,
             logs=logs,
+            transactions=transactions,
             compactor=compactor,
             collector=collector,
             staging=staging,
             progress=progress,
         )
+
+    def _start_coordinator(self, logs: LogManager, runtime: Runtime) -> Coordinator:
+        coordinator = Coordinator(
+            logs,
+            clock=runtime.clock,
+            random=runtime.random,
+            registry=runtime.registry,
+            config=self._configs.transactions,
+        )
+        coordinator.open()
+        return coordinator
 
     def _start_collector(
         self, engine: Engine, metadata: MetadataSession, stores: OpenStores, runtime: Runtime
@@ -278,7 +307,7 @@ def _bounded(config: LogConfig, engine: Engine) -> LogConfig:
     return replace(config, message_bytes_max=bound)
 
 
-async def _fail_with(logs: LogManager) -> None:
-    """Ends the engine when the logs fail: a node that no longer follows topics or deletes old
-    records must not run on unnoticed."""
-    raise await logs.wait_failed()
+async def _fail_with(part: LogManager | Coordinator) -> None:
+    """Ends the engine when the part fails: a node that no longer follows topics, deletes old
+    records or ends transactions must not run on unnoticed."""
+    raise await part.wait_failed()

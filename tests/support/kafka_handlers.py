@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import streamlog
-from streamlog.errors import Unauthorized
+from streamlog.errors import StreamlogError, Unauthorized
 from streamlog.kafka.protocol.apis import (
     ApiKey,
     decode_request,
@@ -33,6 +33,7 @@ from streamlog.server.context import (
 from streamlog.server.kafka.call import Encoded, KafkaCall
 from streamlog.server.kafka.handlers.table import handlers, join
 from streamlog.settings import Settings
+from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.log_insides import leadership_of
 from tests.support.server_harness import running
 
@@ -44,6 +45,7 @@ ADVERTISED = ("broker.example", 9094)
 class KafkaHandlers:
     logs: LogManager
     services: Services
+    coordinator: FakeCoordinator
 
     def __post_init__(self) -> None:
         self._routes = join(handlers(self.services))
@@ -56,7 +58,13 @@ class KafkaHandlers:
         """The answer as a client reads it, to the request as the node reads it."""
         sent = memoryview(b"".join(request_codec(api).encode(request, version)))
         call = KafkaCall(RequestContext(), api, version, 1, "kafka", ADVERTISED, len(sent))
-        answer = await self._routes[api].handle(call, decode_request(api, version, sent, 0))
+        route, message = self._routes[api], decode_request(api, version, sent, 0)
+        try:
+            answer = await route.handle(call, message)
+        except StreamlogError as error:
+            if route.error_response is None:
+                raise
+            answer = route.error_response(call, message, error)
         if isinstance(answer, Encoded):
             pieces = answer.pieces
         else:
@@ -81,18 +89,25 @@ async def kafka_handlers(
 ) -> AsyncIterator[KafkaHandlers]:
     """`num_partitions`: of a topic that is made without a count."""
     logs = LogConfig(num_partitions=num_partitions)
+    coordinator = FakeCoordinator()
     async with (
         streamlog.open("memory://", meta="memory://", logs=logs) as engine,
-        running(settings, logs=engine.logs, authorize=authorize, cluster_id="cluster") as server,
+        running(
+            settings,
+            logs=engine.logs,
+            transactions=coordinator,
+            authorize=authorize,
+            cluster_id="cluster",
+        ) as server,
     ):
-        yield KafkaHandlers(engine.logs, server.service.services)
+        yield KafkaHandlers(engine.logs, server.service.services, coordinator)
 
 
 def all_but(*refused: tuple[Operation, str]) -> Authorize:
-    """Allows everything but these operations on these topics; "" stands for the cluster."""
+    """Allows everything but these operations on topics and transactional ids; "": the cluster."""
 
     def authorize(context: RequestContext, operation: Operation, resource: Resource) -> None:
-        name = resource.name if resource.kind is ResourceType.TOPIC else ""
+        name = "" if resource.kind is ResourceType.CLUSTER else resource.name
         if (operation, name) in refused:
             raise Unauthorized(f"no right to {operation.value} {name or 'the cluster'}")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from streamlog.kafka.messages.metadata_response import MetadataResponseTopic
 from streamlog.kafka.protocol.topic_ids import id_bytes
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 from streamlog.server.kafka.describing.metadata_pieces import MetadataPieces
 from streamlog.server.kafka.describing.partitions import PartitionStates
 from streamlog.server.services.ports import KnownTopic
-from streamlog.server.services.support.internal_topics import is_internal
 from streamlog.server.services.topic_views import TopicViews
 
 VERSIONS_MAX = 4

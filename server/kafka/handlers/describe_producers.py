@@ -1,8 +1,7 @@
-"""DescribeProducers (61): the idempotent producers that a partition remembers.
+"""DescribeProducers (61): the producers that a partition remembers, and their open transactions.
 
 The last timestamp is when the node sequenced the producer's last batch; Kafka gives the batch's
 own.
-There are no transactions yet: coordinator epoch and start of the open transaction are -1.
 """
 
 from __future__ import annotations

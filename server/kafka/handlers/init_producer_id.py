@@ -1,4 +1,4 @@
-"""InitProducerId (22): a producer id for idempotent producers; transactional ones come later.
+"""InitProducerId (22): a producer id, and the newest epoch of a transactional id.
 
 Source: KafkaApis.handleInitProducerIdRequest and TransactionCoordinator.handleInitProducerId.
 """
@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamlog.errors import OutcomeUnknown, StreamlogError, Unauthorized
+from streamlog.coordinator.api import ProducerIdAndEpoch
+from streamlog.errors import StreamlogError, Unauthorized
 from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from streamlog.kafka.messages.init_producer_id_response import InitProducerIdResponse
 from streamlog.kafka.protocol.apis import ApiKey
-from streamlog.kafka.protocol.errors import KafkaError, code_of
+from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import KafkaCall, Route
+from streamlog.server.kafka.handlers.transactions.codes import fenced_code
 
 NONE = -1
+FENCED_FROM = 4
 
 
 class ProducerIdHandler:
     def __init__(self, services: Services) -> None:
         self._logs = services.log
+        self._transactions = services.transactions
 
     def routes(self) -> Mapping[ApiKey, Route]:
         route = Route(self.init_producer_id, error_response=_failed)
@@ -29,20 +33,21 @@ class ProducerIdHandler:
     async def init_producer_id(
         self, call: KafkaCall, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
-        """Always a new id, with epoch 0, as in Kafka for a producer without transactions.
+        """Without a transactional id always a new id, with epoch 0, as in Kafka.
 
         Such a producer raises its epoch itself. The id that it names here is one that it gives up.
         """
-        if request.transactional_id == "":
-            return _refused(KafkaError.INVALID_REQUEST)
-        if request.transactional_id is not None:
-            # There are no transactions yet. Every client ends at once by this code alone; after
-            # others librdkafka asks again until its time is up. The answer has no room for a text.
-            return _refused(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        if (producer_id == NONE) != (epoch == NONE):
             return _refused(KafkaError.INVALID_REQUEST)
         try:
-            producer_id, epoch = await self._logs.init_producer_id(call.context, None, None)
+            if request.transactional_id is None:
+                producer_id, epoch = await self._logs.init_producer_id(call.context, None, None)
+            else:
+                known = None if producer_id == NONE else ProducerIdAndEpoch(producer_id, epoch)
+                producer_id, epoch = await self._transactions.init_producer_id(
+                    call.context, request.transactional_id, request.transaction_timeout_ms, known
+                )
         except StreamlogError as error:
             return _failed(call, request, error)
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
@@ -57,11 +62,9 @@ def _failed(
     and franz-go asks without a pause, hundreds of times a second. An id that nobody gets to know
     does no harm, so an unknown outcome is no other case.
     """
-    if isinstance(error, Unauthorized):
+    if isinstance(error, Unauthorized) and request.transactional_id is None:
         return _refused(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-    if error.is_retryable or isinstance(error, OutcomeUnknown):
-        return _refused(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    return _refused(code_of(error))
+    return _refused(fenced_code(error, call.version, FENCED_FROM))
 
 
 def _refused(code: KafkaError) -> InitProducerIdResponse:

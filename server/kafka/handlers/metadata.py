@@ -32,6 +32,7 @@ from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.kafka.protocol.primitives import ZERO_UUID
 from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.log.api.names import check_topic_name
 from streamlog.runtime.concurrency.steps import Steps, run_cooperatively
 from streamlog.server.composition import Services
@@ -42,7 +43,6 @@ from streamlog.server.kafka.describing.encoded_topics import EncodedTopics
 from streamlog.server.kafka.describing.operations import NOT_ASKED, bits
 from streamlog.server.kafka.describing.partitions import PartitionStates
 from streamlog.server.services.ports import KnownTopic
-from streamlog.server.services.support.internal_topics import is_internal
 
 IDS_FROM = 12
 """Versions 10 and 11 have the field, but no broker ever answered to it."""

@@ -4,9 +4,11 @@
    ProduceService in the order of requests.
 2. The reply waits until they are durable; meanwhile the connection's next requests are sequenced.
 3. Errors are each partition's own, with a text that says what to do (version 8 and newer).
+4. A request with a transactional batch needs a transactional id that its principal may write with;
+   from version 12 on, its partitions become part of the transaction by it.
 
 Sources: Kafka's ProduceRequest.validateRecords and KafkaApis.handleProduceRequest; KIP-467 (texts),
-KIP-516 (topic ids), KIP-951 (the new leader in the answer).
+KIP-516 (topic ids), KIP-890 (transactions), KIP-951 (the new leader in the answer).
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ from streamlog.codec.batch import (
     TRANSACTIONAL,
     Compression,
 )
-from streamlog.errors import NotLeader, StreamlogError
+from streamlog.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    StreamlogError,
+    TransactionAbortable,
+    TransactionalIdFenced,
+    Unauthorized,
+)
 from streamlog.kafka.messages.produce_request import ProduceRequest, TopicProduceData
 from streamlog.kafka.messages.produce_response import (
     BatchIndexAndErrorMessage,
@@ -36,6 +48,7 @@ from streamlog.kafka.messages.produce_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.kafka.protocol.topic_ids import id_text
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
@@ -47,14 +60,21 @@ from streamlog.server.services.records.requests import (
     ProducePartitionResult,
     ProduceTopic,
 )
-from streamlog.server.services.support.internal_topics import is_internal
 
 NO_ACKS = 0
 ACKS = (-1, NO_ACKS, 1)
 """-1 and 1 mean the same: a batch has one copy, and the answer says that it is durable."""
 ZSTD_FROM = 7
+ABORTABLE_FROM = 11
+ADDS_PARTITIONS_FROM = 12
 TOPIC_IDS_FROM = 13
 
+COORDINATOR_ERRORS = (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+)
 _START = Struct(">8xi4xb4xh")
 """Length, magic and attributes of a batch."""
 
@@ -66,10 +86,8 @@ class BatchRefusal(NamedTuple):
     message: str
 
 
-TRANSACTIONS = BatchRefusal(
-    KafkaError.INVALID_TXN_STATE,
-    "transactions are not supported yet: unset transactional.id; idempotent producers work",
-)
+TRANSACTIONAL_BATCH = BatchRefusal(KafkaError.NONE, "")
+"""No refusal: the batch is a transaction's, and the request has to have its id."""
 
 
 class ProduceHandler:
@@ -87,16 +105,19 @@ class ProduceHandler:
         return {ApiKey.PRODUCE: route}
 
     def may_wait(self, call: KafkaCall, request: ProduceRequest) -> bool:
-        """Whether a partition of the request has to be opened first."""
+        """Whether a partition of the request has to be opened first, or a coordinator asked."""
         by_id = call.version >= TOPIC_IDS_FROM
-        return any(
-            self._produce.has_to_open(
-                topic.name,
-                id_text(topic.topic_id) if by_id else "",
-                [part.index for part in topic.partition_data],
-            )
-            for topic in request.topic_data
-        )
+        is_transactional = request.transactional_id is not None
+        for topic in request.topic_data:
+            topic_id = id_text(topic.topic_id) if by_id else ""
+            parts = topic.partition_data
+            if self._produce.has_to_open(topic.name, topic_id, [part.index for part in parts]):
+                return True
+            if is_transactional and self._produce.has_to_verify(
+                topic.name, topic_id, [(part.index, part.records or b"") for part in parts]
+            ):
+                return True
+        return False
 
     async def produce(self, call: KafkaCall, request: ProduceRequest) -> Reply:
         [reply] = await self.produce_many([(call, request)])
@@ -110,6 +131,9 @@ class ProduceHandler:
         Cancellation leaves the batches that have their places under way.
         """
         checked = [_Checked(call, request) for call, request in requests]
+        for one in checked:
+            if one.is_transactional:
+                self._check_transaction(one)
         calls = [(one.call.context, one.service_call()) for one in checked if one.topics]
         outcomes = iter(await self._produce.sequence_many(calls) if calls else ())
         return [
@@ -117,20 +141,41 @@ class ProduceHandler:
             for one in checked
         ]
 
+    def _check_transaction(self, checked: _Checked) -> None:
+        """Refuses all of a request whose transactional id is missing or forbidden, as Kafka."""
+        transactional_id = checked.request.transactional_id
+        if transactional_id is None:
+            refusal = BatchRefusal(
+                KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "the request has transactional batches and no transactional id; send them with it",
+            )
+        elif transactional_id == "":
+            refusal = BatchRefusal(KafkaError.INVALID_REQUEST, "the transactional id is empty")
+        else:
+            try:
+                self._produce.check_transactional(checked.call.context, transactional_id)
+                return
+            except Unauthorized as error:
+                code = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                refusal = BatchRefusal(code, error.message)
+        checked.refuse_all(refusal)
+
 
 class _Checked:
     """A request, split into what goes to the service and what is refused before.
 
-    `refusals`: by the positions of topic and partition in the request.
+    `refusals`: by the positions of topic and partition in the request. `is_transactional`: one of
+    its batches is, at least.
     """
 
-    __slots__ = ("call", "refusals", "request", "topics")
+    __slots__ = ("call", "is_transactional", "refusals", "request", "topics")
 
     def __init__(self, call: KafkaCall, request: ProduceRequest) -> None:
         self.call = call
         self.request = request
         self.topics: list[ProduceTopic] = []
         self.refusals: dict[tuple[int, int], BatchRefusal] = {}
+        self.is_transactional = False
         whole = _refusal_of_all(request)
         version, frame_bytes = call.version, call.frame_bytes
         for position, topic in enumerate(request.topic_data):
@@ -139,7 +184,9 @@ class _Checked:
             for number, part in enumerate(topic.partition_data):
                 records = part.records or b""
                 found = refusal or _refusal(records, version)
-                if found is not None:
+                if found is TRANSACTIONAL_BATCH:
+                    self.is_transactional = True
+                elif found is not None:
                     self.refusals[position, number] = found
                     continue
                 partitions.append(ProducePartition(part.index, unpinned(records, frame_bytes)))
@@ -150,12 +197,30 @@ class _Checked:
             else:
                 self.topics.append(ProduceTopic(topic.name, partitions))
 
+    def refuse_all(self, refusal: BatchRefusal) -> None:
+        self.topics = []
+        for position, topic in enumerate(self.request.topic_data):
+            for number in range(len(topic.partition_data)):
+                self.refusals[position, number] = refusal
+
     def service_call(self) -> ProduceCall:
         """Topics are created by Metadata alone, which Kafka's producers ask first."""
         request = self.request
         wait_durable, may_create = request.acks != NO_ACKS, False
         timeout_ms, received_at = max(request.timeout_ms, 0), self.call.received_at
-        return ProduceCall(self.topics, wait_durable, timeout_ms, "", may_create, received_at)
+        transactional_id, adds_partitions = "", False
+        if self.is_transactional:
+            transactional_id = request.transactional_id or ""
+            adds_partitions = self.call.version >= ADDS_PARTITIONS_FROM
+        return ProduceCall(
+            self.topics,
+            wait_durable,
+            timeout_ms,
+            transactional_id,
+            may_create,
+            received_at,
+            adds_partitions,
+        )
 
 
 class _ProduceReply(Reply):
@@ -211,7 +276,7 @@ def _refusal_of_all(request: ProduceRequest) -> BatchRefusal | None:
         return BatchRefusal(
             KafkaError.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, but must be -1, 0 or 1"
         )
-    return None if request.transactional_id is None else TRANSACTIONS
+    return None
 
 
 def _refusal_of_topic(topic: TopicProduceData) -> BatchRefusal | None:
@@ -263,7 +328,7 @@ def _refusal(records: Buffer, version: int) -> BatchRefusal | None:
             f"zstd needs Produce {ZSTD_FROM} or newer, the request has version {version}: use "
             "another compression.type, or a newer client",
         )
-    return TRANSACTIONS if attributes & TRANSACTIONAL else None
+    return TRANSACTIONAL_BATCH if attributes & TRANSACTIONAL else None
 
 
 def _same_error(
@@ -299,7 +364,8 @@ def _response(
                 continue
             result = next(results)
             if result.error is not None:
-                partitions.append(_failed(part.index, result.error, leaders))
+                code = _code(result.error, checked.call.version)
+                partitions.append(_failed(part.index, code, result.error, leaders))
                 continue
             partitions.append(
                 PartitionProduceResponse(
@@ -323,8 +389,27 @@ def _refused(index: int, code: KafkaError, message: str) -> PartitionProduceResp
     )
 
 
-def _failed(index: int, error: StreamlogError, leaders: set[int]) -> PartitionProduceResponse:
-    response = _refused(index, code_of(error), error.message)
+def _code(error: StreamlogError, version: int) -> KafkaError:
+    """What producers of this version know. Coordinators' errors were none of theirs at first.
+
+    NOT_ENOUGH_REPLICAS makes them send again without a look at the metadata (Kafka's
+    ReplicaManager.handleProduceAppend, and AddPartitionsToTxnManager for the others).
+    """
+    if isinstance(error, ConcurrentTransactions) and version >= ADDS_PARTITIONS_FROM:
+        return KafkaError.CONCURRENT_TRANSACTIONS
+    if isinstance(error, COORDINATOR_ERRORS):
+        return KafkaError.NOT_ENOUGH_REPLICAS
+    if isinstance(error, TransactionalIdFenced):
+        return KafkaError.INVALID_PRODUCER_EPOCH
+    if isinstance(error, TransactionAbortable) and version < ABORTABLE_FROM:
+        return KafkaError.INVALID_TXN_STATE
+    return code_of(error)
+
+
+def _failed(
+    index: int, code: KafkaError, error: StreamlogError, leaders: set[int]
+) -> PartitionProduceResponse:
+    response = _refused(index, code, error.message)
     at_fault = error.fields.get("record_index", -1)
     if isinstance(at_fault, int) and at_fault >= 0:
         response.record_errors = [

@@ -24,6 +24,11 @@ from streamlog.server.kafka.handlers.list_offsets import ListOffsetsHandler
 from streamlog.server.kafka.handlers.metadata import MetadataHandler
 from streamlog.server.kafka.handlers.produce import ProduceHandler
 from streamlog.server.kafka.handlers.topics import TopicsHandler
+from streamlog.server.kafka.handlers.transactions.add_partitions import AddPartitionsHandler
+from streamlog.server.kafka.handlers.transactions.describe import DescribeTransactionsHandler
+from streamlog.server.kafka.handlers.transactions.end_txn import EndTxnHandler
+from streamlog.server.kafka.handlers.transactions.find_coordinator import FindCoordinatorHandler
+from streamlog.server.kafka.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
 
 Routes = Mapping[ApiKey, Route]
 
@@ -50,6 +55,11 @@ def handlers(services: Services) -> list[Handler]:
         MetadataHandler(services),
         ClusterHandler(services),
         TopicsHandler(services),
+        FindCoordinatorHandler(services),
+        AddPartitionsHandler(services),
+        EndTxnHandler(services),
+        WriteTxnMarkersHandler(services),
+        DescribeTransactionsHandler(services),
     ]
 
 

@@ -42,6 +42,7 @@ from streamlog.kafka.messages.delete_topics_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.primitives import ZERO_UUID
 from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
@@ -55,7 +56,6 @@ from streamlog.server.kafka.describing.topic_requests import (
 )
 from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.support.in_order import in_order
-from streamlog.server.services.support.internal_topics import is_internal
 
 T = TypeVar("T")
 

@@ -35,6 +35,7 @@ from streamlog.errors import (
     ProducerFenced,
     StreamlogError,
     StreamNotFound,
+    TransactionalIdFenced,
     WalPending,
 )
 from streamlog.model.partition import TopicPartition
@@ -46,7 +47,7 @@ FORGOTTEN_AFTER_S = 30.0
 ENTRIES_MAX = 10_000
 SENT_AGAIN = (OutcomeUnknown, Fenced, StreamNotFound, WalPending, Corrupt)
 """Errors that are not retryable here, and whose codes are so for Kafka's clients."""
-NOT_SENT_AGAIN = (ProducerFenced, EpochFenced)
+NOT_SENT_AGAIN = (ProducerFenced, TransactionalIdFenced, EpochFenced)
 
 
 class _Reason(NamedTuple):

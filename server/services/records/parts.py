@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlog.coordinator.api import TransactionCoordinator
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.server.context import Authorize
@@ -20,6 +21,7 @@ class RecordParts:
     """
 
     logs: Logs
+    coordinator: TransactionCoordinator
     clock: Clock
     authorize: Authorize
     limits: LimitsConfig

@@ -14,7 +14,6 @@ from functools import partial
 from typing import cast
 
 from streamlog.errors import (
-    InvalidTxnState,
     OutcomeUnknown,
     StreamlogError,
     TopicAlreadyExists,
@@ -28,6 +27,7 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
 )
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
@@ -40,6 +40,12 @@ from streamlog.server.services.records.requests import (
 )
 from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
 from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered, when_stored
+from streamlog.server.services.records.verification import (
+    Refusals,
+    Verifiable,
+    Verification,
+    needs_verification,
+)
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 
@@ -181,6 +187,7 @@ class ProduceService:
         self._limits = parts.limits
         self._auto_create = auto_create
         self._awaited = AwaitedRetries(parts.clock)
+        self._verification = Verification(parts.coordinator, parts.clock)
         self.unanswered = Unanswered(self._awaited)
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
@@ -198,6 +205,22 @@ class ProduceService:
         name = topic or self._name_of(topic_id)
         open_log = self._logs.open_log
         return any(open_log(TopicPartition(name, number)) is None for number in partitions)
+
+    def has_to_verify(
+        self, topic: str, topic_id: str, batches: Iterable[tuple[int, Buffer]]
+    ) -> bool:
+        """Whether a coordinator has to be asked before batches, by partition, have their places."""
+        name = topic or self._name_of(topic_id)
+        for number, of_partition in batches:
+            log = self._logs.open_log(TopicPartition(name, number))
+            if log is not None and needs_verification(log, of_partition):
+                return True
+        return False
+
+    def check_transactional(self, context: RequestContext, transactional_id: str) -> None:
+        """Errors: Unauthorized."""
+        resource = Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)
+        self._authorize(context, Operation.WRITE, resource)
 
     async def sequence_many(
         self, requests: Sequence[tuple[RequestContext, ProduceCall]]
@@ -244,7 +267,7 @@ class ProduceService:
 
         Errors: those of the request as a whole.
         """
-        self._check(call)
+        self._check(context, call)
         now = self._clock.monotonic()
         timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
         deadline = now + timeout_s
@@ -272,6 +295,9 @@ class ProduceService:
         """Adds the request's batches to `runs`; waits only where a log has to be opened, or plain
         records to be encoded, after a flush of what came before."""
         produce = ProduceContext(place_by, context.principal, context.client_id, context.trace_id)
+        refused: Refusals = {}
+        if call.transactional_id:
+            refused = await self._refusals(runs, context, call, place_by)
         for topic in call.topics:
             name = topic.topic or self._name_of(topic.topic_id)
             outcomes = sequenced.add_topic(name)
@@ -291,6 +317,8 @@ class ProduceService:
                         opening = self._open(context, partition, may_create)
                         log = await opened_until(place_by, self._clock, opening, partition)
                     check_topic_id(self._logs, name, part.partition, topic_id)
+                    if refused and partition in refused:
+                        raise refused[partition]
                     if batches is None:
                         topic_id = topic_id or id_of(self._logs, name)
                         batches = await self._offload.run(
@@ -301,14 +329,43 @@ class ProduceService:
                     continue
                 runs.add(log, Ready(append, LogAppend(batches, produce), topic_id))
 
+    async def _refusals(
+        self, runs: Runs, context: RequestContext, call: ProduceCall, place_by: float
+    ) -> Refusals:
+        """Partitions of a transactional request whose batches its coordinator does not take.
+
+        Batches of the requests before it have their places when it waits.
+        """
+        parts = []
+        for topic in call.topics:
+            name = topic.topic or self._name_of(topic.topic_id)
+            for part in topic.partitions:
+                partition = TopicPartition(name, part.partition)
+                with suppress(StreamlogError):  # It comes again, with the partition's own batches.
+                    self._check_access(context, name, topic.topic_id, part.partition)
+                    log = self._logs.open_log(partition)
+                    if log is None:
+                        await runs.flush()
+                        opening = self._logs.log(partition)
+                        log = await opened_until(place_by, self._clock, opening, partition)
+                    parts.append(Verifiable(partition, log, part.batches or b""))
+        if any(needs_verification(part.log, part.batches) for part in parts):
+            await runs.flush()
+        try:
+            return await self._verification.refusals(
+                call.transactional_id, parts, place_by, adds_partitions=call.adds_partitions
+            )
+        except StreamlogError as error:
+            return dict.fromkeys((part.partition for part in parts), error)
+
     def _name_of(self, topic_id: str) -> str:
         """Empty where no topic has the id."""
         topic = self._logs.topic_by_id(topic_id) if topic_id else None
         return "" if topic is None else topic.name
 
-    def _check(self, call: ProduceCall) -> None:
+    def _check(self, context: RequestContext, call: ProduceCall) -> None:
         if call.transactional_id:
-            raise InvalidTxnState("transactions come with a later version; leave it unset")
+            self.check_transactional(context, call.transactional_id)
         check_partitions(call.topics, self._limits.partitions_per_request_max)
 
     def _check_access(

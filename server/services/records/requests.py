@@ -43,7 +43,8 @@ class ProduceCall(NamedTuple):
 
     `may_create` False: a topic that does not exist is not created, whatever the settings say.
     `received_at`: since when, on the clock, the request's time runs until its batches have their
-    places; None: since it is sequenced.
+    places; None: since it is sequenced. `transactional_id`: of the transactional batches; those of
+    partitions that are not in its transaction are refused, or, with `adds_partitions`, added to it.
     """
 
     topics: Sequence[ProduceTopic]
@@ -52,6 +53,7 @@ class ProduceCall(NamedTuple):
     transactional_id: str = ""
     may_create: bool = True
     received_at: float | None = None
+    adds_partitions: bool = False
 
 
 class ProducePartitionResult(NamedTuple):

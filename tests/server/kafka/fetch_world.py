@@ -47,6 +47,7 @@ from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.settings.limits import LimitsConfig
+from tests.support.fake_coordinator import FakeCoordinator
 
 NEWEST = 18
 WITH_NAMES = 12
@@ -142,6 +143,7 @@ def world_over(
     metrics = ServerMetrics(registry)
     parts = RecordParts(
         logs=logs,
+        coordinator=FakeCoordinator(),
         clock=clock,
         authorize=authorize,
         limits=limits,

@@ -31,7 +31,9 @@ from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
 from streamlog.server.services.log import LogService
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.produce import ProduceService
+from streamlog.server.services.transactions import TransactionService
 from streamlog.settings.limits import LimitsConfig
+from tests.support.fake_coordinator import FakeCoordinator
 
 NEWEST_WITH_NAMES = 12
 NEWEST = 13
@@ -45,6 +47,7 @@ class ProduceWorld:
     describe_producers: DescribeProducersHandler
     registry: CollectorRegistry
     service: ProduceService
+    coordinator: FakeCoordinator
 
     async def reply(self, request: ProduceRequest, version: int = NEWEST_WITH_NAMES) -> Reply:
         return await self.produce.produce(call(version), request)
@@ -73,11 +76,14 @@ def world_over(
     authorize: Authorize = allow_all,
     limits: LimitsConfig | None = None,
     clock: Clock | None = None,
+    coordinator: FakeCoordinator | None = None,
 ) -> ProduceWorld:
     limits, clock = limits or LimitsConfig(), clock or SystemClock()
+    coordinator = coordinator or FakeCoordinator()
     registry = CollectorRegistry()
     parts = RecordParts(
         logs=logs,
+        coordinator=coordinator,
         clock=clock,
         authorize=authorize,
         limits=limits,
@@ -95,6 +101,7 @@ def world_over(
         DescribeProducersHandler(services),
         registry,
         service,
+        coordinator,
     )
 
 
@@ -109,6 +116,14 @@ class _Services:
     def __init__(self, parts: RecordParts, produce: ProduceService) -> None:
         self.resources = SimpleNamespace(limits=parts.limits)
         self.produce = produce
+        self.transactions = TransactionService(
+            parts.coordinator,
+            parts.logs,
+            node_id=self.node_id,
+            clock=parts.clock,
+            authorize=parts.authorize,
+            limits=parts.limits,
+        )
         self.log = LogService(
             parts.logs, clock=parts.clock, authorize=parts.authorize, limits=parts.limits
         )

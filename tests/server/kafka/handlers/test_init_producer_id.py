@@ -61,7 +61,6 @@ def test_a_producer_that_names_its_id_gets_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"transactional_id": "tx"}, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ({"transactional_id": ""}, KafkaError.INVALID_REQUEST),
         ({"transactional_id": None, "producer_id": 4}, KafkaError.INVALID_REQUEST),
         ({"transactional_id": None, "producer_epoch": 4}, KafkaError.INVALID_REQUEST),

@@ -121,7 +121,7 @@ def damaged() -> bytes:
         (with_attributes(5), 9, KafkaError.UNSUPPORTED_COMPRESSION_TYPE),
         (with_attributes(7), 9, KafkaError.UNSUPPORTED_COMPRESSION_TYPE),
         (zstd(), 6, KafkaError.UNSUPPORTED_COMPRESSION_TYPE),
-        (with_attributes(0x10), 9, KafkaError.INVALID_TXN_STATE),
+        (with_attributes(0x10), 9, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (zstd(), 7, KafkaError.NONE),
     ],
     ids=lambda value: value.name if isinstance(value, KafkaError) else "",
@@ -151,7 +151,6 @@ def test_records_that_a_request_must_not_have(
         ({"topic": "__transaction_state"}, KafkaError.INVALID_TOPIC_EXCEPTION),
         ({"acks": 2}, KafkaError.INVALID_REQUIRED_ACKS),
         ({"acks": -2}, KafkaError.INVALID_REQUIRED_ACKS),
-        ({"transactional_id": "tx"}, KafkaError.INVALID_TXN_STATE),
     ],
     ids=str,
 )
@@ -163,17 +162,6 @@ def test_requests_that_are_refused(fields: dict[str, Any], error: KafkaError) ->
             assert part.base_offset == -1
             assert part.error_message
             assert world.logs.topic("none") is None
-
-    asyncio.run(main())
-
-
-def test_transactions_are_refused_by_name() -> None:
-    async def main() -> None:
-        async with produce_world() as world:
-            by_id = await world.send_one(batch(b"a"), transactional_id="tx")
-            by_batch = await world.send_one(with_attributes(0x10))
-            for part in (by_id, by_batch):
-                assert "transactions are not supported yet" in str(part.error_message)
 
     asyncio.run(main())
 

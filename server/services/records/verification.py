@@ -1,0 +1,149 @@
+"""Transactional batches are taken only for partitions that their coordinator has (KIP-890).
+
+1. A log says whether the coordinator has to be asked: not while the transaction is open in it.
+2. One question for each request, about all such partitions, before any of its batches is handed on.
+   The connection's next requests wait behind it, so a producer's batches keep their order.
+3. What the coordinator knows is durable, so the usual answer comes without a wait.
+
+A batch that came late, behind its transaction's abort, would open a transaction that nobody ends.
+Source: Kafka's ReplicaManager.handleProduceAppend and AddPartitionsToTxnManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from streamlog.codec.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, parse_header, scan
+from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionCoordinator
+from streamlog.errors import (
+    ConcurrentTransactions,
+    DeadlinePassed,
+    InvalidProducerIdMapping,
+    StreamlogError,
+)
+from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import Clock
+
+ADDS_AGAIN_AFTER_S = 0.02
+ADDS_FOR_S = 0.1
+"""As `add.partitions.to.txn.retry.backoff.ms` and its maximum in Kafka: the first batch of a
+transaction comes while the markers of the last one are being written."""
+
+
+class Verifiable(NamedTuple):
+    """Batches of a transactional request whose log is open."""
+
+    partition: TopicPartition
+    log: AbstractLog
+    batches: Buffer
+
+
+Refusals = Mapping[TopicPartition, StreamlogError]
+
+
+class Verification:
+    def __init__(self, coordinator: TransactionCoordinator, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+
+    async def refusals(
+        self,
+        transactional_id: str,
+        parts: Iterable[Verifiable],
+        deadline: float,
+        *,
+        adds_partitions: bool,
+    ) -> Refusals:
+        """Partitions whose batches must not be handed on; the logs of the others take theirs.
+
+        `adds_partitions`: makes them part of the transaction, in place of asking (version 2).
+        Errors of the whole request: InvalidProducerIdMapping (two producers in it).
+        """
+        producer, unverified = _unverified(parts)
+        if not unverified:
+            return {}
+        refused: Refusals
+        try:
+            async with asyncio.timeout(deadline - self._clock.monotonic()):
+                if adds_partitions:
+                    await self._add(transactional_id, producer, list(unverified))
+                    refused = {}
+                else:
+                    refused = await self._coordinator.verify_partitions(
+                        transactional_id, producer, list(unverified)
+                    )
+        except TimeoutError:
+            late = DeadlinePassed(
+                f"the coordinator of {transactional_id[:80]!r} did not say in time which partitions"
+                " its transaction has; nothing was stored: send the batches again"
+            )
+            return dict.fromkeys(unverified, late)
+        except StreamlogError as error:
+            return dict.fromkeys(unverified, error)
+        for partition, log in unverified.items():
+            if partition not in refused:
+                log.verified(*producer)
+        return refused
+
+    async def _add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: list[TopicPartition]
+    ) -> None:
+        until = self._clock.monotonic() + ADDS_FOR_S
+        while True:
+            try:
+                await self._coordinator.add_partitions(transactional_id, producer, partitions)
+                return
+            except ConcurrentTransactions:
+                if self._clock.monotonic() >= until:
+                    raise
+            await asyncio.sleep(ADDS_AGAIN_AFTER_S)
+
+
+def needs_verification(log: AbstractLog, batches: Buffer) -> bool:
+    """Whether the coordinator has to be asked before the log takes the first of the batches."""
+    header = transactional_header(batches)
+    return header is not None and log.needs_verification(header.producer_id, header.producer_epoch)
+
+
+def transactional_header(batches: Buffer) -> BatchHeader | None:
+    """The first batch's, where it belongs to a transaction. A log finds out whether it lies."""
+    if len(batches) < HEADER_BYTES:
+        return None
+    header = parse_header(batches)
+    return header if header.attributes & TRANSACTIONAL and header.producer_id >= 0 else None
+
+
+def _unverified(
+    parts: Iterable[Verifiable],
+) -> tuple[ProducerIdAndEpoch, dict[TopicPartition, AbstractLog]]:
+    producer: ProducerIdAndEpoch | None = None
+    unverified: dict[TopicPartition, AbstractLog] = {}
+    for partition, log, batches in parts:
+        header = transactional_header(batches)
+        if header is None:
+            continue
+        found = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        is_unverified = log.needs_verification(*found)
+        if is_unverified and not _is_intact(batches):
+            continue  # The header may name anybody. The log says that the batch is damaged.
+        if producer is not None and producer != found:
+            raise InvalidProducerIdMapping(
+                "the request has transactional batches of more than one producer id or epoch: send "
+                "each producer's in requests of their own"
+            )
+        producer = found
+        if is_unverified:
+            unverified[partition] = log
+    return producer or ProducerIdAndEpoch(-1, -1), unverified
+
+
+def _is_intact(batches: Buffer) -> bool:
+    try:
+        scan(batches)
+    except StreamlogError:
+        return False
+    return True
