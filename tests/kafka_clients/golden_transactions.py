@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class Recorder:
 
     def run(self, seed: int) -> None:
         """One sequence; a moment for each id that a call is about."""
-        sequence = Sequence(seed)
+        sequence = Sequence(seed, int(time.time() * 1000))
         for made in sequence.topics_made():
             made.wait_until_seen(self._side, made.on(self._side))
         self._side.await_coordinator(sequence.coordinated)

@@ -14,15 +14,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry
-
 import streamlog
 from streamlog.codec.batch import BatchProducer, scan
 from streamlog.codec.records import BatchBuilder, decode
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionState
 from streamlog.coordinator.config import TransactionConfig
-from streamlog.coordinator.coordinator import Coordinator
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import (
     ConcurrentTransactions,
@@ -31,7 +28,6 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.wal.config import WalConfig, WalMode
 from streamlog.wiring import OpenEngine
@@ -59,9 +55,9 @@ FROZEN: set[asyncio.Task[Any]] = set()
 class Process:
     """A node's engine and its coordinator."""
 
-    def __init__(self, engine: OpenEngine, coordinator: Coordinator) -> None:
+    def __init__(self, engine: OpenEngine) -> None:
         self.engine = engine
-        self.coordinator = coordinator
+        self.coordinator = engine.transactions
 
     async def log(self, partition: TopicPartition) -> AbstractLog:
         return await self.engine.logs.log(partition)
@@ -77,19 +73,17 @@ class World:
 
     async def start(self) -> Process:
         components = self._lab.components(has_disk=self._mode == "disk")
-        opened = streamlog.open("memory://", wal=self._mode, config=CONFIG, components=components)
+        opened = streamlog.open(
+            "memory://",
+            wal=self._mode,
+            config=CONFIG,
+            transactions=TransactionConfig(state_partitions=1),
+            components=components,
+        )
         engine = await opened.__aenter__()
         # It is never left: a process that is killed closes nothing.
         self._kept.append(opened)
-        coordinator = Coordinator(
-            engine.logs,
-            clock=self._lab.clock,
-            random=SeededRandom(5),
-            registry=CollectorRegistry(),
-            config=TransactionConfig(state_partitions=1),
-        )
-        coordinator.open()
-        return Process(engine, coordinator)
+        return Process(engine)
 
     def kill(self) -> None:
         """No task that there is now runs on, but the test's own and those of the metadata."""

@@ -28,6 +28,7 @@ def batch(
     producer: BatchProducer | None = None,
     count: int | None = None,
     large_value: int | None = None,
+    base_ms: int = BASE_MS,
 ) -> bytes:
     """A good batch; compressed by any codec, with keys, nulls and headers here and there.
 
@@ -39,7 +40,7 @@ def batch(
         values[-1] = rng.randbytes(large_value)
     keys = [rng.choice((None, b"", b"k%d" % rng.randrange(9))) for _ in range(count)]
     headers = [rng.choice(([], [], [("h", b"1"), ("n", None)])) for _ in range(count)]
-    times = [BASE_MS + rng.randrange(SPAN_MS) for _ in range(count)]
+    times = [base_ms + rng.randrange(SPAN_MS) for _ in range(count)]
     encoded = encode_values(
         values,
         timestamp_ms=times[0],

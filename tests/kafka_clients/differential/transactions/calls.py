@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streamlog.codec.batch import BatchProducer, with_producer
-from tests.kafka_clients.differential.batches import BASE_MS, SPAN_MS
+from streamlog.codec.batch import TRANSACTIONAL, BatchProducer, with_producer
 from tests.kafka_clients.differential.calls import FETCH_BY_ID, PRODUCE_BY_ID, TIMEOUT_MS
 from tests.kafka_clients.differential.side import Seen
 from tests.kafka_clients.differential.transactions.side import (
@@ -19,6 +18,7 @@ from tests.kafka_clients.raw_client import ConnectionEnded, part, request
 
 PARTITIONS = 2
 """Of each topic."""
+LATEST = -1
 ADD_MANY = 4
 """The first version of AddPartitionsToTxn with several transactions."""
 
@@ -251,7 +251,7 @@ class EndTxn(Call):
 
 @dataclass(frozen=True)
 class WriteMarkers(Call):
-    """A marker as a coordinator writes it, at a coordinator epoch that the sequence chose."""
+    """A marker as a coordinator writes it whose epoch is the real one's and so much more."""
 
     pair: Pair
     is_commit: bool
@@ -270,7 +270,7 @@ class WriteMarkers(Call):
             producer_epoch=self.pair.epoch,
             transaction_result=self.is_commit,
             topics=[topic],
-            coordinator_epoch=self.coordinator_epoch,
+            coordinator_epoch=side.coordinator_epoch + self.coordinator_epoch,
         )
         answer = side.call(api, 1, request(api, markers=[marker]))
         return {
@@ -348,7 +348,7 @@ class DescribeProducers(Call):
                     side.name_of(one.producer_id),
                     one.producer_epoch,
                     one.last_sequence,
-                    one.coordinator_epoch >= 0,
+                    side.relative_epoch(one.coordinator_epoch),
                     one.current_txn_start_offset,
                 )
                 for one in found.active_producers
@@ -390,7 +390,7 @@ class Fetch(Call):
         return {
             "error": found.error_code,
             "high_watermark": found.high_watermark,
-            "stable": found.last_stable_offset,
+            "stable": max(found.last_stable_offset, side.start_of(self.topic, self.partition)),
             "batches": side.batches(found.records or b""),
             "aborted": sorted(
                 (side.name_of(one.producer_id), one.first_offset)
@@ -401,11 +401,56 @@ class Fetch(Call):
 
 
 @dataclass(frozen=True)
+class ReadAll(Call):
+    """Fetches to the end, and drops what a consumer drops: what it is handed in the end."""
+
+    partition: int
+    isolation: int
+
+    def _on(self, side: TransactionalSide) -> Seen:
+        handed: list[Seen] = []
+        aborted_seen: set[tuple[int, int]] = set()
+        start, stable, end = side.offsets(self.topic, PARTITIONS)[self.partition]
+        offset, last = start, stable if self.isolation else end
+        while offset < last:
+            fetch = Fetch(self.topic, 11, self.partition, offset, 1 << 26, self.isolation)
+            seen = fetch._on(side)
+            if seen["error"] or not seen["batches"]:
+                return seen | {"stuck at": offset}
+            visible, used = _handed(seen)
+            handed += [one for one in visible if one["offsets"][1] >= start]
+            aborted_seen |= used
+            offset = seen["batches"][-1]["offsets"][1] + 1
+        return {"handed": handed, "aborted": sorted(aborted_seen)}
+
+
+def _handed(seen: Seen) -> tuple[list[Seen], set[tuple[int, int]]]:
+    """The batches that a consumer hands out, and the aborted transactions that it needed."""
+    waiting = sorted(seen["aborted"], key=lambda one: int(one[1]))
+    dropped: set[int] = set()
+    handed, used = [], set()
+    for batch in seen["batches"]:
+        while waiting and waiting[0][1] <= batch["offsets"][1]:
+            one = waiting.pop(0)
+            dropped.add(one[0])
+            used.add(tuple(one))
+        producer = batch["producer"][0]
+        if "key" in batch:
+            dropped.discard(producer)
+        if producer not in dropped or not batch["attributes"] & TRANSACTIONAL:
+            handed.append(batch)
+    return handed, used
+
+
+@dataclass(frozen=True)
 class ListOffsets(Call):
+    """`latest_ms`: a later timestamp is a marker's, which the broker's clock gave."""
+
     version: int
     partition: int
     timestamp: int
     isolation: int
+    latest_ms: int
 
     def _on(self, side: TransactionalSide) -> Seen:
         api = "list_offsets"
@@ -416,11 +461,13 @@ class ListOffsets(Call):
         more: dict[str, Any] = {"timeout_ms": TIMEOUT_MS} if self.version >= 10 else {}
         asked = request(api, replica_id=-1, topics=[topic], isolation_level=self.isolation, **more)
         (found,) = side.call(api, self.version, asked).topics[0].partitions
+        offset = found.offset
+        if self.timestamp == LATEST:
+            offset = max(offset, side.start_of(self.topic, self.partition))
         return {
             "error": found.error_code,
-            # Markers have the broker's clock.
-            "timestamp": min(found.timestamp, BASE_MS + SPAN_MS),
-            "offset": found.offset,
+            "timestamp": min(found.timestamp, self.latest_ms),
+            "offset": offset,
         }
 
 

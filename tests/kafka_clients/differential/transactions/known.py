@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.kafka_clients.differential.side import Seen
-from tests.kafka_clients.differential.transactions.calls import Call, Fetch
+from tests.kafka_clients.differential.transactions.calls import Call, Fetch, ListTransactions
+
+IDLE = frozenset({"Empty", "CompleteCommit", "CompleteAbort"})
 
 
 class Known(NamedTuple):
@@ -35,7 +37,39 @@ def _lists_fewer(call: Call, kafka: Seen, node: Seen) -> bool:
     return set(needed) <= set(node["aborted"]) <= set(kafka["aborted"])
 
 
+def _goes_on(call: Call, kafka: Seen, node: Seen) -> bool:
+    """Both list the transactions that begin within Kafka's batches."""
+    if not isinstance(call, Fetch) or not _same_but(kafka, node, "aborted", "batches"):
+        return False
+    batches = kafka["batches"]
+    if not batches or len(node["batches"]) <= len(batches):
+        return False
+    end = batches[-1]["offsets"][1]
+    needed = [[one for one in side["aborted"] if one[1] <= end] for side in (kafka, node)]
+    return bool(node["batches"][: len(batches)] == batches and needed[0] == needed[1])
+
+
+def _lists_those_that_are_not_open(call: Call, kafka: Seen, node: Seen) -> bool:
+    if not isinstance(call, ListTransactions) or call.open_for_ms < 0:
+        return False
+    if not _same_but(kafka, node, "transactions"):
+        return False
+    more = [one for one in kafka["transactions"] if one not in node["transactions"]]
+    known = len(more) + len(node["transactions"]) == len(kafka["transactions"])
+    return known and all(state in IDLE for _, _, state in more)
+
+
 KNOWN = [
+    Known(
+        "Fetch: an answer goes on over the end of a segment",
+        "Kafka reads one segment file for an answer; a node's segments are no files",
+        _goes_on,
+    ),
+    Known(
+        "ListTransactions with a duration: ids without an open transaction are left out",
+        "Kafka takes them for open since 1970, or since their last transaction began",
+        _lists_those_that_are_not_open,
+    ),
     Known(
         "Fetch: aborted transactions that begin behind the records of the answer",
         "Kafka lists those up to the next entry of its offset index, a node only those that a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from tests.kafka_clients.differential.transactions.calls import (
     Pair,
     Place,
     Produce,
+    ReadAll,
     WriteMarkers,
 )
 from tests.kafka_clients.differential.transactions.known import explained
@@ -39,10 +41,12 @@ from tests.kafka_clients.differential.transactions.state import Partition, Trans
 TRANSACTION_TIMEOUT_MS = 600_000
 """No transaction is open for so long: time-outs have tests of their own."""
 TOO_LONG_MS = 900_001
+AN_HOUR_MS = 3_600_000
 IDS = 3
 TOPICS = 2
 NEVER_MADE = PARTITIONS
 """A partition that no topic has."""
+RECENT_MS = 60_000
 LARGE_BYTES = 300_000
 """A few values of this size fill a segment."""
 SEGMENT_BYTES = "1048576"
@@ -87,7 +91,7 @@ def transactional(data: bytes) -> bytes:
 class Sequence:
     """Makes calls from a seed, and learns from Kafka's answers what may come next."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, now_ms: int) -> None:
         self._rng = random.Random(seed)
         self._prefix = f"txn-{seed}-"
         self.topics = [f"txn-diff-{seed}-{number}" for number in range(TOPICS)]
@@ -101,6 +105,8 @@ class Sequence:
         # Where all write to one partition, transactions overlap as much as they can.
         self._is_narrow = self._rng.random() < 0.3
         self._is_large = self._rng.random() < 0.2
+        # Markers have the brokers' time: beside old records they begin a segment, by `segment.ms`.
+        self._base_ms = BASE_MS if self._rng.random() < 0.4 else now_ms - RECENT_MS
         self._choices: list[tuple[int, Callable[[], Call]]] = [
             (34, self._produce),
             (10, self._add),
@@ -137,8 +143,8 @@ class Sequence:
     def _whole_logs(self) -> Iterator[Call]:
         for place in self._partitions:
             yield DescribeProducers(*place)
-            yield Fetch(place.topic, 11, place.partition, 0, 1 << 26, 0)
-            yield Fetch(place.topic, 11, place.partition, 0, 1 << 26, 1)
+            yield ReadAll(*place, 0)
+            yield ReadAll(*place, 1)
 
     def learn(self, call: Call, seen: Seen) -> None:
         """Takes over what Kafka's answer says about its state."""
@@ -316,7 +322,7 @@ class Sequence:
 
     def _data(self) -> bytes:
         large = LARGE_BYTES if self._is_large and self._rng.random() < 0.4 else None
-        return batch(self._rng, large_value=large)
+        return batch(self._rng, large_value=large, base_ms=self._base_ms)
 
     def _markers(self) -> Call:
         """By no coordinator that is newer than the real one: that one could then end nothing."""
@@ -337,7 +343,7 @@ class Sequence:
         states = tuple(rng.sample(NAMES, rng.choice((0, 0, 1, 2))))
         pairs = [pair.producer for one in self._ids for pair in one.pairs]
         producers = tuple(rng.sample(pairs, min(len(pairs), rng.choice((0, 0, 1)))))
-        open_for_ms = rng.choice((-1, -1, 0, 3_600_000)) if version >= 1 else -1
+        open_for_ms = rng.choice((-1, -1, AN_HOUR_MS)) if version >= 1 else -1
         patterns = (None, None, "", f"{self._prefix}[01]", "txn", ".*", "(")
         pattern = rng.choice(patterns) if version >= 2 else None
         return ListTransactions(
@@ -361,10 +367,11 @@ class Sequence:
     def _list_offsets(self) -> Call:
         place, version = self._place(), self._version(2, 10)
         named = [-1, -1, -2, *([-3] if version >= 7 else []), *([-4] if version >= 8 else [])]
-        by_time = BASE_MS + self._rng.randrange(-10, SPAN_MS + 10)
+        by_time = self._base_ms + self._rng.randrange(-10, SPAN_MS + 10)
         stamp = self._rng.choice([*named, by_time, by_time])
         isolation = self._rng.choice((0, 1, 1))
-        return ListOffsets(place.topic, version, place.partition, stamp, isolation)
+        latest_ms = self._base_ms + SPAN_MS
+        return ListOffsets(place.topic, version, place.partition, stamp, isolation, latest_ms)
 
     def _delete_records(self) -> Call:
         place = self._place()
@@ -380,7 +387,7 @@ def run(
     let_pass: Counter[str],
 ) -> Difference | None:
     """Runs one sequence; `let_pass` counts what `known` explained."""
-    sequence, before = Sequence(seed), list[Call]()
+    sequence, before = Sequence(seed, int(time.time() * 1000)), list[Call]()
     for side in (kafka, node):
         for made in sequence.topics_made():
             made.wait_until_seen(side, made.on(side))

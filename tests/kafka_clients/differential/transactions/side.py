@@ -25,6 +25,7 @@ BUSY_PRODUCE = frozenset({*BUSY, 19})
 """Where the coordinator is busy with the verification, Kafka says NOT_ENOUGH_REPLICAS."""
 BUSY_TIMEOUT_S = 30.0
 UNSETTLED = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+TRANSACTION_STATE = "__transaction_state"
 TRANSACTIONAL_ID = 1
 """A kind of key in FindCoordinator."""
 
@@ -34,6 +35,8 @@ class TransactionalSide(Side):
         super().__init__(name, server)
         self._ids: list[int] = []
         self._names: dict[int, int] = {}
+        self.coordinator_epoch = 0
+        """That of all partitions of the coordinator's topic."""
 
     # ---- producers
 
@@ -75,6 +78,18 @@ class TransactionalSide(Side):
             "find_coordinator", key_type=TRANSACTIONAL_ID, coordinator_keys=[transactional_id]
         )
         self.ask("find_coordinator", 4, asked, lambda one: [one.coordinators[0].error_code])
+        topic = part("metadata", "MetadataRequestTopic", name=TRANSACTION_STATE)
+        metadata = request("metadata", topics=[topic], allow_auto_topic_creation=False)
+
+        def is_led() -> bool:
+            (found,) = self.call("metadata", 12, metadata).topics
+            epochs = {one.leader_epoch for one in found.partitions}
+            if not epochs or min(epochs) < 0:
+                return False
+            (self.coordinator_epoch,) = epochs
+            return True
+
+        self._await(is_led, "the coordinator's partitions have no leader epochs")
 
     def await_settled(self, transactional_id: str) -> None:
         """Returns when no markers of the id are under way."""
@@ -105,9 +120,21 @@ class TransactionalSide(Side):
         }
 
     def offsets(self, topic: str, partitions: int) -> list[tuple[int, int, int]]:
-        """Log start, last stable offset and high watermark of each partition."""
+        """Log start, last stable offset and high watermark of each partition.
+
+        Kafka's stable end may lie before the start, where records of an open transaction were
+        deleted; a node's never does.
+        """
         found = [self._offsets(topic, partitions, *at) for at in ((-2, 0), (-1, 1), (-1, 0))]
-        return list(zip(*found, strict=True))
+        return [(start, max(start, stable), end) for start, stable, end in zip(*found, strict=True)]
+
+    def start_of(self, topic: str, partition: int) -> int:
+        """The log's start, or an error below zero."""
+        return self._offsets(topic, partition + 1, -2, 0)[partition]
+
+    def relative_epoch(self, coordinator_epoch: int) -> int:
+        """By that of this broker's coordinator; -1 for one less, and for none."""
+        return coordinator_epoch - self.coordinator_epoch if coordinator_epoch >= 0 else -1
 
     def _offsets(self, topic: str, partitions: int, timestamp: int, isolation: int) -> list[int]:
         api = "list_offsets"
