@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from streamlog.coordinator.log_writer import BATCH_BYTES
 from streamlog.coordinator.partition import CoordinatorPartition
+from streamlog.coordinator.state_log import BATCH_BYTES
 from streamlog.errors import NotCoordinator, StreamlogError
 
 log = logging.getLogger(__name__)

@@ -153,7 +153,7 @@ async def until(node: Node, state: TransactionState, name: str = "tx") -> None:
 
 async def check_replay(node: Node) -> None:
     """A replay of each partition's bytes comes to the state that is in force."""
-    for partition in node.coordinator._hosted.loaded:
+    for partition in node.coordinator.hosted.loaded:
         await partition.settled()
         replayed = await replay(partition.log)
         assert replayed.table.transactions == partition.table.transactions

@@ -25,7 +25,7 @@ IN_FLIGHT_MAX = 32
 Done = Callable[[], None]
 
 
-class LogWriter:
+class StateLog:
     """The one writer of a coordinator's log."""
 
     def __init__(
