@@ -17,6 +17,7 @@ from streamlog.coordinator.api import (
     TransactionDescription,
     TransactionFilter,
 )
+from streamlog.coordinator.placement import check_id
 from streamlog.errors import (
     CoordinatorNotAvailable,
     DeadlinePassed,
@@ -43,9 +44,6 @@ from streamlog.server.services.ports import Logs, opened_until
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import client_error, id_of
 from streamlog.settings.limits import LimitsConfig
-
-TRANSACTIONAL_ID_BYTES_MAX = 32_767
-"""What the key of a record in `__transaction_state` can hold."""
 
 
 class PartitionRefusal(NamedTuple):
@@ -123,7 +121,7 @@ class TransactionService:
         """
         if not is_from_node:
             self._check(context, Operation.WRITE, transactional_id)
-        _check_id(transactional_id)
+        check_id(transactional_id)
         wanted = self._wanted(partitions)
         refused = self._refused(context, wanted, authorizes=not is_from_node)
         if not refused:
@@ -137,7 +135,7 @@ class TransactionService:
         partitions: Sequence[TopicPartition],
     ) -> list[PartitionRefusal]:
         """Those that are not part of the open transaction. For nodes: `check_node` comes first."""
-        _check_id(transactional_id)
+        check_id(transactional_id)
         wanted = self._wanted(partitions)
         refused = self._refused(RequestContext(), wanted, authorizes=False)
         if refused:
@@ -342,7 +340,7 @@ class TransactionService:
     def _check(self, context: RequestContext, operation: Operation, transactional_id: str) -> None:
         """Errors: Unauthorized, Invalid."""
         self._authorize(context, operation, _resource(transactional_id))
-        _check_id(transactional_id)
+        check_id(transactional_id)
 
     def _may(self, context: RequestContext, operation: Operation, resource: Resource) -> bool:
         try:
@@ -354,15 +352,3 @@ class TransactionService:
 
 def _resource(transactional_id: str) -> Resource:
     return Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)
-
-
-def _check_id(transactional_id: str) -> None:
-    """Errors: Invalid."""
-    if not transactional_id:
-        raise Invalid("the transactional id is empty; give one of your own")
-    size = len(transactional_id.encode("utf-8", "replace"))
-    if size > TRANSACTIONAL_ID_BYTES_MAX:
-        raise Invalid(
-            f"the transactional id has {size} bytes; at most {TRANSACTIONAL_ID_BYTES_MAX} are "
-            "allowed: choose a shorter one"
-        )

@@ -16,6 +16,7 @@ from streamlog.errors import (
     Invalid,
     InvalidName,
     StreamlogError,
+    TopicAlreadyExists,
     Unauthorized,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -113,6 +114,8 @@ class TopicsHandler:
             if times > 1:
                 raise Invalid(_TWICE)
             if is_internal(topic.name):
+                if self._views.topic(topic.name) is not None:
+                    raise TopicAlreadyExists(f"{topic.name} is there, as the node made it")
                 raise InvalidName(f"{topic.name} is Kafka's own, and the node's to make")
             work = self._admin.create_topic(
                 call.context,

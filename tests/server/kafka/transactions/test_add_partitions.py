@@ -69,7 +69,8 @@ def test_topics_that_the_client_may_not_write_keep_all_out() -> None:
     async def main() -> None:
         authorize = all_but((Operation.WRITE, "closed"))
         async with kafka_handlers(authorize=authorize) as node:
-            for topic in ("open", "closed", "__transaction_state"):
+            await node.logs.create_internal_topic("__transaction_state", 1, {})
+            for topic in ("open", "closed"):
                 await node.logs.create_topic(topic, 1)
             producer = await begun(node)
             forbidden = KafkaError.TOPIC_AUTHORIZATION_FAILED

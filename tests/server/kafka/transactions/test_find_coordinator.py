@@ -49,7 +49,7 @@ def _told(answer: Any) -> tuple[KafkaError, tuple[int, str, int], str | None]:
 def test_the_leader_of_the_ids_partition_coordinates_it(version: int) -> None:
     async def main() -> None:
         async with kafka_handlers() as node:
-            await node.logs.create_topic("__transaction_state", 16)
+            await node.logs.create_internal_topic("__transaction_state", 16, {})
             [(code, place, _)] = await found(node, version, "tx")
             assert (code, place) == (KafkaError.NONE, (NODE_ID, *ADVERTISED))
             assert node.coordinator.topic_is_made
@@ -60,7 +60,7 @@ def test_the_leader_of_the_ids_partition_coordinates_it(version: int) -> None:
 def test_several_keys_have_an_answer_each() -> None:
     async def main() -> None:
         async with kafka_handlers(authorize=all_but((Operation.DESCRIBE, "hidden"))) as node:
-            await node.logs.create_topic("__transaction_state", 16)
+            await node.logs.create_internal_topic("__transaction_state", 16, {})
             told = await found(node, 6, "a", "hidden", "a", "")
             assert [code for code, _, _ in told] == [
                 KafkaError.NONE,
@@ -122,7 +122,7 @@ def test_what_passes_is_asked_again(error: StreamlogError, code: KafkaError, ver
 def test_a_partition_without_a_leader_is_asked_for_again() -> None:
     async def main() -> None:
         async with kafka_handlers() as node:
-            await node.logs.create_topic("__transaction_state", 16)
+            await node.logs.create_internal_topic("__transaction_state", 16, {})
             partition = node.coordinator.partition_of("tx")
             await node.leadership.assign(partition, None)
             [(code, place, _)] = await found(node, 6, "tx")
@@ -137,7 +137,7 @@ def test_a_partition_without_a_leader_is_asked_for_again() -> None:
 def test_too_many_keys_and_the_longest_id() -> None:
     async def main() -> None:
         async with kafka_handlers() as node:
-            await node.logs.create_topic("__transaction_state", 16)
+            await node.logs.create_internal_topic("__transaction_state", 16, {})
             many = await found(node, 6, *(["a"] * 10_001))
             assert {code for code, _, _ in many} == {KafkaError.INVALID_REQUEST}
             [(code, _, _)] = await found(node, 6, "x" * 32_767)
