@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.codec.batch import ScannedBatch, scan
 from streamlog.coordinator.api import TransactionState
-from streamlog.coordinator.replay import Table, replay
+from streamlog.coordinator.replay import TransactionTable, replay
 from streamlog.coordinator.transactions.state import Transaction
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
 from tests.kafka_clients.golden_transactions import SEGMENT, Moment, moments
@@ -44,7 +44,7 @@ class SegmentLog:
         return LogFetch((found.view,), len(found.view), 1, end, end, end, 0)
 
 
-def replayed(batches: list[ScannedBatch], end: int) -> Table:
+def replayed(batches: list[ScannedBatch], end: int) -> TransactionTable:
     opened = cast(AbstractLog, SegmentLog(batches, end))
     return asyncio.run(replay(opened)).table
 
