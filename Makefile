@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka kill-kafka outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka differential-kafka-transactions kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -86,8 +86,14 @@ test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of K
 differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential --sequences $(SEQUENCES)
 
+differential-kafka-transactions: tools ## the same transactions on a node and on a real Kafka (SEQUENCES=N, default 1000)
+	$(BIN)/python -m tests.kafka_clients.differential.transactions --sequences $(SEQUENCES)
+
 kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
 	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
+
+kill-kafka-transactions: tools ## kill -9 a node and clients under transactions that copy topics, with both modes of the WAL (ROUNDS=N each, default 30)
+	$(BIN)/python -m tests.kafka_clients.kills.transactions --rounds $(ROUNDS)
 
 outage-kafka: tools ## take store or metadata away under Kafka's clients (OUTAGE_S=600 WAL=disk FAULT=store-hangs)
 	$(BIN)/python -m tests.kafka_clients.outages --seconds $(OUTAGE_S) --wal $(WAL) --fault $(FAULT)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command import parsed, parser
-from benchmarks.kafka import clients, encoded, idle, java, stages
+from benchmarks.kafka import clients, encoded, idle, java, stages, transactions
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.servers import servers
 from benchmarks.report import HEADER, Report, Row
@@ -31,6 +31,7 @@ GROUPS = {
     "encoded": _Group(encoded.run, 5),
     "clients": _Group(clients.run, 6),
     "java": _Group(java.run, 3),
+    "transactions": _Group(transactions.run, 4),
     "idle": _Group(idle.run, 2),
     "stages": _Group(stages.run, 1),
 }

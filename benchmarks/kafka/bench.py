@@ -49,6 +49,8 @@ AIMS = {
     "p99": Aim("encoded", "ack p99 by fsynced Kafka's, at half of its load", 1 / 3, True),
     "catch-up": Aim("clients", "librdkafka, catch-up by Kafka's", 1.0),
     "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g", 0.5, True),
+    "cost of idempotence": Aim("transactions", "cost of idempotence by plain", 3, True, "%"),
+    "cost of transactions": Aim("transactions", "cost of transactions by plain", 10, True, "%"),
     "idle 500": Aim("idle", "1,000 idle consumers, wait of 500 ms", 20, True, "% of a core"),
     "idle 5000": Aim("idle", "1,000 idle consumers, wait of 5 s", 3, True, "% of a core"),
     "idle size": Aim("idle", "memory of an idle consumer", 20, True, "KB"),

@@ -127,6 +127,17 @@ def test_an_open_transaction_is_aborted_under_the_next_epoch() -> None:
         assert init(complete(after, T1)).answer == (7, 7)
 
 
+def test_an_instance_that_aborts_its_own_transaction_by_init_gets_the_next_epoch() -> None:
+    """It asks with its pair until the markers are written: it is not fenced by its own abort."""
+    after = init(tx(S.ONGOING), (7, 5)).after
+    assert after is not None
+    refused(init(after, (7, 5)), ConcurrentTransactions)
+    assert init(complete(after, T1), (7, 5)).answer == (7, 6)
+    by_another = init(tx(S.ONGOING)).after
+    assert by_another is not None
+    refused(init(complete(by_another, T1), (7, 5)), TransactionalIdFenced)
+
+
 def test_a_repeated_init_aborts_nothing_that_was_begun_since() -> None:
     again = init(tx(S.ONGOING, last_producer_epoch=4), (7, 4))
     assert again.answer == (7, 5)

@@ -71,8 +71,10 @@ class Init:
         if self.expected is not None and self.expected != known.pair:
             return Decision(fenced(known))
         if known.state is TransactionState.ONGOING:
-            # Nobody gets this epoch: the caller asks again, and gets the one behind it.
-            return Decision(still_ending(known), fence(known, now_ms))
+            # Nobody gets this epoch yet: the caller asks again. One that named its pair is the same
+            # instance, and gets it then; any other one gets the one behind it.
+            last = NONE if self.expected is None else known.producer_epoch
+            return Decision(still_ending(known), fence(known, now_ms, last))
         after = self._next(known, now_ms)
         return Decision(after.pair, after)
 
@@ -116,17 +118,18 @@ class Init:
         )
 
 
-def fence(known: Transaction, now_ms: int) -> Transaction:
+def fence(known: Transaction, now_ms: int, last_producer_epoch: int = NONE) -> Transaction:
     """The open transaction's abort under the next epoch: its producer can write no more.
 
     A producer of version 2 that asks for the abort gets that epoch, unless a newer instance came.
+    `last_producer_epoch`: that of the instance that may ask for the next one again.
     """
     return transition_to(
         known,
         TransactionState.PREPARE_ABORT,
         now_ms,
         producer_epoch=known.producer_epoch + 1,
-        last_producer_epoch=NONE,
+        last_producer_epoch=last_producer_epoch,
         client_version=2,
     )
 

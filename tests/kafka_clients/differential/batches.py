@@ -24,14 +24,23 @@ SPAN_MS = 5_000
 
 
 def batch(
-    rng: random.Random, producer: BatchProducer | None = None, count: int | None = None
+    rng: random.Random,
+    producer: BatchProducer | None = None,
+    count: int | None = None,
+    large_value: int | None = None,
+    base_ms: int = BASE_MS,
 ) -> bytes:
-    """A good batch; compressed by any codec, with keys, nulls and headers here and there."""
+    """A good batch; compressed by any codec, with keys, nulls and headers here and there.
+
+    `large_value`: the bytes of one value that no codec makes smaller.
+    """
     count = rng.choice((1, 1, 2, 5, 20)) if count is None else count
     values = [_value(rng) for _ in range(count)]
+    if large_value is not None:
+        values[-1] = rng.randbytes(large_value)
     keys = [rng.choice((None, b"", b"k%d" % rng.randrange(9))) for _ in range(count)]
     headers = [rng.choice(([], [], [("h", b"1"), ("n", None)])) for _ in range(count)]
-    times = [BASE_MS + rng.randrange(SPAN_MS) for _ in range(count)]
+    times = [base_ms + rng.randrange(SPAN_MS) for _ in range(count)]
     encoded = encode_values(
         values,
         timestamp_ms=times[0],

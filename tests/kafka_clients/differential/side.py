@@ -126,7 +126,7 @@ def visible(records: Any) -> list[Seen]:
     """The whole batches of a fetch's answer; one that is cut short at the end is not visible."""
     data = bytes(records) if not isinstance(records, list) else b"".join(map(bytes, records))
     batches = []
-    for batch in scan(_whole(data)):
+    for batch in scan(whole(data)):
         header = batch.header
         normal = bytearray(batch.view)
         normal[LENGTH_END : LENGTH_END + 4] = bytes(4)
@@ -144,7 +144,7 @@ def visible(records: Any) -> list[Seen]:
     return batches
 
 
-def _whole(data: bytes) -> bytes:
+def whole(data: bytes) -> bytes:
     at = 0
     while at + LENGTH_END <= len(data):
         size = int.from_bytes(data[at + 8 : at + LENGTH_END], "big") + LENGTH_END
