@@ -30,6 +30,7 @@ One entry of the meta stream (record count 1) holds records that take effect tog
     7     log start          offset i64
     8     producers          count u32 of producers, each as in a checkpoint: they belong to the
                              checkpoint before them in the same group (version 2 only)
+    16    fencing token      u8 length, bytes; empty: the log has none
 
     slice: stream id u64, start i64, end i64 (-1 while open)
     text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
@@ -148,6 +149,13 @@ class LogStart:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class FencingToken:
+    """The log's token from here on; b"": none. The log's end tells which appends came before."""
+
+    token: bytes
+
+
 MetaRecord = (
     Description
     | SegmentOpened
@@ -157,6 +165,7 @@ MetaRecord = (
     | Checkpoint
     | LogStart
     | Producers
+    | FencingToken
 )
 
 
@@ -344,6 +353,11 @@ def _write_log_start(w: FieldWriter, record: LogStart) -> None:
     w.i64(record.offset)
 
 
+def _write_token(w: FieldWriter, record: FencingToken) -> None:
+    w.u8(len(record.token))
+    w.raw(record.token)
+
+
 def _write_checkpoint(w: FieldWriter, record: Checkpoint) -> None:
     w.i64(record.offset)
     w.i64(record.active_base_offset)
@@ -406,6 +420,7 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     Checkpoint: (6, _write_checkpoint),
     LogStart: (7, _write_log_start),
     Producers: (8, _write_producers),
+    FencingToken: (16, _write_token),
 }
 _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     1: _read_description,
@@ -416,4 +431,5 @@ _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     6: _read_checkpoint,
     7: lambda r: LogStart(r.i64()),
     8: lambda r: Producers(_read_producers(r)),
+    16: lambda r: FencingToken(r.raw(r.u8())),
 }
