@@ -196,6 +196,7 @@ class GrpcAdmin:
         out.data_stream_id = description.storage_ids.get("data", 0)
         out.time_stream_id = description.storage_ids.get("time", 0)
         out.txn_stream_id = description.storage_ids.get("txn", 0)
+        out.fencing_token = description.fencing_token
 
     async def _create_partitions(
         self, context: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Rpc

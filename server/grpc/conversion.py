@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.append_condition import AppendCondition
 from streamlog.server.services.records.requests import (
     FetchCall,
     FetchPartition,
@@ -49,11 +52,26 @@ def produce_call(request: log_pb2.ProduceRequest) -> ProduceCall:
 
 def _produce_partition(part: log_pb2.ProducePartition) -> ProducePartition:
     kind = part.WhichOneof("data")
+    condition = append_condition(part, "fencing_token")
     if kind == "records":
-        return ProducePartition(
-            part.partition, None, tuple(plain_record(record) for record in part.records.records)
-        )
-    return ProducePartition(part.partition, part.record_batches)
+        records = tuple(plain_record(record) for record in part.records.records)
+        return ProducePartition(part.partition, None, records, condition)
+    return ProducePartition(part.partition, part.record_batches, (), condition)
+
+
+def append_condition(
+    request: log_pb2.ProducePartition | log_pb2.LogServiceSetFencingTokenRequest,
+    token_field: Literal["fencing_token", "expected_fencing_token"],
+) -> AppendCondition | None:
+    """None where the request has none."""
+    has_offset = request.HasField("expected_next_offset")
+    has_token = request.HasField(token_field)  # type: ignore[arg-type]
+    if not has_offset and not has_token:
+        return None
+    return AppendCondition(
+        request.expected_next_offset if has_offset else None,
+        getattr(request, token_field) if has_token else None,
+    )
 
 
 def plain_record(record: log_pb2.Record) -> PlainRecord:

@@ -9,10 +9,12 @@ would be refused anyway. `None`: the generated parser has to read the message.
                           4* len topics
     ProduceTopic          1 len topic               2* len partitions        3 len topic_id
     ProducePartition      1 varint partition        2 len record_batches   3 len records
+                          4 varint expected_next_offset                    5 len fencing_token
 """
 
 from __future__ import annotations
 
+from streamlog.log.api.append_condition import AppendCondition
 from streamlog.server.services.records.requests import ProduceCall, ProducePartition, ProduceTopic
 
 _ACKS_NONE = 2
@@ -84,6 +86,12 @@ def _int32(value: int) -> int:
     return value
 
 
+def _int63(value: int) -> None:
+    """A negative offset is refused, by whoever reads it as such."""
+    if value >= 1 << 63:
+        raise _Unusual
+
+
 def _request(data: bytes, position: int, end: int) -> ProduceCall:
     acks = timeout_ms = 0
     transactional_id = ""
@@ -129,6 +137,8 @@ def _topic(data: bytes, position: int, end: int) -> ProduceTopic:
 def _partition(data: bytes, position: int, end: int) -> ProducePartition:
     partition = 0
     batches: memoryview | None = None
+    offset: int | None = None
+    token: bytes | None = None
     while position < end:
         tag = data[position]
         if tag == 0x08:
@@ -137,8 +147,16 @@ def _partition(data: bytes, position: int, end: int) -> ProducePartition:
         elif tag == 0x12 and batches is None:
             start, position = _span(data, position + 1, end)
             batches = memoryview(data)[start:position]
+        elif tag == 0x20 and offset is None:
+            offset, position = _varint(data, position + 1, end)
+            _int63(offset)
+        elif tag == 0x2A and token is None:
+            start, position = _span(data, position + 1, end)
+            token = data[start:position]
         else:
             raise _Unusual
     if batches is None:
         raise _Unusual
-    return ProducePartition(partition, batches)
+    if offset is None and token is None:
+        return ProducePartition(partition, batches)
+    return ProducePartition(partition, batches, (), AppendCondition(offset, token))

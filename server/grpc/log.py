@@ -10,10 +10,12 @@ import grpc
 import grpc.aio
 
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.log.api.append_condition import ANY
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
 from streamlog.server.grpc.conversion import (
+    append_condition,
     fetch_call,
     isolation,
     produce_call,
@@ -138,6 +140,12 @@ class GrpcLog:
                 self._on_delete_records,
                 log_pb2.DeleteRecordsRequest,
                 log_pb2.DeleteRecordsResponse,
+            ),
+            (
+                "SetFencingToken",
+                self._on_set_fencing_token,
+                log_pb2.LogServiceSetFencingTokenRequest,
+                log_pb2.LogServiceSetFencingTokenResponse,
             ),
         ):
             raw[name] = grpc.unary_unary_rpc_method_handler(
@@ -275,6 +283,20 @@ class GrpcLog:
         for out, log_start_offset in _answered(response, questions, answers):
             out.log_start_offset = log_start_offset
         return response
+
+    async def _on_set_fencing_token(
+        self, context: RequestContext, request: log_pb2.LogServiceSetFencingTokenRequest, _: Rpc
+    ) -> log_pb2.LogServiceSetFencingTokenResponse:
+        if request.timeout_ms < 0:
+            raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
+        await self._logs.set_fencing_token(
+            context,
+            PartitionQuestion(request.topic, request.partition, None, topic_id=request.topic_id),
+            request.fencing_token,
+            append_condition(request, "expected_fencing_token") or ANY,
+            request.timeout_ms,
+        )
+        return log_pb2.LogServiceSetFencingTokenResponse()
 
 
 def _response(**answer: Any) -> bytes:

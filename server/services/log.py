@@ -15,6 +15,7 @@ from streamlog.log.api.abstract_log import (
     ProducerDescription,
     TimestampAndOffset,
 )
+from streamlog.log.api.append_condition import AppendCondition
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
@@ -154,6 +155,29 @@ class LogService:
             await self._answer(context, Operation.DELETE, question, ask, deadline)
             for question in questions
         ]
+
+    async def set_fencing_token(
+        self,
+        context: RequestContext,
+        question: PartitionQuestion,
+        token: bytes,
+        condition: AppendCondition,
+        timeout_ms: int = 0,
+    ) -> None:
+        """Durable on return. `timeout_ms` 0: limits.produce_timeout_ms.
+
+        Errors: those of AbstractLog.set_fencing_token, and of finding the log.
+        """
+        deadline = self._clock.monotonic() + (timeout_ms or self._limits.produce_timeout_ms) / 1000
+        if context.deadline is not None:
+            deadline = min(deadline, context.deadline)
+
+        async def ask(log: AbstractLog, _: int | None) -> None:
+            await log.set_fencing_token(token, condition, deadline=deadline)
+
+        error = await self._answer(context, Operation.WRITE, question, ask, deadline)
+        if error is not None:
+            raise error
 
     async def _answer(
         self,

@@ -1,4 +1,4 @@
-"""Parses what users type: NAME=VALUE pairs, start positions."""
+"""Parses what users type: NAME=VALUE pairs, start positions, fencing tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from datetime import datetime
 from typing import Literal
 
 import click
+
+from streamlog.errors import Invalid
+from streamlog.model.fencing_token import parsed_token
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -101,3 +104,13 @@ def one_byte_string(ctx: click.Context, param: click.Parameter, value: str | Non
     if "\n" in text:
         raise click.BadParameter("must not hold LF, which ends a record", ctx=ctx, param=param)
     return text.encode(errors="surrogateescape")
+
+
+def fencing_token(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
+    """A fencing token: text, or `hex:` and the bytes in hex. Empty: none."""
+    if value is None:
+        return None
+    try:
+        return parsed_token(value)
+    except Invalid as error:
+        raise click.BadParameter(error.message, ctx=ctx, param=param) from None

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
-from streamlog.client import KV, Admin, Consumer, Producer, Streams
+from streamlog.client import KV, Admin, Consumer, Logs, Producer, Streams
 from streamlog.client.diagnosis import CLOSED_TEXT, NOT_GRPC
 from streamlog.errors import (
     Invalid,
@@ -172,6 +172,17 @@ def streams(state: State) -> Iterator[Streams]:
                     f"{error.message}; `streamlog stream list` shows those that exist",
                     **error.fields,
                 ) from error
+    finally:
+        client.close()
+
+
+@contextmanager
+def logs(state: State) -> Iterator[Logs]:
+    await_listener(state)
+    client = Logs(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
+    try:
+        with named_server(state):
+            yield client
     finally:
         client.close()
 

@@ -9,6 +9,7 @@ from streamlog.client.calls.topic import OffsetAndTimestamp
 from streamlog.client.consume.consumer import Consumer
 from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
 from streamlog.client.kv import KV
+from streamlog.client.logs import LogAppendResult, LogInfo, Logs, Record
 from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.produce.batches import BatchMetadata, RecordMetadata, RunOutcome
 from streamlog.client.produce.delivery import Delivery, ManyDeliveries
@@ -26,10 +27,14 @@ __all__ = [
     "ConsumerRecord",
     "Delivery",
     "FetchedBatch",
+    "LogAppendResult",
+    "LogInfo",
+    "Logs",
     "ManyDeliveries",
     "OffsetAndTimestamp",
     "OffsetReset",
     "Producer",
+    "Record",
     "RecordMetadata",
     "RunOutcome",
     "StagedCommit",

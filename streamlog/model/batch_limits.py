@@ -78,7 +78,7 @@ def check_token(token: bytes) -> None:
     if not isinstance(token, bytes):
         raise Invalid(f"a fencing token is bytes, not {type(token).__name__}")
     if len(token) > TOKEN_BYTES_MAX:
-        raise Invalid(f"a fencing token of {len(token)} bytes; at most {TOKEN_BYTES_MAX}")
+        raise Invalid(f"a fencing token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
 
 
 def checked_int(name: str, value: int, low: int, high: int) -> int:

@@ -173,7 +173,7 @@ class TopicDescription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., configs: _Optional[_Mapping[str, str]] = ..., capped_configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "error", "leader_node", "leader_epoch", "log_start_offset", "high_watermark", "last_stable_offset", "log_end_offset", "size_bytes", "segments", "meta_stream_id", "data_stream_id", "time_stream_id", "txn_stream_id")
+    __slots__ = ("partition", "error", "leader_node", "leader_epoch", "log_start_offset", "high_watermark", "last_stable_offset", "log_end_offset", "size_bytes", "segments", "meta_stream_id", "data_stream_id", "time_stream_id", "txn_stream_id", "fencing_token")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LEADER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class PartitionDescription(_message.Message):
     DATA_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     partition: int
     error: _error_pb2.Error
     leader_node: int
@@ -202,7 +203,8 @@ class PartitionDescription(_message.Message):
     data_stream_id: int
     time_stream_id: int
     txn_stream_id: int
-    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., leader_node: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., meta_stream_id: _Optional[int] = ..., data_stream_id: _Optional[int] = ..., time_stream_id: _Optional[int] = ..., txn_stream_id: _Optional[int] = ...) -> None: ...
+    fencing_token: bytes
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., leader_node: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., meta_stream_id: _Optional[int] = ..., data_stream_id: _Optional[int] = ..., time_stream_id: _Optional[int] = ..., txn_stream_id: _Optional[int] = ..., fencing_token: _Optional[bytes] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
     __slots__ = ("topic", "partitions")

@@ -86,14 +86,18 @@ class ProduceTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[ProducePartition, _Mapping]]] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class ProducePartition(_message.Message):
-    __slots__ = ("partition", "record_batches", "records")
+    __slots__ = ("partition", "record_batches", "records", "expected_next_offset", "fencing_token")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RECORD_BATCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     partition: int
     record_batches: bytes
     records: RecordList
-    def __init__(self, partition: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ...) -> None: ...
+    expected_next_offset: int
+    fencing_token: bytes
+    def __init__(self, partition: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., expected_next_offset: _Optional[int] = ..., fencing_token: _Optional[bytes] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("topics", "throttle_time_ms")
@@ -452,3 +456,25 @@ class DeleteRecordsPartitionResult(_message.Message):
     error: _error_pb2.Error
     log_start_offset: int
     def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class LogServiceSetFencingTokenRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "fencing_token", "expected_fencing_token", "expected_next_offset", "timeout_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    fencing_token: bytes
+    expected_fencing_token: bytes
+    expected_next_offset: int
+    timeout_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., fencing_token: _Optional[bytes] = ..., expected_fencing_token: _Optional[bytes] = ..., expected_next_offset: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class LogServiceSetFencingTokenResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

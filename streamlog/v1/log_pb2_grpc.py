@@ -70,6 +70,11 @@ class LogServiceStub:
                 request_serializer=streamlog_dot_v1_dot_log__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=streamlog_dot_v1_dot_log__pb2.DeleteRecordsResponse.FromString,
                 _registered_method=True)
+        self.SetFencingToken = channel.unary_unary(
+                '/streamlog.v1.LogService/SetFencingToken',
+                request_serializer=streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenResponse.FromString,
+                _registered_method=True)
 
 
 class LogServiceServicer:
@@ -125,6 +130,14 @@ class LogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetFencingToken(self, request, context):
+        """Shuts out appends that carry another token; durable when answered. Appends sequenced before are
+        durable then, those sequenced later wait. Appends without a token are not shut out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +175,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.DeleteRecords,
                     request_deserializer=streamlog_dot_v1_dot_log__pb2.DeleteRecordsRequest.FromString,
                     response_serializer=streamlog_dot_v1_dot_log__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'SetFencingToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetFencingToken,
+                    request_deserializer=streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +372,33 @@ class LogService:
             '/streamlog.v1.LogService/DeleteRecords',
             streamlog_dot_v1_dot_log__pb2.DeleteRecordsRequest.SerializeToString,
             streamlog_dot_v1_dot_log__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetFencingToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/streamlog.v1.LogService/SetFencingToken',
+            streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenRequest.SerializeToString,
+            streamlog_dot_v1_dot_log__pb2.LogServiceSetFencingTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

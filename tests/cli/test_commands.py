@@ -461,3 +461,36 @@ def test_config_show_names_no_cost_of_a_local_store() -> None:
         check=True,
     )
     assert b"cost" not in ended.stdout
+
+
+def test_a_partition_refuses_appends_whose_condition_does_not_hold(
+    run: Command, done: Done
+) -> None:
+    done("topic", "create", "fenced")
+    place = ("fenced", "--partition", 0)
+    assert _json(done, "log", "token", *place) == {"fencing_token": "", "next_offset": 0}
+    stored = _json(done, "log", "append", *place, "--expected-next-offset", 0, stdin=b"a\nb\n")
+    assert stored == {"base_offset": 0, "end_offset": 2}
+    done("log", "set-token", "fenced", "one", "--partition", 0, "--expected", "")
+    keyed = ("--fencing-token", "one", "--expected-next-offset", 2, "--key", "k")
+    done("log", "append", *place, *keyed, stdin=b"c\n")
+    for error, *refused in (
+        ("OffsetConflict", "append", *place, "--expected-next-offset", 2),
+        ("TokenMismatch", "append", *place, "--fencing-token", "two"),
+        ("TokenMismatch", "set-token", "fenced", "two", "--partition", 0, "--expected", ""),
+        ("OffsetConflict", "set-token", "fenced", "x", *place[1:], "--expected-next-offset", 1),
+        ("TokenMismatch", "clear-token", *place, "--expected", "two"),
+        ("UnknownTopicOrPartition", "token", "fenced", "--partition", 7),
+    ):
+        ended = run("log", *refused, stdin=b"no\n")
+        assert ended.returncode == 1
+        assert error in ended.stderr.decode()
+    assert _json(done, "log", "token", *place) == {"fencing_token": "one", "next_offset": 3}
+    assert done("log", "token", *place) == b"one\n"
+    described = _json(done, "topic", "describe", "fenced")
+    assert described["partitions"][0]["fencing_token"] == "one"
+    done("log", "clear-token", *place, "--expected", "one")
+    done("log", "append", *place, "--fencing-token", "", stdin=b"d\n")
+    assert done("consume", "fenced", "--until-end") == b"a\nb\nc\nd\n"
+    assert run("log", "append", *place, stdin=b"").returncode == 2
+    assert run("log", "set-token", "fenced", "", "--partition", 0).returncode == 2

@@ -17,6 +17,7 @@ from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
+    FencingToken,
     LeaderEpoch,
     LogStart,
     SegmentOpened,
@@ -63,6 +64,7 @@ _RECORDS = (
         (ProducerStateEntry.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
     ),
     LogStart(50),
+    FencingToken(b"token"),
     SegmentRemoved(0),
 )
 

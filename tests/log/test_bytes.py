@@ -29,6 +29,7 @@ from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
+    FencingToken,
     LeaderEpoch,
     LogStart,
     MetaEntry,
@@ -138,6 +139,25 @@ def test_golden_meta_entry():
     data = encode_entry(RECORDS, is_snapshot=True)
     assert data == golden("log_meta_v1.bin", data)
     assert decode_entry(data) == MetaEntry(RECORDS, True)
+
+
+def test_golden_fencing_token():
+    records = (FencingToken(b"one"), FencingToken(bytes(range(64))), FencingToken(b""))
+    data = encode_entry(records)
+    assert data == golden("log_meta_token.bin", data)
+    assert decode_entry(data) == MetaEntry(records)
+
+
+def test_a_snapshot_has_the_fencing_token_and_nothing_of_older_ones():
+    state = MetaState()
+    state.apply_entry(MetaEntry((*RECORDS[:-1], FencingToken(b"old"), FencingToken(b"new"))))
+    assert state.records()[-1] == FencingToken(b"new")
+    again = MetaState()
+    again.apply_entry(MetaEntry((FencingToken(b"older"),)))
+    again.apply_entry(MetaEntry(tuple(state.records()), is_snapshot=True))
+    assert (again.fencing_token, again.records()) == (b"new", state.records())
+    state.apply(FencingToken(b""))
+    assert not any(isinstance(record, FencingToken) for record in state.records())
 
 
 def test_golden_meta_entries_that_take_effect_together():

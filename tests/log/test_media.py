@@ -11,8 +11,8 @@ from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
+from streamlog.testing.condition_conformance import ConditionConformance
 from streamlog.testing.file_streams import FileMedium
-from streamlog.testing.log_conformance import LogConformance
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.stream_conformance import StreamConformance, record
 from streamlog.testing.transaction_conformance import TransactionConformance
@@ -111,7 +111,7 @@ class TestFileStreams(StreamConformance):
         self.run(test)  # type: ignore[arg-type]
 
 
-class TestSharedLogOverMemory(LogConformance, TransactionConformance):
+class TestSharedLogOverMemory(ConditionConformance, TransactionConformance):
     def make(self, configs):
         medium = MemoryMedium()
 
@@ -121,7 +121,7 @@ class TestSharedLogOverMemory(LogConformance, TransactionConformance):
         return shared_log(client_of, configs)
 
 
-class TestSharedLogOverFiles(LogConformance, TransactionConformance):
+class TestSharedLogOverFiles(ConditionConformance, TransactionConformance):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):
         self.path = tmp_path

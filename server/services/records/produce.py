@@ -32,6 +32,7 @@ from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
+from streamlog.server.services.records.conditions import check_condition
 from streamlog.server.services.records.parts import RecordParts
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -305,7 +306,7 @@ class ProduceService:
                 partition = TopicPartition(name, part.partition)
                 append = PartitionAppend(partition, has_answer=sequenced.wait_durable)
                 outcomes.append(append)
-                topic_id, batches = topic.topic_id, part.batches
+                topic_id, batches, own = topic.topic_id, part.batches, produce
                 try:
                     self._check_access(context, name, topic_id, part.partition)
                     log = self._logs.open_log(partition)
@@ -319,6 +320,9 @@ class ProduceService:
                     check_topic_id(self._logs, name, part.partition, topic_id)
                     if refused and partition in refused:
                         raise refused[partition]
+                    if part.condition is not None:
+                        check_condition(log, part.condition, has_answer=append.has_answer)
+                        own = produce._replace(condition=part.condition)
                     if batches is None:
                         topic_id = topic_id or id_of(self._logs, name)
                         batches = await self._offload.run(
@@ -327,7 +331,7 @@ class ProduceService:
                 except StreamlogError as error:
                     runs.refuse(append, part.batches or b"", error, topic_id)
                     continue
-                runs.add(log, Ready(append, LogAppend(batches, produce), topic_id))
+                runs.add(log, Ready(append, LogAppend(batches, own), topic_id))
 
     async def _refusals(
         self, runs: Runs, context: RequestContext, call: ProduceCall, place_by: float

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from streamlog.errors import StreamlogError
 from streamlog.log.api.abstract_log import AbortedTransaction, EpochEndOffset, Isolation
+from streamlog.log.api.append_condition import AppendCondition
 from streamlog.runtime.buffers import Buffer
 
 
@@ -23,11 +24,12 @@ class PlainRecord:
 
 
 class ProducePartition(NamedTuple):
-    """Kafka v2 batches one after another, or plain records."""
+    """Kafka v2 batches one after another, or plain records. `condition`: as in ProduceContext."""
 
     partition: int
     batches: Buffer | None
     records: Sequence[PlainRecord] = ()
+    condition: AppendCondition | None = None
 
 
 class ProduceTopic(NamedTuple):

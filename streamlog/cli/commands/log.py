@@ -1,4 +1,7 @@
-"""`streamlog log`: a partition's record batches, as Kafka's DumpLogSegments prints them."""
+"""`streamlog log`: a partition's record batches, as Kafka's DumpLogSegments prints them.
+
+Appends and tokens are in `log_append`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.commands.log_append import COMMANDS
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, note, size, text_or_base64
 from streamlog.cli.records.kafka_segment import segment_name, write_segments
@@ -36,7 +40,11 @@ from streamlog.errors import CorruptMessage, InvalidRecord
 
 @click.group(cls=CommandGroup)
 def log() -> None:
-    """Look inside a partition's log."""
+    """Look inside a partition's log, or append to it under conditions."""
+
+
+for _command in COMMANDS:
+    log.add_command(_command)
 
 
 @log.command()

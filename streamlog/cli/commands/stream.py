@@ -11,12 +11,12 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, field_list, note, table
-from streamlog.cli.parsing import pairs
+from streamlog.cli.parsing import fencing_token, pairs
 from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import streams
 from streamlog.cli.standard_streams import read_input, stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
-from streamlog.model.batch_limits import TOKEN_BYTES_MAX
+from streamlog.model.fencing_token import shown_token
 
 INFO_FIELDS = (
     "stream_id",
@@ -35,31 +35,6 @@ def _info(info: Any) -> dict[str, Any]:
         "tags": dict(info.tags),
         "fencing_token": shown_token(info.fencing_token),
     }
-
-
-def _token(_: click.Context, __: click.Parameter, value: str | None) -> bytes | None:
-    """A fencing token: text, or `hex:` and the bytes in hex. Empty: none."""
-    if value is None:
-        return None
-    try:
-        token = bytes.fromhex(value[4:]) if value.startswith("hex:") else value.encode()
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no token: hex: is followed by pairs of hex digits"
-        ) from None
-    if len(token) > TOKEN_BYTES_MAX:
-        raise click.BadParameter(f"a token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
-    return token
-
-
-def shown_token(token: bytes) -> str:
-    """As `_token` reads it."""
-    try:
-        text = token.decode()
-    except UnicodeDecodeError:
-        text = ""
-    is_plain = text.isprintable() and not text.startswith("hex:")
-    return text if is_plain and text.encode() == token else f"hex:{token.hex()}"
 
 
 _stream_id = click.argument("stream_id", type=click.IntRange(min=0), metavar="ID")
@@ -129,7 +104,7 @@ def describe(state: State, stream_id: int) -> None:
 )
 @click.option(
     "--fencing-token",
-    callback=_token,
+    callback=fencing_token,
     metavar="TOKEN",
     help="Refuse unless the stream has this token (see set-token).",
 )
@@ -223,10 +198,10 @@ def trim(state: State, stream_id: int, new_start: int) -> None:
 
 @stream.command("set-token")
 @_stream_id
-@click.argument("token", callback=_token)
+@click.argument("token", callback=fencing_token)
 @click.option(
     "--expected",
-    callback=_token,
+    callback=fencing_token,
     metavar="TOKEN",
     help="Refuse unless the stream has this token now; '' for none.",
 )
@@ -256,7 +231,7 @@ def set_token(
 @_stream_id
 @click.option(
     "--expected",
-    callback=_token,
+    callback=fencing_token,
     metavar="TOKEN",
     help="Refuse unless the stream has this token now.",
 )

@@ -12,6 +12,7 @@ from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.config_changes import ConfigChanges, changes_options
+from streamlog.model.fencing_token import shown_token
 
 _configs = click.option(
     "--config",
@@ -121,8 +122,9 @@ PARTITION_FIELDS = (
 )
 
 
-def _partition(message: Any) -> dict[str, int]:
-    return {name: getattr(message, name) for name in PARTITION_FIELDS}
+def _partition(message: Any) -> dict[str, int | str]:
+    token = {"fencing_token": shown_token(message.fencing_token)}
+    return {name: getattr(message, name) for name in PARTITION_FIELDS} | token
 
 
 @topic.command()

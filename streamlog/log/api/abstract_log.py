@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from streamlog.errors import InvalidTxnState, StreamlogError
+from streamlog.errors import Invalid, InvalidTxnState, StreamlogError
+from streamlog.log.api.append_condition import ANY, AppendCondition
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
@@ -29,12 +30,16 @@ class Isolation(IntEnum):
 
 
 class ProduceContext(NamedTuple):
-    """`deadline` is monotonic seconds on the injected clock."""
+    """`deadline` is monotonic seconds on the injected clock.
+
+    `condition`: the append is stored where the log fulfils it, and refused elsewhere; None: stored.
+    """
 
     deadline: float | None = None
     principal: str = "anonymous"
     client_id: str = ""
     trace_id: str = ""
+    condition: AppendCondition | None = None
 
 
 PRODUCE = ProduceContext()
@@ -130,7 +135,7 @@ class PartitionDescription:
     """A log at one moment, for operators and tools.
 
     `storage_ids`: what holds the data, by roles that the kind of log defines. A shared log names
-    its streams: meta, data, time, txn.
+    its streams: meta, data, time, txn. `fencing_token` b"": the log has none.
     """
 
     partition: TopicPartition
@@ -142,6 +147,7 @@ class PartitionDescription:
     size_bytes: int
     segments: int
     storage_ids: Mapping[str, int] = field(default_factory=dict)
+    fencing_token: bytes = b""
 
 
 class AbstractLogSegment(ABC):
@@ -225,6 +231,13 @@ class AbstractLog(ABC):
         CorruptMessage, MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequence,
         ProducerFenced, QuotaExceeded (too many producers), Overloaded (nothing was stored). Errors
         of the second: Fenced, OutcomeUnknown, Unavailable.
+
+        A condition of the context is tested at the place that the first batch would get, with
+        nothing in between. OffsetConflict (`actual`: the log's end) and TokenMismatch (`actual`:
+        the log's token as text): nothing was stored. They come from the second await where earlier
+        appends are under way, because a refusal must not reveal what may still vanish. A batch that
+        was stored before is a duplicate, whatever its condition says. An append without a token is
+        not tested for one.
         """
 
     async def append_many(self, appends: Sequence[LogAppend]) -> Sequence[AppendOutcome]:
@@ -255,6 +268,30 @@ class AbstractLog(ABC):
         older coordinator), and those of an append. The default refuses: a log may take none.
         """
         raise InvalidTxnState(f"{self.topic_partition} takes no transactions")
+
+    @property
+    def tests_conditions(self) -> bool:
+        """Whether appends with a condition may come here; servers refuse them elsewhere.
+
+        The default says no: a log that knew nothing of conditions would store what it must not.
+        """
+        return False
+
+    async def set_fencing_token(
+        self, token: bytes, condition: AppendCondition = ANY, *, deadline: float | None = None
+    ) -> None:
+        """Sets the token that every later append must have, if it has one; b"" removes it.
+
+        `condition` is what the log must be like at the change's place among the appends. Durable on
+        return, and so is every append sequenced before; those sequenced behind it wait until then.
+        The token (≤ 64 bytes) outlives closes, crashes and changes of the leader. Cancelling it
+        leaves a change that is being written under way.
+
+        Errors: TokenMismatch, OffsetConflict, Invalid; DeadlinePassed (nothing was changed);
+        OutcomeUnknown (`describe` tells the token); Closed, or why the log failed. The default
+        refuses: a log may keep no token.
+        """
+        raise Invalid(f"{self.topic_partition} keeps no fencing token: its kind of log has none")
 
     def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a transactional batch of the producer would be refused here as unverified.

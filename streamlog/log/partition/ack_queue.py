@@ -126,6 +126,11 @@ class AckQueue(Generic[Segment]):
         """The append at base_offset that is not durable yet."""
         return self._by_base.get(base_offset)
 
+    @property
+    def last(self) -> PendingAppend[Segment] | None:
+        """The newest append that is not durable yet."""
+        return self._pending[-1] if self._pending else None
+
     async def drained(self) -> None:
         """Returns when nothing is pending."""
         await self._idle.wait()

@@ -45,6 +45,7 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
     TransactionMarker,
 )
+from streamlog.log.api.append_condition import ANY, AppendCondition
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.partition.ack_queue import AckQueue
@@ -53,6 +54,8 @@ from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
+from streamlog.log.shared.append.conditions import AppendConditions
+from streamlog.log.shared.append.token_change import LogTokenChange
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
 from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
@@ -67,6 +70,7 @@ from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
 from streamlog.log.stream_slices import LogSlice, slices
 from streamlog.model.batch import RecordBatch
+from streamlog.model.batch_limits import check_deadline, check_token
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.buffers import Buffer
@@ -129,8 +133,9 @@ class SharedLog(AbstractLog):
             environment.metrics.of_topic(partition.topic),
             topic_config,
         )
-        self._waiting = WaitingAppends(self._parts, self._placer)
-        self._writer = LogWriter(self._parts, self._placer, self._waiting)
+        self._conditions = AppendConditions(partition, streams.meta)
+        self._waiting = WaitingAppends(self._parts, self._placer, self._conditions)
+        self._writer = LogWriter(self._parts, self._placer, self._waiting, self._conditions)
         tail.producers.count_by(environment.metrics.producer_ids.inc)
         self._described = streams.meta.description.configs
         """The settings that the meta stream has, or has when the jobs so far are done."""
@@ -172,7 +177,11 @@ class SharedLog(AbstractLog):
     # Description
 
     def describe(self) -> PartitionDescription:
-        return replace(super().describe(), storage_ids=self.stream_ids._asdict())
+        return replace(
+            super().describe(),
+            storage_ids=self.stream_ids._asdict(),
+            fencing_token=self._conditions.token,
+        )
 
     def producers(self) -> Sequence[ProducerDescription]:
         self._check_open()
@@ -275,6 +284,21 @@ class SharedLog(AbstractLog):
 
     def verified(self, producer_id: int, producer_epoch: int) -> None:
         self._tail.producers.verified(producer_id, producer_epoch)
+
+    @property
+    def tests_conditions(self) -> bool:
+        return True
+
+    async def set_fencing_token(
+        self, token: bytes, condition: AppendCondition = ANY, *, deadline: float | None = None
+    ) -> None:
+        check_token(token)
+        check_deadline(deadline)
+        condition.check()
+        self._check_open()
+        await LogTokenChange(
+            self._parts, self._waiting.turn, self._conditions, self._background, token, condition
+        ).apply(deadline)
 
     # Staged writes
 

@@ -16,7 +16,7 @@ import pytest
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.log_conformance import LogConformance
+from streamlog.testing.condition_conformance import ConditionConformance
 from streamlog.wal.config import WalConfig, WalMode
 from tests.engine.streams.under_test import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
@@ -47,7 +47,7 @@ class ProcessClient:
         """The engine closes with its exit stack."""
 
 
-class _OverEngine(LogConformance):
+class _OverEngine(ConditionConformance):
     mode: WalMode
     path: Path
     store_url = ""

@@ -34,13 +34,22 @@ def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
     for _ in range(draw(st.integers(0, 3))):
         topic = request.topics.add(topic=draw(names), topic_id=draw(ids))
         for _ in range(draw(st.integers(0, 3))):
-            topic.partitions.add(partition=draw(int32), record_batches=draw(batches))
+            topic.partitions.add(
+                partition=draw(int32),
+                record_batches=draw(batches),
+                expected_next_offset=draw(st.none() | st.just(0) | int64),
+                fencing_token=draw(st.none() | st.binary(max_size=70)),
+            )
     return request
 
 
 def plain(call: ProduceCall) -> object:
     topics = [
-        (t.topic, t.topic_id, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
+        (
+            t.topic,
+            t.topic_id,
+            [(p.partition, bytes(p.batches or b""), p.condition) for p in t.partitions],
+        )
         for t in call.topics
     ]
     return topics, call.wait_durable, call.timeout_ms, call.transactional_id
@@ -53,7 +62,9 @@ def test_produce_is_read_as_the_generated_parser_reads_it(
 ) -> None:
     expected = plain(produce_call(request))
     fast = parse_request(request.SerializeToString())
-    has_negative = any(p.partition < 0 for t in request.topics for p in t.partitions)
+    has_negative = any(
+        p.partition < 0 or p.expected_next_offset < 0 for t in request.topics for p in t.partitions
+    )
     assert (fast is None) == has_negative
     assert fast is None or plain(fast) == expected
     message = log_pb2.ProduceStreamRequest(correlation_id=correlation_id, request=request)

@@ -15,12 +15,20 @@ from streamlog.codec.batch import CONTROL, ScannedBatch
 from streamlog.errors import (
     Fenced,
     Internal,
+    OffsetConflict,
     OutcomeUnknown,
     Overloaded,
     StreamlogError,
     StreamNotFound,
+    TokenMismatch,
 )
-from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext, TransactionMarker
+from streamlog.log.api.abstract_log import (
+    AppendOutcome,
+    LogAppendInfo,
+    ProduceContext,
+    TransactionMarker,
+)
+from streamlog.log.shared.append.conditions import AppendConditions, refused_after
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import AppendContext, Reservation
@@ -33,7 +41,7 @@ STREAM_LOST = (Fenced, StreamNotFound)
 class WaitingAppends:
     """Calls wait for room one at a time, so that none is sequenced before an earlier one."""
 
-    def __init__(self, parts: LogParts, placer: BatchPlacer) -> None:
+    def __init__(self, parts: LogParts, placer: BatchPlacer, conditions: AppendConditions) -> None:
         self._partition = parts.partition
         self._data = parts.streams.data
         self._tail = parts.tail
@@ -42,17 +50,24 @@ class WaitingAppends:
         self._clock = parts.environment.clock
         self._metrics = parts.environment.metrics.of_topic(parts.partition.topic)
         self._placer = placer
+        self._conditions = conditions
         self.turn = Turn()
         """Held by the one call that appends, or attaches."""
 
     async def append(
         self, batches: Sequence[ScannedBatch], context: ProduceContext
-    ) -> asyncio.Future[LogAppendInfo]:
-        """Sequences the batches, of which there is at least one. Errors: those of an append."""
+    ) -> AppendOutcome:
+        """Sequences the batches, of which there is at least one. Errors: those of an append.
+
+        An append whose condition does not hold has its refusal as the outcome.
+        """
         await self._take_turn(context)
         try:
             first, *others = batches
-            answer = await self._append_one(first, context)
+            try:
+                answer = await self._append_one(first, context)
+            except (OffsetConflict, TokenMismatch) as refusal:
+                return refused_after(refusal, self._acks.last)
             base = self._tail.end_offset - first.header.record_count
             for position, batch in enumerate(others, 1):
                 try:
@@ -128,6 +143,10 @@ class WaitingAppends:
         if original is not None:
             return placer.duplicate(original, self._acks.find(original.base_offset))
         base = tail.end_offset
+        if context.condition is not None and first_base is None:
+            refusal = self._conditions.refusal(context.condition, base)
+            if refusal is not None:
+                raise refusal
         record, metadata = placer.place(batch, base, now_ms)
         durable = self._data.append(
             record, AppendContext(trace_id=context.trace_id, reservation=reservation)

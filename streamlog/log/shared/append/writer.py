@@ -31,6 +31,7 @@ from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.shared.append.conditions import AppendConditions, refused_after
 from streamlog.log.shared.append.waiting import WaitingAppends
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer, placed_batch
@@ -74,7 +75,13 @@ class _Run:
 class LogWriter:
     """It sequences appends. It does not acknowledge. Its caller has just found the log open."""
 
-    def __init__(self, parts: LogParts, placer: BatchPlacer, waiting: WaitingAppends) -> None:
+    def __init__(
+        self,
+        parts: LogParts,
+        placer: BatchPlacer,
+        waiting: WaitingAppends,
+        conditions: AppendConditions,
+    ) -> None:
         data = parts.streams.data
         self._stream = data if isinstance(data, AppendsRuns) else None
         self._partition = parts.partition
@@ -86,14 +93,17 @@ class LogWriter:
         self._checks_records = parts.environment.config.checks_records
         self._placer = placer
         self._waiting = waiting
+        self._conditions = conditions
 
     async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
         """As AbstractLog.append."""
+        if context.condition is not None:
+            context.condition.check()
         now_ms = self._clock.now_ms()
         validated = self._validated(batches, now_ms)
         outcomes = self._try_run([ValidAppend(validated, context)], now_ms)
         if outcomes is None:
-            return await self._waiting.append(validated, context)
+            outcomes = [await self._waiting.append(validated, context)]
         (outcome,) = outcomes
         if isinstance(outcome, StreamlogError):
             raise outcome
@@ -122,6 +132,8 @@ class LogWriter:
         validated: list[ValidAppend | StreamlogError] = []
         for batches, context in appends:
             try:
+                if context.condition is not None:
+                    context.condition.check()
                 validated.append(ValidAppend(self._validated(batches, now_ms), context))
             except StreamlogError as error:
                 validated.append(error)
@@ -211,6 +223,13 @@ class LogWriter:
                     outcomes.append(self._duplicate(run, original))
                     continue
                 base = tail.accounted_end
+                condition = one.context.condition
+                if condition is not None:
+                    refusal = self._conditions.refusal(condition, base)
+                    if refusal is not None:
+                        last = run.pending[-1] if run.pending else self._acks.last
+                        outcomes.append(refused_after(refusal, last))
+                        continue
                 record, metadata = placer.place(batch, base, now_ms)
                 pending, answer = placer.account(base, record.record_count, metadata)
                 run.records.append(record)

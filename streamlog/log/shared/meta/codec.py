@@ -36,6 +36,7 @@ One entry of the meta stream (record count 1) holds records that take effect tog
                              batches may be 0. They belong to the checkpoint before them in the same
                              entry or group, which has the producers without transactions. A log
                              that has not seen any has no such record
+    16    fencing token      u8 length, bytes; empty: the log has none
 
     slice: stream id u64, start i64, end i64 (-1 while open)
     text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
@@ -169,6 +170,13 @@ class LogStart:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class FencingToken:
+    """The log's token from here on; b"": none. The log's end tells which appends came before."""
+
+    token: bytes
+
+
 MetaRecord = (
     Description
     | SegmentOpened
@@ -179,6 +187,7 @@ MetaRecord = (
     | LogStart
     | Producers
     | Transactions
+    | FencingToken
 )
 
 
@@ -374,6 +383,11 @@ def _write_log_start(w: FieldWriter, record: LogStart) -> None:
     w.i64(record.offset)
 
 
+def _write_token(w: FieldWriter, record: FencingToken) -> None:
+    w.u8(len(record.token))
+    w.raw(record.token)
+
+
 def _write_checkpoint(w: FieldWriter, record: Checkpoint) -> None:
     w.i64(record.offset)
     w.i64(record.active_base_offset)
@@ -466,6 +480,7 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     LogStart: (7, _write_log_start),
     Producers: (8, _write_producers),
     Transactions: (9, _write_transactions),
+    FencingToken: (16, _write_token),
 }
 _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     1: _read_description,
@@ -477,4 +492,5 @@ _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     7: lambda r: LogStart(r.i64()),
     8: lambda r: Producers(_read_producers(r)),
     9: _read_transactions,
+    16: lambda r: FencingToken(r.raw(r.u8())),
 }

@@ -17,6 +17,7 @@ from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
+    FencingToken,
     LeaderEpoch,
     LogStart,
     MetaEntry,
@@ -40,6 +41,7 @@ class MetaState:
         self.epochs = LeaderEpochCache()
         self.checkpoint: Checkpoint | None = None
         self.log_start_offset = 0
+        self.fencing_token = b""
         self._group: list[MetaEntry] | None = None
         """The entries of a group whose last entry has not been read yet."""
 
@@ -98,6 +100,8 @@ class MetaState:
             case LogStart():
                 self.log_start_offset = max(self.log_start_offset, record.offset)
                 self.epochs.raise_start(self.log_start_offset)
+            case FencingToken():
+                self.fencing_token = record.token
 
     def _open(self, record: SegmentOpened) -> None:
         if self.active is not None or (
@@ -136,6 +140,8 @@ class MetaState:
         if self.checkpoint is not None:
             records.append(self.checkpoint)
         records.append(LogStart(self.log_start_offset))
+        if self.fencing_token:
+            records.append(FencingToken(self.fencing_token))
         return records
 
     def truncate(self, end_offset: int, time_next_offset: int) -> bool:

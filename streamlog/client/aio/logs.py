@@ -1,0 +1,109 @@
+"""Single appends to partitions, with conditions, and their fencing tokens, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from streamlog.client.aio.channel import CallingClient
+from streamlog.client.calls import log as log_calls
+from streamlog.client.calls.log import (
+    AppendTries,
+    LogAppend,
+    LogAppendResult,
+    LogInfo,
+    PartitionAppends,
+    Record,
+)
+from streamlog.client.calls.topic import init_producer_id
+from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry
+from streamlog.client.producer_identity import NO_IDENTITY
+from streamlog.client.tls import Tls
+from streamlog.errors import Conflict, StreamlogError
+from streamlog.runtime.buffers import Buffer
+
+
+class Logs(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_ms: int = UNARY_TIMEOUT_MS,
+        client_id: str = "",
+        tls: Tls | bool | None = None,
+    ) -> None:
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
+        self._turns: dict[tuple[str, int], tuple[asyncio.Lock, PartitionAppends]] = {}
+
+    async def append(
+        self,
+        topic: str,
+        partition: int,
+        records: Buffer | Record | Iterable[Buffer | Record],
+        *,
+        expected_next_offset: int | None = None,
+        fencing_token: bytes | None = None,
+    ) -> LogAppendResult:
+        """As `streamlog.client.Logs.append`. Cancelled, the records may still be stored."""
+        append = LogAppend.of(topic, partition, records, expected_next_offset, fencing_token)
+        lock, appends = self._turns.setdefault(
+            (topic, partition), (asyncio.Lock(), PartitionAppends())
+        )
+        async with lock:
+            tries = AppendTries(Retry(self._caller, self._timeout_ms))
+            count = len(append.records)
+            if appends.needs_identity(count):
+                appends.begin(
+                    await self._caller.run(
+                        init_producer_id(NO_IDENTITY), timeout_ms=tries.retry.left_s() * 1000
+                    )
+                )
+            batch = append.encoded(appends.producer)
+            base = await self._try(append, batch, tries, appends)
+            appends.stored(count)
+        return LogAppendResult(base, base + count)
+
+    async def _try(
+        self, append: LogAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends
+    ) -> int:
+        """The base offset."""
+        try:
+            while True:
+                left_ms = tries.retry.left_s() * 1000
+                try:
+                    base: int = await self._caller.run_once(append.call(batch, left_ms), left_ms)
+                    return base
+                except StreamlogError as error:
+                    wait_s = tries.wait_s(error)
+                await asyncio.sleep(wait_s)
+        except BaseException as error:
+            # A conflict used up no sequence number; after all else nobody can be sure.
+            if not isinstance(error, Conflict):
+                appends.forget()
+            raise
+
+    async def set_fencing_token(
+        self,
+        topic: str,
+        partition: int,
+        token: bytes,
+        *,
+        expected_token: bytes | None = None,
+        expected_next_offset: int | None = None,
+    ) -> None:
+        """As `streamlog.client.Logs.set_fencing_token`. Cancelled, the token may still be set."""
+        await self._caller.run(
+            log_calls.set_fencing_token(
+                topic, partition, token, expected_token, expected_next_offset, self._timeout_ms
+            )
+        )
+
+    async def describe(self, topic: str, partition: int) -> LogInfo:
+        """Errors: UnknownTopicOrPartition."""
+        info: LogInfo = await self._caller.run(log_calls.describe(topic, partition))
+        return info
+
+
+__all__ = ["LogAppendResult", "LogInfo", "Logs", "Record"]
