@@ -12,6 +12,7 @@ from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, Unary, deserializer
+from streamlog.server.grpc.conversion import isolation
 from streamlog.server.services.admin import AdminService, DescribedPartition
 from streamlog.server.services.config_entries import ConfigEntry, ConfigSource
 from streamlog.server.services.configs import (
@@ -300,7 +301,8 @@ class GrpcAdmin:
             OffsetWindow(window.topic, window.partition, window.start_offset, window.end_offset)
             for window in request.windows
         ]
-        async with aclosing(self._locating.locate(context, windows)) as parts:
+        level = isolation(request.isolation_level)
+        async with aclosing(self._locating.locate(context, windows, level)) as parts:
             async for part in parts:
                 await _write(rpc, _part_to_proto(part))
 
@@ -318,6 +320,13 @@ async def _write(rpc: Rpc, answer: admin_pb2.LocateRecordsResponse) -> None:
 
 def _part_to_proto(part: LocatedPart) -> admin_pb2.LocateRecordsResponse:
     out = admin_pb2.LocateRecordsResponse(revision=part.revision)
+    for window, span in part.aborted:
+        out.aborted.add(
+            window=window,
+            producer_id=span.producer_id,
+            first_offset=span.first_offset,
+            last_offset=span.last_offset,
+        )
     for run in part.runs:
         out.runs.add(
             window=run.window,

@@ -4,17 +4,17 @@ keep those objects from being deleted."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
-from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.log.stream_slices import LiesOnStreams
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
-from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
+from streamlog.model.located import AbortedSpan, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
 from streamlog.server.context import (
     CLUSTER,
@@ -30,6 +30,8 @@ from streamlog.settings.limits import LimitsConfig
 
 WINDOWS_MAX = 100_000
 WAITING_PER_TURN_MAX = 16
+ABORTED_AT_ONCE = 2000
+"""Aborted transactions in one part of an answer: some 64 KiB."""
 RETRY_AFTER_MS = 1000
 
 
@@ -50,9 +52,12 @@ class ObjectPins(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocatedPart:
+    """`aborted`: pairs of a window's number and an aborted transaction that overlaps it."""
+
     revision: int
     runs: Sequence[LocatedRun] = ()
     objects: ObjectTable | None = None
+    aborted: Sequence[tuple[int, AbortedSpan]] = ()
 
 
 class LocateService:
@@ -98,12 +103,15 @@ class LocateService:
         await self._pins.remove(pin_id)
 
     async def locate(
-        self, context: RequestContext, windows: Sequence[OffsetWindow]
+        self,
+        context: RequestContext,
+        windows: Sequence[OffsetWindow],
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> AsyncGenerator[LocatedPart, None]:
         """Ranges in the order of windows, then objects. Close it: it holds a turn of locates_max.
 
-        Errors: UnknownTopicOrPartition, NotLeader, Unauthorized, Invalid, QuotaExceeded; those of
-        Locating.
+        With READ_COMMITTED, aborted transactions come first. Errors: UnknownTopicOrPartition,
+        NotLeader, Unauthorized, Invalid, QuotaExceeded; those of Locating.
         """
         if len(windows) > WINDOWS_MAX:
             raise Invalid(f"{len(windows)} windows in a request; at most {WINDOWS_MAX} are allowed")
@@ -111,7 +119,7 @@ class LocateService:
             self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, topic))
         _check_apart(windows)
         async with self._turn():
-            async for part in self._located(windows):
+            async for part in self._located(windows, isolation):
                 yield part
 
     @asynccontextmanager
@@ -134,17 +142,20 @@ class LocateService:
         finally:
             self._turns.release()
 
-    async def _located(self, windows: Sequence[OffsetWindow]) -> AsyncIterator[LocatedPart]:
+    async def _located(
+        self, windows: Sequence[OffsetWindow], isolation: Isolation
+    ) -> AsyncIterator[LocatedPart]:
         # The pin was put before this call, so objects that the fold has from here on are kept.
         revision = await self._metadata.catch_up()
         keys = {TopicPartition(window.topic, window.partition): None for window in windows}
         opened = await in_order([self._opened(key) for key in keys])
-        logs = dict(zip(keys, opened, strict=True))
+        logs = dict(zip(keys, (_on_streams(log) for log in opened), strict=True))
+        if isolation is Isolation.READ_COMMITTED:
+            async for aborted in _aborted(windows, logs):
+                yield LocatedPart(revision, aborted=aborted)
         sections: list[LocateSection] = []
         for number, window in enumerate(windows):
             log = logs[TopicPartition(window.topic, window.partition)]
-            if not isinstance(log, LiesOnStreams):
-                raise Invalid(f"{window.topic} has no objects that could be read past its node")
             sections += [
                 LocateSection(
                     number,
@@ -165,6 +176,30 @@ class LocateService:
     async def _opened(self, key: TopicPartition) -> AbstractLog:
         """Waits for each partition by itself: a plan has none that it could do without."""
         return await opened_within(self._limits.open_wait_ms / 1000, self._logs.log(key), key)
+
+
+def _on_streams(log: AbstractLog) -> LiesOnStreams:
+    """Errors: Invalid."""
+    if not isinstance(log, LiesOnStreams):
+        raise Invalid(f"{log.topic_partition} has no objects that could be read past its node")
+    return log
+
+
+async def _aborted(
+    windows: Sequence[OffsetWindow], logs: Mapping[TopicPartition, LiesOnStreams]
+) -> AsyncIterator[Sequence[tuple[int, AbortedSpan]]]:
+    """Aborted transactions by the numbers of windows, some thousand at once."""
+    together: list[tuple[int, AbortedSpan]] = []
+    for number, window in enumerate(windows):
+        log = logs[TopicPartition(window.topic, window.partition)]
+        for entry in await log.aborted(window.start, window.end):
+            span = AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
+            together.append((number, span))
+            if len(together) >= ABORTED_AT_ONCE:
+                yield together
+                together = []
+    if together:
+        yield together
 
 
 def _check_apart(windows: Sequence[OffsetWindow]) -> None:

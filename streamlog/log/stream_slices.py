@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
 from streamlog.model.batch import StreamSlice
 
 
@@ -42,6 +43,13 @@ class LiesOnStreams(Protocol):
 
     def slices(self, start: int, end: int) -> list[LogSlice]:
         """The slices that hold offsets start (inclusive) to end (exclusive), in order."""
+        ...
+
+    async def aborted(
+        self, start: int, end: int, deadline: float | None = None
+    ) -> Sequence[AbortedTxn]:
+        """The aborted transactions that have a record, or their marker, in start (inclusive) to end
+        (exclusive), by their first offsets. Errors: those of a fetch."""
         ...
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,23 @@ class ObjectTable:
         self.placements.update(other.placements)
 
 
+class AbortedSpan(NamedTuple):
+    """Transactional batches of the producer from first_offset to last_offset, where the ABORT
+    marker is, belong to an aborted transaction."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Runs in the order of windows and offsets, and every object that they name."""
+    """Runs in the order of windows and offsets, and every object that they name.
+
+    `aborted`: window → the aborted transactions that overlap it; empty for uncommitted reads.
+    """
 
     revision: int
     runs: Sequence[LocatedRun]
     objects: ObjectTable
+    aborted: Mapping[int, Sequence[AbortedSpan]] = field(default_factory=dict)

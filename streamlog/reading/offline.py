@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamlog.errors import Corrupt, WalPending
 from streamlog.kvstore.interface import KVStore
@@ -26,7 +26,7 @@ from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.lookup.locating import LocateSection
 from streamlog.model.batch import StreamSlice
-from streamlog.model.located import Located, OffsetWindow
+from streamlog.model.located import AbortedSpan, Located, OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.reading.locating import located_in
 from streamlog.reading.stores import open_store
@@ -36,6 +36,7 @@ from streamlog.reading.streams import (
     read_stream_from_batch,
 )
 from streamlog.reading.topics import Topic, TopicPartition
+from streamlog.reading.transactions import OfflineTransactions, transactions_of
 from streamlog.reading.views import offline_view
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
@@ -64,14 +65,19 @@ class OfflinePartition:
     start: int
     end: int
     segments: Sequence[OfflineSegment]
+    transactions: OfflineTransactions
+    """Nothing aborted and all of it stable, unless the topics were opened for committed reads."""
 
 
-async def open_offline(store_url: str, meta: str | None, *, checks_wal: bool) -> OfflineTopics:
+async def open_offline(
+    store_url: str, meta: str | None, *, checks_wal: bool, is_committed: bool = False
+) -> OfflineTopics:
     """Opens store and metadata and reads the metadata once; the caller closes the result.
 
     `meta` None: the metadata that goes with the store. `checks_wal`: a partition with acknowledged
-    records in a WAL alone raises WalPending. Errors: DataInUse (a node has the metadata open),
-    ForeignCluster, Invalid, Corrupt, Unavailable.
+    records in a WAL alone raises WalPending. `is_committed`: partitions end at their last stable
+    offsets, and `locate` tells aborted transactions. Errors: DataInUse (a node has the metadata
+    open), ForeignCluster, Invalid, Corrupt, Unavailable.
     """
     clock, offload = SystemClock(), ThreadOffload()
     async with AsyncExitStack() as resources:
@@ -82,7 +88,9 @@ async def open_offline(store_url: str, meta: str | None, *, checks_wal: bool) ->
         resources.push_async_callback(store.close)
         view = await offline_view(kv, store, clock=clock, random=SystemRandom(), offload=offload)
         wal = _WalCheck(nodes_may_run=is_shared(meta, store_url)) if checks_wal else None
-        return OfflineTopics(kv, store, offload, view, wal, resources.pop_all())
+        return OfflineTopics(
+            kv, store, offload, view, wal, resources.pop_all(), is_committed=is_committed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,8 @@ class OfflineTopics:
         view: MetadataView,
         wal: _WalCheck | None,
         resources: AsyncExitStack,
+        *,
+        is_committed: bool,
     ) -> None:
         self.cluster_id = view.cluster_id
         self._pins = Pins(kv, prefix_of(view.cluster_id))
@@ -123,6 +133,7 @@ class OfflineTopics:
         self._view = view
         self._wal = wal
         self._resources = resources
+        self._is_committed = is_committed
         self._partitions: dict[TopicPartition, OfflinePartition] = {}
 
     async def close(self) -> None:
@@ -170,9 +181,9 @@ class OfflineTopics:
             self._view, self._store, self._offload, meta.stream_id, meta.start, meta.end
         ):
             state.apply_entry(decode_entry(join(batch.parts)))
-        return self._of_state(state, partition)
+        return await self._of_state(state, partition)
 
-    def _of_state(self, state: MetaState, partition: TopicPartition) -> OfflinePartition:
+    async def _of_state(self, state: MetaState, partition: TopicPartition) -> OfflinePartition:
         active = state.active
         if active is None:
             raise Corrupt(f"the meta stream of {_name(partition)} has no open segment")
@@ -184,7 +195,11 @@ class OfflineTopics:
         row = self._row(first.data.stream_id, partition)
         start = row.start - (first.data.start_offset - first.base_offset)
         start = max(state.log_start_offset, first.base_offset, start)
-        return OfflinePartition(min(start, end), end, segments)
+        transactions = OfflineTransactions(end)
+        if self._is_committed:
+            transactions = await transactions_of(self._view, self._store, self._offload, state, end)
+        stable = transactions.last_stable_offset
+        return OfflinePartition(min(start, stable), stable, segments, transactions)
 
     def _row(self, stream_id: int, partition: TopicPartition) -> StreamRow:
         """Errors: Corrupt, WalPending."""
@@ -225,7 +240,7 @@ class OfflineTopics:
                 self._offload,
                 segment.data.stream_id,
                 start + shift,
-                segment.end_offset + shift,
+                min(segment.end_offset, partition.end) + shift,
                 time_ms,
                 start,
             )
@@ -253,15 +268,17 @@ class OfflineTopics:
         """Where the records of all windows lie; call it under a pin."""
         partitions = await self.partitions([(window.topic, window.partition) for window in windows])
         sections: list[LocateSection] = []
+        aborted: dict[int, Sequence[AbortedSpan]] = {}
         for number, window in enumerate(windows):
             partition = partitions[window.topic, window.partition]
+            aborted[number] = partition.transactions.overlapping(window.start, window.end)
             sections += [
                 LocateSection(
                     number, part.stream_id, part.shift, part.start, part.end, part.size_bytes
                 )
                 for part in slices(partition.segments, window.start, window.end)
             ]
-        return await located_in(self._view, sections)
+        return replace(await located_in(self._view, sections), aborted=aborted)
 
 
 def _name(partition: TopicPartition) -> str:

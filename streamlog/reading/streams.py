@@ -8,7 +8,7 @@ from streamlog.codec.piecewise import first_at_or_after
 from streamlog.format.object.index import decode_attributes
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
 from streamlog.metadata.interface import LiveRange
-from streamlog.model.batch import StoredBatch
+from streamlog.model.batch import BatchAttributes, StoredBatch
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.object_reader import ObjectReader, get_exactly
@@ -65,6 +65,26 @@ async def read_stream_from_batch(
                 yield batch
 
 
+async def read_attributes(
+    view: MetadataView, store: ObjectStore, stream_id: int, start: int, end: int
+) -> AsyncIterator[BatchAttributes]:
+    """Attributes of the batches that overlap [start, end). Errors: as `read_stream`."""
+    async for live in _ranges(view, stream_id, start, end):
+        row, key = live.object, data_key(live.object.object_id)
+        region = await get_exactly(store, key, row.index_position, row.index_length)
+        batches = decode_attributes(
+            region,
+            stream_id,
+            max(start, live.start),
+            min(end, live.end),
+            object_key=key,
+            index_position=row.index_position,
+            placements=row.placements,
+        )
+        for summary in batches:
+            yield summary
+
+
 async def first_offset_at(
     view: MetadataView,
     store: ObjectStore,
@@ -80,26 +100,14 @@ async def first_offset_at(
 
     Attributes in the index select the batch, so that one batch is read. Errors as `read_stream`.
     """
-    async for live in _ranges(view, stream_id, start, end):
-        row, key = live.object, data_key(live.object.object_id)
-        region = await get_exactly(store, key, row.index_position, row.index_length)
-        batches = decode_attributes(
-            region,
-            stream_id,
-            max(start, live.start),
-            min(end, live.end),
-            object_key=key,
-            index_position=row.index_position,
-            placements=row.placements,
-        )
-        for summary in batches:
-            if decode_batch_metadata(summary.attributes).max_timestamp_ms < time_ms:
-                continue
-            async for batch in read_stream(
-                view, store, offload, stream_id, summary.base_offset, summary.base_offset + 1
-            ):
-                data = join(batch.parts)
-                place = await offload.run(Lane.CPU, first_at_or_after, data, time_ms, first_offset)
-                if place is not None:
-                    return place[0]
+    async for summary in read_attributes(view, store, stream_id, start, end):
+        if decode_batch_metadata(summary.attributes).max_timestamp_ms < time_ms:
+            continue
+        async for batch in read_stream(
+            view, store, offload, stream_id, summary.base_offset, summary.base_offset + 1
+        ):
+            data = join(batch.parts)
+            place = await offload.run(Lane.CPU, first_at_or_after, data, time_ms, first_offset)
+            if place is not None:
+                return place[0]
     return None

@@ -1,4 +1,5 @@
 from streamlog.v1 import error_pb2 as _error_pb2
+from streamlog.v1 import log_pb2 as _log_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -461,10 +462,12 @@ class UnpinObjectsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LocateRecordsRequest(_message.Message):
-    __slots__ = ("windows",)
+    __slots__ = ("windows", "isolation_level")
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
     windows: _containers.RepeatedCompositeFieldContainer[OffsetWindow]
-    def __init__(self, windows: _Optional[_Iterable[_Union[OffsetWindow, _Mapping]]] = ...) -> None: ...
+    isolation_level: _log_pb2.IsolationLevel
+    def __init__(self, windows: _Optional[_Iterable[_Union[OffsetWindow, _Mapping]]] = ..., isolation_level: _Optional[_Union[_log_pb2.IsolationLevel, str]] = ...) -> None: ...
 
 class OffsetWindow(_message.Message):
     __slots__ = ("topic", "partition", "start_offset", "end_offset")
@@ -479,7 +482,7 @@ class OffsetWindow(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class LocateRecordsResponse(_message.Message):
-    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs", "attached")
+    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs", "attached", "aborted")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +490,7 @@ class LocateRecordsResponse(_message.Message):
     INDEX_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     INDEX_CRCS_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
     revision: int
     runs: _containers.RepeatedCompositeFieldContainer[LocatedRun]
     object_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -494,7 +498,20 @@ class LocateRecordsResponse(_message.Message):
     index_lengths: _containers.RepeatedScalarFieldContainer[int]
     index_crcs: _containers.RepeatedScalarFieldContainer[int]
     attached: _containers.RepeatedCompositeFieldContainer[AttachedStream]
-    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ..., attached: _Optional[_Iterable[_Union[AttachedStream, _Mapping]]] = ...) -> None: ...
+    aborted: _containers.RepeatedCompositeFieldContainer[AbortedSpan]
+    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ..., attached: _Optional[_Iterable[_Union[AttachedStream, _Mapping]]] = ..., aborted: _Optional[_Iterable[_Union[AbortedSpan, _Mapping]]] = ...) -> None: ...
+
+class AbortedSpan(_message.Message):
+    __slots__ = ("window", "producer_id", "first_offset", "last_offset")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    def __init__(self, window: _Optional[int] = ..., producer_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class AttachedStream(_message.Message):
     __slots__ = ("object_id", "stream_id", "base", "epoch", "leader_epoch")

@@ -9,9 +9,16 @@ from typing import Any
 
 import grpc
 
+from streamlog.client.calls.topic import ISOLATION
 from streamlog.client.channel import Call, Caller, Retry, typed_error
 from streamlog.errors import StreamlogError
-from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
+from streamlog.model.located import (
+    AbortedSpan,
+    Located,
+    LocatedRun,
+    ObjectTable,
+    OffsetWindow,
+)
 from streamlog.v1 import admin_pb2
 
 ANSWER_TIMEOUT_S = 600
@@ -37,24 +44,25 @@ def unpin_objects(pin_id: int) -> Call:
 
 
 def locate_records(
-    caller: Caller, windows: Sequence[OffsetWindow], *, timeout_ms: float
+    caller: Caller, windows: Sequence[OffsetWindow], isolation: str, *, timeout_ms: float
 ) -> Located:
     """Where the windows' records lie; records in no object yet are missing at a window's end.
 
-    Repeats the whole call for up to `timeout_ms` after errors that may pass. Errors: those of the
-    server; Unavailable where the answer breaks off.
+    `isolation`: read_committed asks for aborted transactions, too. The whole call is repeated for
+    up to `timeout_ms` after errors that may pass. Errors: those of the server; Unavailable where
+    the answer breaks off.
     """
     retry = Retry(caller, timeout_ms)
     while True:
         try:
-            return _located(caller, windows)
+            return _located(caller, windows, isolation)
         except StreamlogError as error:
             wait_s = retry.wait_s(error)
         time.sleep(wait_s)
 
 
-def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
-    request = admin_pb2.LocateRecordsRequest()
+def _located(caller: Caller, windows: Sequence[OffsetWindow], isolation: str) -> Located:
+    request = admin_pb2.LocateRecordsRequest(isolation_level=ISOLATION[isolation])
     for window in windows:
         request.windows.add(
             topic=window.topic,
@@ -69,10 +77,14 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
     )
     runs: list[LocatedRun] = []
     objects = ObjectTable()
+    aborted: dict[int, list[AbortedSpan]] = {}
     revision = 0
     try:
         for answer in call(request, timeout=ANSWER_TIMEOUT_S, metadata=caller.metadata):
             revision = answer.revision
+            for span in answer.aborted:
+                entry = AbortedSpan(span.producer_id, span.first_offset, span.last_offset)
+                aborted.setdefault(span.window, []).append(entry)
             runs += [_run(run) for run in answer.runs]
             objects.ids.extend(answer.object_ids)
             objects.index_positions.extend(answer.index_positions)
@@ -86,7 +98,7 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
             objects.placements.update(placements)
     except grpc.RpcError as error:
         raise typed_error(error, writes=False) from None
-    return Located(revision, runs, objects)
+    return Located(revision, runs, objects, aborted)
 
 
 def _run(run: Any) -> LocatedRun:

@@ -52,6 +52,7 @@ from streamlog.log.partition.ack_queue import AckQueue
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
+from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.conditions import AppendConditions
@@ -245,6 +246,12 @@ class SharedLog(AbstractLog):
         """As LiesOnStreams.slices."""
         return slices(self._tail.segments, start, end)
 
+    async def aborted(
+        self, start: int, end: int, deadline: float | None = None
+    ) -> Sequence[AbortedTxn]:
+        """As LiesOnStreams.aborted."""
+        return await self._aborted.overlapping(self._tail.segments, start, end, deadline)
+
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED
         return self.last_stable_offset if committed else self.high_watermark
@@ -350,7 +357,7 @@ class SharedLog(AbstractLog):
         self._check_open()
         visible = self._visibility
         is_committed = isolation is Isolation.READ_COMMITTED
-        aborted: tuple[AbortedTransaction, ...] = ()
+        aborted: Sequence[AbortedTxn] = ()
         if offset < visible.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > visible.high_watermark:
@@ -367,9 +374,7 @@ class SharedLog(AbstractLog):
                 min_one_batch=min_one_batch,
             )
             if is_committed:
-                aborted = await self._aborted.overlapping(
-                    self._tail.segments, offset, read.next_offset, deadline
-                )
+                aborted = await self.aborted(offset, read.next_offset, deadline)
         except OffsetOutOfRange as error:
             raise self._out_of_range(offset) from error
         except STREAM_LOST as error:
@@ -384,7 +389,7 @@ class SharedLog(AbstractLog):
             high_watermark=visible.high_watermark,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=visible.log_start_offset,
-            aborted=aborted,
+            aborted=tuple(AbortedTransaction(*entry[:2]) for entry in aborted),
             is_paced=read.is_paced,
         )
 

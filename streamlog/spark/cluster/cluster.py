@@ -51,7 +51,8 @@ class Cluster(Protocol):
         ...
 
     def locate(self, windows: Sequence[OffsetWindow]) -> Located:
-        """Where the records lie. Call it under a pin."""
+        """Where the records lie, and which transactions among them were aborted, if the read is a
+        committed one. Call it under a pin."""
         ...
 
     def pin(self, ttl_ms: int) -> int: ...
@@ -142,7 +143,9 @@ class ServerCluster:
             return look_up(left) if left else {}
 
     def locate(self, windows: Sequence[OffsetWindow]) -> Located:
-        return locate_calls.locate_records(self._caller, windows, timeout_ms=TIMEOUT_MS)
+        return locate_calls.locate_records(
+            self._caller, windows, self._isolation, timeout_ms=TIMEOUT_MS
+        )
 
     def pin(self, ttl_ms: int) -> int:
         pin_id: int = self._caller.run(locate_calls.pin_objects(None, CLIENT_ID, ttl_ms))

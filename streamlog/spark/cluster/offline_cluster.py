@@ -25,10 +25,18 @@ class OfflineCluster:
     partitions with acknowledged records in the WAL of a node that did not end well.
     """
 
-    def __init__(self, store: str, meta: str | None, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(
+        self,
+        store: str,
+        meta: str | None,
+        isolation: str = "read_committed",
+        *,
+        fail_on_data_loss: bool = True,
+    ) -> None:
         self.server: str | None = None
         self._urls = (store, meta)
         self._checks_wal = fail_on_data_loss
+        self._is_committed = isolation == "read_committed"
         self._runner = asyncio.Runner()
         self._topics: OfflineTopics | None = None
 
@@ -43,7 +51,11 @@ class OfflineCluster:
     def _opened(self) -> OfflineTopics:
         if self._topics is None:
             try:
-                self._topics = self._run(open_offline(*self._urls, checks_wal=self._checks_wal))
+                self._topics = self._run(
+                    open_offline(
+                        *self._urls, checks_wal=self._checks_wal, is_committed=self._is_committed
+                    )
+                )
             except DataInUse as error:
                 raise DataInUse(
                     "a node has the metadata open: give the option server instead of meta "

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamlog.errors import Corrupt, Unavailable
-from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
+from streamlog.model.located import (
+    AbortedSpan,
+    Located,
+    LocatedRun,
+    ObjectTable,
+    OffsetWindow,
+)
 from streamlog.spark.plan.types import Piece, ServicePiece, StorePiece, TaskPlan
 
 REQUEST_BYTES = 32 << 10
@@ -73,14 +79,15 @@ def plan_store(
     pieces: list[Piece] = []
     lost: list[Lost] = []
     from_store = from_node = 0
-    for window, runs in zip(windows, by_window, strict=True):
+    for number, (window, runs) in enumerate(zip(windows, by_window, strict=True)):
         offset = window.start
+        aborted = located.aborted.get(number, ())
         for run in sorted(runs, key=_start):
             if run.start > offset:
                 if offset > window.start:
                     raise _hole(window, offset, run.start)
                 lost.append(Lost(window.topic, window.partition, offset, run.start))
-            pieces.append(_stored(window, run))
+            pieces.append(_stored(window, run, aborted))
             from_store += run.end - run.start
             offset = run.end
         if offset < window.end:
@@ -109,7 +116,7 @@ def _hole(window: OffsetWindow, start: int, end: int) -> Corrupt:
     )
 
 
-def _stored(window: OffsetWindow, run: LocatedRun) -> StorePiece:
+def _stored(window: OffsetWindow, run: LocatedRun, aborted: Iterable[AbortedSpan]) -> StorePiece:
     cost = run.size_bytes + REQUEST_BYTES * len(run.ends)
     return StorePiece(
         window.topic,
@@ -121,7 +128,12 @@ def _stored(window: OffsetWindow, run: LocatedRun) -> StorePiece:
         run.objects,
         cost,
         window.topic_id,
+        _overlapping(aborted, run.start, run.end),
     )
+
+
+def _overlapping(aborted: Iterable[AbortedSpan], start: int, end: int) -> tuple[AbortedSpan, ...]:
+    return tuple(span for span in aborted if span.first_offset < end and span.last_offset >= start)
 
 
 def _fetched(window: OffsetWindow, start: int) -> ServicePiece:
@@ -216,6 +228,7 @@ def _part(piece: Piece, start: int, end: int) -> Piece:
         piece.objects[first : last + 1],
         cost,
         piece.topic_id,
+        _overlapping(piece.aborted, start, end),
     )
 
 

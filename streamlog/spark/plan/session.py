@@ -41,7 +41,12 @@ def open_cluster(options: ReadOptions) -> Cluster:
     from streamlog.spark.cluster.offline_cluster import OfflineCluster
 
     assert options.store is not None
-    return OfflineCluster(options.store, options.meta, fail_on_data_loss=options.fail_on_data_loss)
+    return OfflineCluster(
+        options.store,
+        options.meta,
+        options.isolation,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
 
 
 @dataclass(frozen=True, slots=True)

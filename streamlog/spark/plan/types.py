@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamlog.client.tls import Tls
-from streamlog.model.located import ObjectTable
+from streamlog.model.located import AbortedSpan, ObjectTable
 
 
 @dataclass(frozen=True, slots=True)
 class StorePiece:
     """Offsets start to ends[-1] (exclusive) of a partition; range i of it lies in objects[i].
 
-    Offset o of the partition is offset o + shift of the stream.
+    Offset o of the partition is offset o + shift of the stream. `aborted`: the aborted transactions
+    that overlap the piece and are not to be read.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class StorePiece:
     objects: array[int]
     cost_bytes: int
     topic_id: str = ""
+    aborted: tuple[AbortedSpan, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StorePiece, (
@@ -39,6 +41,7 @@ class StorePiece:
             self.objects,
             self.cost_bytes,
             self.topic_id,
+            self.aborted,
         )
 
     @property

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from streamlog.errors import ObjectNotFound
+from streamlog.model.located import AbortedSpan
 from streamlog.reading.blocks import (
     ObjectIndex,
     ObjectRow,
@@ -55,13 +56,17 @@ class Visit:
 
 
 class Chunk(NamedTuple):
-    """Record batches of a partition, joined; offsets from start to end (exclusive) count."""
+    """Record batches of a partition, joined; offsets from start to end (exclusive) count.
+
+    `aborted`: transactions whose batches do not count.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     data: Buffer
+    aborted: tuple[AbortedSpan, ...] = ()
 
 
 def visits(plan: TaskPlan) -> Iterator[Visit]:
@@ -138,7 +143,10 @@ class PieceReader:
                     self._worker.call(self._give_back, item.planned.length)
                 for part, batches in payloads(item.key, item.planned, data):
                     piece = self._plan.pieces[part.piece]
-                    yield Chunk(piece.topic, piece.partition, part.start, part.end, batches)
+                    assert isinstance(piece, StorePiece)
+                    yield Chunk(
+                        piece.topic, piece.partition, part.start, part.end, batches, piece.aborted
+                    )
         finally:
             self._worker.call(self._stop, producing)
 

@@ -19,9 +19,11 @@ from streamlog.errors import (
     Unavailable,
 )
 from streamlog.reading.blocks import ObjectStore
+from streamlog.runtime.buffers import Buffer
 from streamlog.spark.arrow import BatchMaker, wanted_of
 from streamlog.spark.errors import DataLost
 from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece, TaskPlan, as_service
+from streamlog.spark.read.aborted import without_aborted_spans
 from streamlog.spark.read.object_read import Chunk, PieceReader
 from streamlog.spark.read.service_read import ServiceReader
 from streamlog.spark.read.worker import Worker, worker
@@ -55,7 +57,7 @@ def read_task(
             counts.add_bytes(len(chunk.data), is_stored=is_stored)
             try:
                 for columns in decode_columns(
-                    chunk.data,
+                    _committed(chunk),
                     start=chunk.start,
                     end=chunk.end,
                     wanted=wanted,
@@ -79,6 +81,11 @@ def read_task(
         is_whole = True
     finally:
         tell("task", place.read_name, {**(attempt or {}), **asdict(counts), "is_whole": is_whole})
+
+
+def _committed(chunk: Chunk) -> Buffer:
+    """The chunk's data without aborted transactions. Errors: CorruptMessage."""
+    return without_aborted_spans(chunk.data, chunk.aborted) if chunk.aborted else chunk.data
 
 
 def _chunks(plan: TaskPlan, place: ReadPlace, local: Worker) -> Iterator[tuple[Chunk, bool]]:

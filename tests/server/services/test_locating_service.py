@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -39,9 +38,17 @@ class Held:
         return 7
 
 
+class EmptyLog:
+    def slices(self, start: int, end: int) -> list[Any]:
+        return []
+
+    async def aborted(self, start: int, end: int, deadline: float | None = None) -> list[Any]:
+        return []
+
+
 class EmptyLogs:
     async def log(self, _: object) -> Any:
-        return SimpleNamespace(slices=lambda start, end: [])
+        return EmptyLog()
 
 
 class CountedPins:
@@ -163,7 +170,9 @@ def test_a_node_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(locate_calls, "ANSWER_TIMEOUT_S", 0.2)
     try:
         with closing(Caller(f"127.0.0.1:{port}")) as caller, pytest.raises(Unavailable):
-            locate_calls.locate_records(caller, [OffsetWindow("t", 0, 0, 5)], timeout_ms=1)
+            locate_calls.locate_records(
+                caller, [OffsetWindow("t", 0, 0, 5)], "read_committed", timeout_ms=1
+            )
     finally:
         given_up.set()
         server.stop(None).wait()

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from streamlog.log.api.abstract_log import AbortedTransaction
 from streamlog.log.partition.transactions.aborted_txn import (
     ENTRY_BYTES,
     AbortedTxn,
@@ -98,7 +97,7 @@ class AbortedSearch:
         offset: int,
         end_offset: int,
         deadline: float | None,
-    ) -> tuple[AbortedTransaction, ...]:
+    ) -> Sequence[AbortedTxn]:
         """Those that have a record, or their marker, in offset (inclusive) to end_offset
         (exclusive), by their first offsets.
 
@@ -112,7 +111,7 @@ class AbortedSearch:
             if await self._collect(segment, offset, end_offset, deadline, found):
                 break
         found.sort(key=_first_offset)
-        return tuple(AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found)
+        return found
 
     async def _collect(
         self,
