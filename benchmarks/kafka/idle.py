@@ -1,15 +1,19 @@
 """A thousand idle consumers, each with a connection and a fetch session: what a node pays for them.
 
-Each asks again as soon as it is answered, at its default wait of 500 ms, and at 5 s.
+Each asks again as soon as it is answered, at its default wait of 500 ms, and at 5 s. What they take
+of memory is measured on a node of its own: one that has served much has free memory for thousands.
 """
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.servers import BARE, FSYNCED, PARTITIONS, Server
+from benchmarks.kafka.servers import BARE, FSYNCED, NODE, PARTITIONS, Server
 from benchmarks.kafka.wire import SIZE_BYTES, VERSIONS, encode_frame
+from benchmarks.node import running_node
 from benchmarks.report import Row
 from streamlog.kafka.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from streamlog.kafka.messages.fetch_response import FetchResponse
@@ -31,6 +35,7 @@ def run(bench: Bench) -> None:
             for wait_ms in WAITS_MS:
                 case = f"{server.name}, wait of {wait_ms} ms"
                 bench.attempt("idle", case, lambda s=server, w=wait_ms: _run(bench, s, w))  # type: ignore[misc]
+    bench.attempt("idle", "memory of each consumer", lambda: _weigh(bench))
 
 
 def _run(bench: Bench, server: Server, wait_ms: int) -> None:
@@ -39,9 +44,36 @@ def _run(bench: Bench, server: Server, wait_ms: int) -> None:
     bench.report.add(row)
     if server.node is not None:
         bench.meet(f"idle {wait_ms}", row.value, {"consumers": count, **row.facts})
-        if wait_ms == WAITS_MS[0]:
-            # The later consumers use the memory that these gave back.
-            bench.meet("idle size", row.facts["kb_each"], {"consumers": count})
+
+
+def _weigh(bench: Bench) -> None:
+    """The memory of a new node with and without the consumers, by their number."""
+    count = max(100, int(CONSUMERS * min(1.0, bench.scale)))
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-idle-") as folder,
+        running_node(Path(folder) / "node", wal="disk") as node,
+    ):
+        server = Server(NODE, node.kafka, node.process, node.started_in_s, {}, node)
+        each_kb = asyncio.run(_size_kb(server, count))
+    bench.meet("idle size", each_kb, {"consumers": count})
+
+
+async def _size_kb(server: Server, count: int) -> float:
+    topic = server.new_topic("idle")
+    # The first ones fill what the start left free; a node keeps 1,000 sessions.
+    first = count // 10
+    consumers = await _begin(server, topic, first, WAITS_MS[0])
+    before_bytes = server.rss_bytes()
+    consumers += await _begin(server, topic, count - first, WAITS_MS[0])
+    each_kb = (server.rss_bytes() - before_bytes) / (count - first) / 1e3
+    await _end(consumers)
+    return each_kb
+
+
+async def _end(consumers: list[_Consumer]) -> None:
+    for consumer in consumers:
+        consumer.is_ending = True
+    await asyncio.gather(*(one.ended for one in consumers))
 
 
 class _Consumer(asyncio.Protocol):
@@ -104,26 +136,29 @@ class _Consumer(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def _measure(server: Server, count: int, wait_ms: int, measured_s: float) -> Row:
-    topic = server.new_topic(f"idle-{wait_ms}")
-    server.wait_until_idle()
+async def _begin(server: Server, topic: str, count: int, wait_ms: int) -> list[_Consumer]:
+    """New consumers, each of which has polled."""
     host, _, port = server.address.rpartition(":")
     loop = asyncio.get_running_loop()
-    before_bytes = server.rss_bytes()
     consumers: list[_Consumer] = []
     for number in range(count):
         consumer = _Consumer(topic, number % PARTITIONS, wait_ms)
         await loop.create_connection(lambda one=consumer: one, host, int(port))  # type: ignore[misc]
         consumers.append(consumer)
     await asyncio.sleep(2 * wait_ms / 1000)
-    each_kb = (server.rss_bytes() - before_bytes) / count / 1e3
+    return consumers
+
+
+async def _measure(server: Server, count: int, wait_ms: int, measured_s: float) -> Row:
+    topic = server.new_topic(f"idle-{wait_ms}")
+    server.wait_until_idle()
+    loop = asyncio.get_running_loop()
+    consumers = await _begin(server, topic, count, wait_ms)
     began, cpu_s, polls = loop.time(), server.cpu_s(), sum(one.polls for one in consumers)
     await asyncio.sleep(measured_s)
     seconds, polls = loop.time() - began, sum(one.polls for one in consumers) - polls
     used_s = server.cpu_s() - cpu_s
-    for consumer in consumers:
-        consumer.is_ending = True
-    await asyncio.gather(*(one.ended for one in consumers))
+    await _end(consumers)
     row = Row(
         "idle", f"{server.name}, {count} idle consumers, wait of {wait_ms} ms",
         used_s / seconds * 100, "% of a core", less_is_better=True,
@@ -131,6 +166,5 @@ async def _measure(server: Server, count: int, wait_ms: int, measured_s: float) 
     row.facts = {
         "polls_s": polls / seconds,
         "us_per_poll": used_s / max(1, polls) * 1e6,
-        "kb_each": each_kb,
     }
     return row

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 
 from streamlog.format.entry import StreamEntry
 
+READ_BATCHES_MAX = 512
+"""Batches of one read: about 1 ms of the event loop for all that is done with them."""
 _COMPACT_AT = 64
 """Dropped slots at a list's head before the list is cut; keeps dropping O(1) on average."""
 
@@ -53,12 +55,16 @@ class StreamTail:
         self.end = entries[-1].end_offset
         self._cache.hold(size_bytes, len(entries))
 
-    def read(self, start: int, end: int, max_bytes: int) -> list[StreamEntry]:
-        """Batches from the one that contains `start` (≥ first), until `end` or `max_bytes`."""
+    def read(
+        self, start: int, end: int, max_bytes: int, batches_max: int = READ_BATCHES_MAX
+    ) -> list[StreamEntry]:
+        """Batches from the one that contains `start` (≥ first), until `end`, `max_bytes` or
+        `batches_max`."""
         batches: list[StreamEntry] = []
         size = 0
         entries = self._entries
-        for index in range(bisect_right(self._bases, start, self._head) - 1, len(entries)):
+        first = bisect_right(self._bases, start, self._head) - 1
+        for index in range(first, min(len(entries), first + batches_max)):
             entry = entries[index]
             if entry.base_offset >= end or (batches and size + entry.size_bytes > max_bytes):
                 break

@@ -316,6 +316,8 @@ class Connection(FrameReceiver):
                 await self._more.wait()
             if self._has_pipelined(dispatcher):
                 served += await self._begin_some(dispatcher)
+            elif sender.is_over:
+                return  # Nobody reads the answer; `connection_lost` follows.
             else:
                 served += 1
                 await self._serve_one(dispatcher, sender)

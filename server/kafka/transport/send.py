@@ -62,6 +62,11 @@ class AnswerSender:
         transport.set_write_buffer_limits(0 if is_plain else TLS_BUFFER_BYTES)
 
     @property
+    def is_over(self) -> bool:
+        """The client takes no more: `connection_lost` comes, or has come."""
+        return self._is_over
+
+    @property
     def is_blocked(self) -> bool:
         """The client does not read what was sent to it."""
         return self._is_paused

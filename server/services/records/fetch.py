@@ -23,6 +23,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Parts
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.ports import check_partitions, opened_until
@@ -54,6 +55,13 @@ WAIT_BESIDE_OTHERS_S = 1.0
 Kafka client's fetch for those whose records are in the store.
 
 Records that can be read must not wait for a store that one other partition needs."""
+
+TURN_BATCHES = 512
+"""Batches of several partitions that are read before other work has its turn: about 1 ms."""
+SMALL_BYTES = 512
+MANY_PIECES = 64
+"""So many pieces, of this size or less on average, are joined: the copy costs less than to encode
+and to send them one by one."""
 
 AT_ONCE_MAX = 256
 """Partitions that are looked at before other work of the node has its turn: about 1 ms."""
@@ -323,6 +331,7 @@ class FetchService:
 
     async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> None:
         """Reads on in every partition."""
+        batches = 0
         for read in fresh:
             log, result = read.log, read.result
             if log is None or read.is_full:
@@ -355,6 +364,10 @@ class FetchService:
                 read.fail(client_error(error, self._logs, *key, read.topic_id))
                 continue
             self._take(poll, read, fetched)
+            batches += fetched.batches
+            if batches >= TURN_BATCHES:
+                batches = 0
+                await asyncio.sleep(0)
 
     def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
         """Whether a read was cut off because records of other partitions waited for it."""
@@ -372,7 +385,7 @@ class FetchService:
         )
         result = read.result
         if fetched.size_bytes:
-            read.parts.extend(fetched.parts)
+            read.parts.extend(_pieces(fetched))
             result.parts = read.parts
             if fetched.aborted:
                 # One that overlaps two reads is told by both.
@@ -416,3 +429,11 @@ class FetchService:
             result.error = error
             return 0
         return used
+
+
+def _pieces(fetched: LogFetch) -> Parts:
+    """The batches as they are in memory, or as one piece where they are many and small."""
+    parts = fetched.parts
+    if len(parts) > MANY_PIECES and fetched.size_bytes <= SMALL_BYTES * len(parts):
+        return (b"".join(parts),)
+    return parts

@@ -146,7 +146,7 @@ class Fetcher:
                         entry.base_timestamp_ms,
                         entry.attributes,
                     )
-                    for entry in core.tail.read(position, end, 1 << 62)
+                    for entry in core.tail.read(position, end, 1 << 62, batches_max=1 << 62)
                 ]
                 break
             attributes += await self._cold_attributes(core, position, end)

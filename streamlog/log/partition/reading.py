@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from streamlog.errors import Internal, StreamlogError
 from streamlog.runtime.buffers import Buffer, Parts, parts_size
+
+TURN_BATCHES = 512
+"""Batches that are read before other work of the event loop has its turn: about 1 ms."""
 
 
 class ReadBatch(Protocol):
@@ -63,7 +67,7 @@ async def fetch_batches(
     after the first run is left to the next fetch. Errors: those of the reader.
     """
     read = BatchesRead(offset)
-    last_bytes = 1
+    last_bytes, turn_at = 1, TURN_BATCHES
     while read.next_offset < end_offset:
         room = max_bytes - read.size_bytes
         # A batch as large as the last one would not fit.
@@ -88,6 +92,9 @@ async def fetch_batches(
         if run.is_paced:
             read.is_paced = True
             return read
+        if read.batches >= turn_at:
+            turn_at = read.batches + TURN_BATCHES
+            await asyncio.sleep(0)
         if read.next_offset == position:
             raise Internal(f"the log's medium returned nothing at offset {position}")
     return read

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import Any
 
 from streamlog.kafka.protocol.apis import ApiKey
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, fetch, list_offsets, produce
-from tests.support.kafka_wire import VERSIONS_REQUEST, wire
+from tests.support.kafka_wire import VERSIONS_REQUEST, Wire, wire
 
 
 def test_a_connection_waits_until_the_node_serves() -> None:
@@ -144,5 +146,53 @@ def test_a_node_that_stops_takes_no_more_connections() -> None:
             await served.connections.stop(0.05)
             client = await served.client()
             assert await client.rest() == b""
+
+    asyncio.run(main())
+
+
+class GoneClient(asyncio.Transport):
+    """It has sent, and its socket takes no answer any more; asyncio has not noticed yet."""
+
+    def __init__(self, served: Wire) -> None:
+        super().__init__()
+        self._is_closed = False
+        self._socket, other = socket.socketpair()
+        other.close()
+        self._connection = served.connections.new()
+        self._connection.connection_made(self)
+
+    def send(self, data: bytes) -> None:
+        buffer = self._connection.get_buffer(-1)
+        buffer[: len(data)] = data
+        self._connection.buffer_updated(len(data))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("gone", 1), "socket": self._socket}.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def abort(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._socket.close()
+            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+
+def test_a_client_that_has_gone_is_not_served_what_it_had_sent_ahead() -> None:
+    async def main() -> None:
+        scene = Scene(is_held=False)
+        async with wire(scene.routes()) as served:
+            client = GoneClient(served)
+            await asyncio.sleep(0)  # It is served from now on.
+            client.send(b"".join(fetch(number) for number in range(30)))
+            await until(lambda: served.connections.count == 0)
+            assert scene.fetches == [0]
 
     asyncio.run(main())

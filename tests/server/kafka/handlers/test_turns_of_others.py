@@ -1,0 +1,97 @@
+"""A fetch of many small batches gives other work of the event loop its turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.kafka.messages.fetch_response import PartitionData
+from streamlog.kafka.protocol.apis import ApiKey
+from tests.server.kafka.fetch_world import (
+    FetchWorld,
+    answered,
+    batch,
+    call,
+    fetch_request,
+    fetch_world,
+    offsets,
+    wanted,
+)
+
+BATCHES = 5000
+TURN_BATCHES_MAX = 600
+ALL_BYTES = 1 << 22
+
+
+async def _fill(world: FetchWorld, partition: int, count: int) -> None:
+    log = await world.log(partition)
+    written = [await log.append(batch(b"v")) for _ in range(count)]
+    for one in written:
+        await one
+
+
+class Turns:
+    """Counts how often another task has its turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def _run(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Turns:
+        self._task = asyncio.create_task(self._run())
+        await asyncio.sleep(0)
+        self.count = 0
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+
+async def _read(world: FetchWorld, *partitions: int) -> dict[int, PartitionData]:
+    """All of them, as the handler returns them, not through their bytes."""
+    parts = [wanted(partition, max_bytes=ALL_BYTES) for partition in partitions]
+    request = fetch_request(parts=parts, max_bytes=ALL_BYTES)
+    return answered(await world.handlers[ApiKey.FETCH](call(ApiKey.FETCH, 12), request))
+
+
+def test_others_have_their_turns_while_many_small_batches_are_read() -> None:
+    async def main() -> None:
+        async with fetch_world() as world:
+            await _fill(world, 0, BATCHES)
+            async with Turns() as others:
+                found = await _read(world, 0)
+            assert others.count >= BATCHES // TURN_BATCHES_MAX
+            assert offsets(found[0]) == list(range(BATCHES))
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turns_between_partitions() -> None:
+    async def main() -> None:
+        async with fetch_world() as world:
+            for partition in range(3):
+                await _fill(world, partition, 400)
+            async with Turns() as others:
+                found = await _read(world, 0, 1, 2)
+            assert others.count
+            assert [offsets(part) for part in found.values()] == [list(range(400))] * 3
+
+    asyncio.run(main())
+
+
+def test_many_small_batches_are_one_piece_of_the_answer_and_large_ones_are_not_copied() -> None:
+    async def main() -> None:
+        async with fetch_world() as world:
+            await _fill(world, 0, 100)
+            for _ in range(40):
+                await world.append(b"v" * 50_000, partition=1)
+            small, large = (await _read(world, 0, 1)).values()
+            assert small.records is not None
+            assert large.records is not None
+            assert (len(small.records), offsets(small)) == (1, list(range(100)))
+            assert (len(large.records) >= 40, offsets(large)) == (True, list(range(40)))
+
+    asyncio.run(main())
