@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Protocol, TypeVar, TypeVarTuple
+
+from streamlog.runtime.threads import Arrivals, LaneThreads
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -59,25 +60,31 @@ THREADS: dict[Lane, int] = {
 
 
 class ThreadOffload:
-    """Offload to named thread pools, made when first used."""
+    """Offload to named threads, made when first used. Used on one event loop at a time."""
 
     def __init__(self, threads: dict[Lane, int] | None = None) -> None:
-        self._threads = {**THREADS, **(threads or {})}
-        self._pools: dict[Lane, ThreadPoolExecutor] = {}
+        self._numbers = {**THREADS, **(threads or {})}
+        self._lanes: dict[Lane, LaneThreads] = {}
+        self._arrivals: Arrivals | None = None
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        pool = self._pools.get(lane)
-        if pool is None:
-            pool = self._pools[lane] = ThreadPoolExecutor(
-                self._threads[lane], thread_name_prefix=f"streamlog-{lane.value}"
-            )
-        return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+        threads = self._lanes.get(lane)
+        if threads is None:
+            threads = LaneThreads(f"streamlog-{lane.value}", self._numbers[lane])
+            self._lanes[lane] = threads
+        arrivals, loop = self._arrivals, asyncio.get_running_loop()
+        if arrivals is None or arrivals.loop is not loop:
+            arrivals = self._arrivals = Arrivals(loop)
+        return await threads.call(arrivals, fn, args)
 
     async def close(self) -> None:
-        pools, self._pools = self._pools, {}
+        lanes, self._lanes = self._lanes, {}
+        arrivals, self._arrivals = self._arrivals, None
         loop = asyncio.get_running_loop()
-        for pool in pools.values():
-            await loop.run_in_executor(None, pool.shutdown)
+        for threads in lanes.values():
+            await loop.run_in_executor(None, threads.end)
+        if arrivals is not None:
+            arrivals.close()
 
 
 async def run_owned(
