@@ -133,6 +133,7 @@ class SharedLog(AbstractLog):
             environment,
             environment.metrics.of_topic(partition.topic),
             topic_config,
+            self._background,
         )
         self._conditions = AppendConditions(partition, streams.meta)
         self._waiting = WaitingAppends(self._parts, self._placer, self._conditions)
