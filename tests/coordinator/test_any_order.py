@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from functools import partial
 from random import Random
 
 import pytest
@@ -75,11 +76,7 @@ class Client:
     async def _transaction(self, label: str, pair: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         places = self._random.sample(DATA, self._random.randint(1, len(DATA)))
         for place in places:
-            await retried(
-                lambda place=place: self.coordinator().coordinator.add_partitions(
-                    self.name, pair, [place]
-                )
-            )
+            await retried(partial(self._add, pair, place))
             await self._write(label, pair, place)
         if self._random.random() < 0.1:
             await asyncio.sleep(TIMEOUT_MS / 1000 + 30)  # It is aborted behind the client's back.
@@ -100,6 +97,9 @@ class Client:
                 )
                 assert again == following
         return following
+
+    async def _add(self, pair: ProducerIdAndEpoch, place: TopicPartition) -> None:
+        await self.coordinator().coordinator.add_partitions(self.name, pair, [place])
 
     async def _write(self, label: str, pair: ProducerIdAndEpoch, place: TopicPartition) -> None:
         opened = await self._world.leader(place).logs.log(place)

@@ -93,7 +93,8 @@ class World:
         self.cluster: Any = made
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulationLoop)
-        self.clock = made.clock = SimulationClock(loop)
+        self.clock = SimulationClock(loop)
+        vars(made)["clock"] = self.clock
         self.markers = NotedMarkers(self)
         self.nodes: list[Node] = []
         self.leaders: dict[TopicPartition, int | None] = {}
