@@ -1,8 +1,8 @@
 """Regular expressions that match in linear time: a client's pattern cannot hold up the node.
 
-    c  \\c  .  \\d \\D \\w \\W \\s \\S  [a-z] [^a-z]     one character
-    x* x+ x? x{m} x{m,} x{m,n}  xy  x|y  (x) (?:x)      as everywhere; ? behind a repetition: ignored
-    ^ $                                                 nothing: a pattern matches whole texts
+    c  \\c  .  \\d \\D \\w \\W \\s \\S  [a-z] [^a-z]    one character
+    x* x+ x? x{m} x{m,} x{m,n}  xy  x|y  (x) (?:x)    as everywhere; ? behind them: nothing
+    ^ $                                               nothing: a pattern matches whole texts
 
 The syntax that RE2, and with it Kafka's tools, share with other kinds; look-around and references
 back to groups, which need other machines, do not exist there either. A pattern becomes a machine of
@@ -128,10 +128,11 @@ class _Parser:
     def _repeated(self) -> _Fragment:
         began = self._at
         fragment = self._one()
-        while (bounds := self._bounds()) is not None:
-            fragment = self._times(began, fragment, *bounds)
-            self._take("?")
-        return fragment
+        bounds = self._bounds()
+        if bounds is None:
+            return fragment
+        self._take("?")
+        return self._times(began, fragment, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -206,17 +207,16 @@ class _Parser:
             one = self._next()
             if one == "\\":
                 tests.append(self._escaped())
-            elif self._text[self._at : self._at + 1] == "-" and self._text[self._at + 1 :][
-                :1
-            ] not in (
-                "",
-                "]",
-            ):
-                self._at += 1
+            elif self._is_range() and self._take("-"):
                 tests.append(_between(one, self._next()))
             else:
                 tests.append(_only(one))
         return lambda other: any(test(other) for test in tests) != is_inverse
+
+    def _is_range(self) -> bool:
+        """Whether a - comes that is neither the class's last character nor the pattern's."""
+        coming = self._text[self._at : self._at + 2]
+        return len(coming) == 2 and coming[0] == "-" and coming[1] != "]"
 
     def _take(self, sign: str) -> bool:
         is_there = self._text.startswith(sign, self._at)
