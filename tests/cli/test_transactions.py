@@ -198,7 +198,7 @@ def test_wrong_usage_is_exit_code_2(run: Command, arguments: tuple[str, ...]) ->
 def test_a_wrong_pattern_and_a_time_limit_that_is_too_long(run: Command) -> None:
     assert b"Invalid" in run("txn", "list", "--pattern", "(").stderr
     ended = run(
-        "produce", "t", "--transactional-id", "x", "--transaction-timeout", "1w", stdin=b"v"
+        "produce", "u", "--transactional-id", "x", "--transaction-timeout", "1w", stdin=b"v"
     )
     assert ended.returncode == 1
     assert b"InvalidTransactionTimeout" in ended.stderr
