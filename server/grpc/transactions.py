@@ -24,6 +24,14 @@ from streamlog.v1support.errors import to_proto
 SERVICE = "streamlog.v1.TransactionService"
 EPOCH_MAX = 2**15 - 1
 
+_OPEN = frozenset(
+    {
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.PREPARE_EPOCH_FENCE,
+    }
+)
 _METHODS = (
     "AddPartitions",
     "EndTransaction",
@@ -126,7 +134,8 @@ class GrpcTransactions:
             partitions=_partitions(found.partitions),
             coordinator_node=self._transactions.node_id,
         )
-        if found.start_ms >= 0:
+        # Kafka's records keep the start of a transaction that has ended.
+        if found.start_ms >= 0 and found.state in _OPEN:
             proto.start_time_ms = found.start_ms
         return proto
 

@@ -41,6 +41,8 @@ A command that waits says on stderr what it waits for. A node that does not answ
 
 ```
 streamlog produce t < access.log                                        # one record a line
+streamlog produce t --transactional-id job < access.log                 # all lines, or none
+streamlog consume t --isolation read_committed                          # what was committed
 streamlog consume t --from earliest --until-end | cmp access.log -      # the same bytes
 streamlog consume t --from -10m --format json | jq .value               # the last 10 minutes
 streamlog consume t --from -100 --format '%p %o %T %k %s\\n'  # the last 100 of each partition

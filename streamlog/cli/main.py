@@ -46,6 +46,7 @@ class Commands(LazyGroup):
         ),
         "produce": ("streamlog.cli.commands.produce:produce", "Write the lines of stdin to TOPIC."),
         "consume": ("streamlog.cli.commands.consume:consume", "Write the records of TOPIC."),
+        "txn": ("streamlog.cli.commands.txn:txn", "List, describe, abort transactions."),
         "stream": ("streamlog.cli.commands.stream:stream", "Work with streams, below topics."),
         "kv": ("streamlog.cli.commands.kv:kv", "Small values under names."),
         "object": ("streamlog.cli.commands.objects:objects", "Look at the objects in the store."),

@@ -94,6 +94,21 @@ def parse_start(value: str, now_ms: int) -> StartPosition | None:
     return StartPosition("timestamp", int(moment * 1000)) if moment >= 0 else None
 
 
+_DURATION = re.compile(r"(\d{1,12})(ms|[smhdw])", re.ASCII)
+
+
+def duration_ms(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A time such as 500ms, 90s, 10m, 2h, 7d, 1w."""
+    if value is None:
+        return None
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(
+            f"{value!r} is no time such as 90s, 10m or 2h (ms, s, m, h, d, w)", ctx=ctx, param=param
+        )
+    return int(found[1]) * ({"ms": 1} | UNIT_MS)[found[2]]
+
+
 def one_byte_string(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
     r"""Text as bytes; `\t` and `\0` are understood as written."""
     if value is None:

@@ -199,10 +199,11 @@ def key_values(state: State) -> Iterator[KV]:
 
 
 @contextmanager
-def consumer(state: State) -> Iterator[Consumer]:
+def consumer(state: State, isolation: str = "read_uncommitted") -> Iterator[Consumer]:
     """A consumer whose look-ups and single fetches end after --timeout."""
     client = Consumer(
         state.server,
+        isolation_level=isolation,
         request_timeout_ms=state.timeout_ms,
         default_api_timeout_ms=state.timeout_ms,
         fetch_max_wait_ms=min(500, state.timeout_ms),
@@ -216,10 +217,17 @@ def consumer(state: State) -> Iterator[Consumer]:
 
 
 @contextmanager
-def producer(state: State, compression: str) -> Iterator[Producer]:
+def producer(
+    state: State,
+    compression: str,
+    transactional_id: str | None = None,
+    transaction_timeout_ms: int = 60_000,
+) -> Iterator[Producer]:
     """A producer that gives a record up --timeout after its send; the end of the block flushes."""
     client = Producer(
         state.server,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
         compression=compression,
         buffer_memory_bytes=PRODUCER_BUFFER_BYTES,
         max_block_ms=state.timeout_ms,

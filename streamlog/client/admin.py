@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from streamlog.client.calls import admin as admin_calls
+from streamlog.client.calls import transaction as transaction_calls
 from streamlog.client.closing import CallingClient
+from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from streamlog.v1 import admin_pb2
+    from streamlog.v1 import admin_pb2, transaction_pb2
 
 
 class Admin(CallingClient):
@@ -139,3 +141,40 @@ class Admin(CallingClient):
         """
         start: int = self._caller.run(admin_calls.delete_records(topic, partition, before_offset))
         return start
+
+    def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        open_longer_than_ms: int | None = None,
+        transactional_id_pattern: str = "",
+    ) -> list[transaction_pb2.Transaction]:
+        """The transactional ids that the node coordinates, in order, with their transactions.
+
+        `states`: by name, such as "ongoing" (`streamlog.client.calls.transaction.STATES`); what is
+        left out stands for any. The pattern is a regular expression for the whole id.
+        Errors: Invalid (the pattern, a state); CoordinatorLoadInProgress.
+        """
+        call = transaction_calls.list_transactions(
+            states, producer_ids, open_longer_than_ms, transactional_id_pattern
+        )
+        found: list[transaction_pb2.Transaction] = self._caller.run(call)
+        return found
+
+    def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> list[transaction_pb2.Transaction | StreamlogError]:
+        """What each id does, or its error (TransactionalIdNotFound), in order."""
+        call = transaction_calls.describe_transactions(transactional_ids)
+        found: list[transaction_pb2.Transaction | StreamlogError] = self._caller.run(call)
+        return found
+
+    def abort_transaction(self, transactional_id: str) -> transaction_pb2.Transaction:
+        """Fences the producer of the id, and aborts its open transaction; returns what was found.
+
+        Errors: TransactionalIdNotFound.
+        """
+        call = transaction_calls.abort_transaction(transactional_id)
+        found: transaction_pb2.Transaction = self._caller.run(call)
+        return found

@@ -39,7 +39,7 @@ def test_the_top_level_commands() -> None:
     assert [path.removeprefix("streamlog ") for path in LEAVES] == [
         *("dev", "serve", "demo", "status"),
         *(f"topic {verb}" for verb in ("alter", "create", "delete", "describe", "list")),
-        *("produce", "consume"),
+        *("produce", "consume", "txn abort", "txn describe", "txn list"),
         *(
             f"stream {v}"
             for v in ("append", "clear-token", "create", "delete", "describe", "fetch", "list")

@@ -61,6 +61,14 @@ def _form(ctx: click.Context, param: click.Parameter, value: str) -> str | Forma
     "machine's). A time means the first record of that time or later.",
 )
 @click.option("--partition", type=click.IntRange(min=0), help="Read this one. [default: all]")
+@click.option(
+    "--isolation",
+    type=click.Choice(("read_uncommitted", "read_committed")),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: without the records of aborted transactions, and none at or behind the "
+    "first record of one that is open.",
+)
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N records.")
 @click.option(
     "--until-end",
@@ -99,6 +107,7 @@ def consume(
     topic: str,
     start: StartPosition,
     partition: int | None,
+    isolation: str,
     count: int | None,
     until_end: bool,
     follow: bool,
@@ -122,8 +131,15 @@ def consume(
     chosen = [(topic, number) for number in (existing if partition is None else [partition])]
     formatter = _formatter("json" if state.json else form, key_separator)
     progress = RecordProgress(is_shown=stderr_is_terminal() and not stdout_is_terminal())
-    probe = TopicProbe(state.server, topic, description.topic_id, state.timeout_s, state.connection)
-    with consumer(state) as client, closing(probe):
+    probe = TopicProbe(
+        state.server,
+        topic,
+        description.topic_id,
+        state.timeout_s,
+        state.connection,
+        is_committed=isolation == "read_committed",
+    )
+    with consumer(state, isolation) as client, closing(probe):
         client.assign(chosen)
         ends = client.end_offsets(chosen)
         # A topic that did not exist when the command began is read from its start.

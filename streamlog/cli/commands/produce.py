@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 
 from streamlog.cli.interruption import Interrupted, interruptible
 from streamlog.cli.output import emit, note
-from streamlog.cli.parsing import one_byte_string
+from streamlog.cli.parsing import duration_ms, one_byte_string
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records.line_sender import Headers, LineSender, SilenceWatch
 from streamlog.cli.records.lines import LineReader, LineTooLong
+from streamlog.cli.records.transactional_sender import TransactionalLineSender
 from streamlog.cli.remote import admin, producer
 from streamlog.cli.standard_streams import (
     stderr_is_terminal,
@@ -20,10 +23,14 @@ from streamlog.cli.standard_streams import (
     stdin_is_terminal,
 )
 from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.client import Producer
+from streamlog.client.calls.transaction import STATES
 from streamlog.codec.records import record_bytes_max
 from streamlog.errors import MessageTooLarge, OutcomeUnknown, StreamlogError, Unavailable
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+PREPARED = {STATES["prepare_commit"], STATES["prepare_abort"]}
+MARKERS_PAUSE_S = 0.02
 LAST_ANSWERS_S = 5.0
 """How long an interrupted command waits for answers; a second signal ends it at once."""
 
@@ -63,6 +70,25 @@ def _headers(
     type=click.IntRange(min=0),
     help="Write to this partition. [default: by key, or spread]",
 )
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Write in transactions as ID; an older producer of that ID is fenced.",
+)
+@click.option(
+    "--transaction-records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Commit after every N lines. [default: once, at the end of the input]",
+)
+@click.option(
+    "--transaction-timeout",
+    callback=duration_ms,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="The node aborts a transaction that is open for longer, such as 90s, 10m.",
+)
 @remote_options
 @pass_state
 def produce(
@@ -72,6 +98,9 @@ def produce(
     headers: Headers,
     compression: str,
     partition: int | None,
+    transactional_id: str | None,
+    transaction_records: int | None,
+    transaction_timeout: int,
 ) -> None:
     """Write the lines of stdin to TOPIC.
 
@@ -83,7 +112,13 @@ def produce(
     After an error, Ctrl-C, SIGTERM or SIGHUP it says how many of the first lines are stored: behind
     N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for --timeout ends it
     with exit code 1.
+
+    With --transactional-id readers with `--isolation read_committed` see all lines of a transaction
+    or none; what is not committed when the command ends early is aborted, and then the first lines
+    that count are those that are committed.
     """
+    if transaction_records is not None and transactional_id is None:
+        raise click.UsageError("--transaction-records needs --transactional-id")
     descriptor = stdin_descriptor()
     partitions, max_message_bytes = _limits(state, topic)
     if partition is not None and partition >= partitions:
@@ -93,10 +128,12 @@ def produce(
     progress = RecordProgress(is_shown=stderr_is_terminal() and not stdin_is_terminal())
     if stdin_is_terminal():
         note("reading lines from the terminal; Ctrl-D at the start of a line ends the input")
-    with interruptible() as interruption, producer(state, compression) as client:
-        sender = LineSender(
-            client, topic, partition=partition, key_separator=key_separator, headers=headers
-        )
+    with (
+        interruptible() as interruption,
+        producer(state, compression, transactional_id, transaction_timeout) as client,
+    ):
+        lines_of = partial(_sender, client, transactional_id, transaction_records)
+        sender = lines_of(topic, partition=partition, key_separator=key_separator, headers=headers)
         # A node that answers nothing makes a send wait for room until the time limit.
         interruption.when_deferred = lambda: sender.end_soon(_last_answers_s(state))
         try:
@@ -132,11 +169,24 @@ def produce(
             raise StreamlogError(
                 f"reading stdin failed ({error}); {sender.outcome()}", stored_lines=sender.stored
             ) from error
+    if isinstance(sender, TransactionalLineSender) and transactional_id is not None:
+        _await_markers(state, transactional_id)
     progress.done(sender.sent, reader.bytes_read)
     if state.json:
-        emit({"topic": topic, "records": sender.sent, "bytes": reader.bytes_read})
+        told: dict[str, Any] = {"topic": topic, "records": sender.sent, "bytes": reader.bytes_read}
+        if isinstance(sender, TransactionalLineSender):
+            told["transactions"] = sender.transactions
+        emit(told)
     elif stdin_is_terminal():
         note(f"{sender.sent} records are stored in {topic}")
+
+
+def _sender(
+    client: Producer, transactional_id: str | None, records: int | None, topic: str, **given: Any
+) -> LineSender:
+    if transactional_id is None:
+        return LineSender(client, topic, **given)
+    return TransactionalLineSender(client, topic, records=records, **given)
 
 
 def _limits(state: State, topic: str) -> tuple[int, int]:
@@ -150,6 +200,19 @@ def _limits(state: State, topic: str) -> tuple[int, int]:
             if entry.name == "max.message.bytes":
                 return partitions, int(entry.value)
     raise AssertionError("a topic has max.message.bytes")
+
+
+def _await_markers(state: State, transactional_id: str) -> None:
+    """Returns when readers see the last transaction, or after LAST_ANSWERS_S: it is committed, and
+    nothing but its visibility is awaited."""
+    ends_at = time.monotonic() + _last_answers_s(state)
+    with admin(state) as client:
+        while time.monotonic() < ends_at:
+            (found,) = client.describe_transactions([transactional_id])
+            if isinstance(found, StreamlogError) or found.state not in PREPARED:
+                return
+            time.sleep(MARKERS_PAUSE_S)
+    note("the lines are committed, and some partitions show them later: see `streamlog txn list`")
 
 
 def _last_answers_s(state: State) -> float:

@@ -7,7 +7,7 @@ so that a dead node, a deleted topic and a stuck read are reported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from streamlog.errors import (
 if TYPE_CHECKING:
     from streamlog.cli.progress import RecordProgress
     from streamlog.client import FetchedBatch, OffsetReset
+    from streamlog.v1.admin_pb2 import PartitionDescription
 
 TopicPartition = tuple[str, int]
 
@@ -43,11 +44,19 @@ now_s = time.monotonic
 class TopicProbe:
     """Asks the node for the topic's description, at most every few seconds.
 
-    `ends` are the partitions' ends at the last answer.
+    `ends` are the partitions' ends at the last answer: what a reader gets, who `is_committed` or
+    not.
     """
 
     def __init__(
-        self, server: str, topic: str, topic_id: str, timeout_s: float, tls: Tls | None = None
+        self,
+        server: str,
+        topic: str,
+        topic_id: str,
+        timeout_s: float,
+        tls: Tls | None = None,
+        *,
+        is_committed: bool = False,
     ) -> None:
         self._server = server
         self._topic = topic
@@ -57,6 +66,9 @@ class TopicProbe:
         self._asked_at = self._answered_at = now_s()
         self._every_s = PROBE_EVERY_S
         self._is_told = False
+        self._is_committed = is_committed
+        self._holding_back: int | None = None
+        """The partition whose open transaction was told of."""
         self.ends: dict[TopicPartition, int] = {}
 
     def close(self) -> None:
@@ -95,10 +107,28 @@ class TopicProbe:
                 topic=self._topic,
             )
         self.ends = {
-            (self._topic, partition.partition): partition.high_watermark
+            (self._topic, partition.partition): (
+                partition.last_stable_offset if self._is_committed else partition.high_watermark
+            )
             for partition in description.partitions
         }
         self._every_s = max(PROBE_EVERY_S, len(self.ends) / PARTITIONS_PER_PROBE_S)
+        if self._is_committed:
+            self._tell_held_back(description.partitions)
+
+    def _tell_held_back(self, partitions: Sequence[PartitionDescription]) -> None:
+        """Says that an open transaction keeps records back, once as long as it is the same one."""
+        held = next(
+            (one for one in partitions if one.last_stable_offset < one.high_watermark), None
+        )
+        number = None if held is None else held.partition
+        if held is not None and number != self._holding_back:
+            count = held.high_watermark - held.last_stable_offset
+            note(
+                f"an open transaction holds back {count} offsets of {self._topic}-{number}; "
+                "`streamlog txn list --state ongoing` shows it"
+            )
+        self._holding_back = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +206,14 @@ class RecordCopy:
                 self._unfinished.discard(tp)
         self._out.flush()
         self._progress.show(self.records, self.size_bytes)
+        # Markers and what was aborted stand behind the last batch, in the same answer.
+        self._drop_passed((batch.topic, batch.partition) for batch in batches)
         if batches:
             self._came_at = now_s()
             self._behind = {}
             self._probe.heard()
         else:
-            self._drop_deleted()
+            self._drop_passed(list(self._unfinished or ()))
             if self._unfinished is None:
                 self._waiting()
         if self._probe.is_due(REFRESH_EVERY_S if batches else 0.0):
@@ -193,9 +225,10 @@ class RecordCopy:
         for reset in self._consumer.take_offset_resets():
             note(reset_note(reset))
 
-    def _drop_deleted(self) -> None:
-        """Finishes partitions whose records were deleted up to their end."""
-        for tp in list(self._unfinished or ()):
+    def _drop_passed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Finishes partitions that hold nothing for the reader up to their end, such as deleted
+        records."""
+        for tp in set(partitions) & (self._unfinished or set()):
             if self._consumer.position(*tp) >= self._ends_at(tp):
                 assert self._unfinished is not None
                 self._unfinished.discard(tp)

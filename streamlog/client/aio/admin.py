@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamlog.client.aio.channel import CallingClient
 from streamlog.client.calls import admin as admin_calls
+from streamlog.client.calls import transaction as transaction_calls
+from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from streamlog.v1 import admin_pb2
+    from streamlog.v1 import admin_pb2, transaction_pb2
 
 
 class Admin(CallingClient):
@@ -128,3 +130,40 @@ class Admin(CallingClient):
             admin_calls.delete_records(topic, partition, before_offset)
         )
         return start
+
+    async def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        open_longer_than_ms: int | None = None,
+        transactional_id_pattern: str = "",
+    ) -> list[transaction_pb2.Transaction]:
+        """The transactional ids that the node coordinates, in order, with their transactions.
+
+        `states`: by name, such as "ongoing" (`streamlog.client.calls.transaction.STATES`); what is
+        left out stands for any. The pattern is a regular expression for the whole id.
+        Errors: Invalid (the pattern, a state); CoordinatorLoadInProgress.
+        """
+        call = transaction_calls.list_transactions(
+            states, producer_ids, open_longer_than_ms, transactional_id_pattern
+        )
+        found: list[transaction_pb2.Transaction] = await self._caller.run(call)
+        return found
+
+    async def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> list[transaction_pb2.Transaction | StreamlogError]:
+        """What each id does, or its error (TransactionalIdNotFound), in order."""
+        call = transaction_calls.describe_transactions(transactional_ids)
+        found: list[transaction_pb2.Transaction | StreamlogError] = await self._caller.run(call)
+        return found
+
+    async def abort_transaction(self, transactional_id: str) -> transaction_pb2.Transaction:
+        """Fences the producer of the id, and aborts its open transaction; returns what was found.
+
+        Errors: TransactionalIdNotFound.
+        """
+        call = transaction_calls.abort_transaction(transactional_id)
+        found: transaction_pb2.Transaction = await self._caller.run(call)
+        return found

@@ -91,9 +91,10 @@ class TransactionManager:
         """The last one; it is kept until its result was taken."""
         self._added: set[TopicPartition] = set()
         self._is_begun = False
-        """The coordinator was asked to add partitions: it may have a transaction to end."""
+        """The coordinator has partitions of the transaction: it has to be ended there."""
         self._must_initialise = False
-        """The abort takes InitProducerId, because the coordinator does not know the transaction."""
+        """The abort takes InitProducerId: the coordinator may have the transaction or not, and
+        refuses the end of one that it does not have."""
         self._asked: TransactionRequest | None = None
         self._retry_at = 0.0
         self._failures = 0
@@ -245,12 +246,11 @@ class TransactionManager:
         wanted = tuple(tp for tp in active if tp not in self._added)[: self._partitions_max]
         if not wanted:
             return None
-        self._is_begun = True
         call = add_partitions(self._id, self.identity, wanted)
         return TransactionRequest(RequestKind.ADD_PARTITIONS, call, self._timeout_s(now), wanted)
 
     def _end_request(self, now: float, *, is_commit: bool) -> TransactionRequest | None:
-        """None: nothing was begun at the coordinator, so that the transaction ends here."""
+        """None: the coordinator has nothing of the transaction, so that it ends here."""
         if not self._is_begun:
             self._succeeded()
             return None
@@ -299,6 +299,7 @@ class TransactionManager:
         else:
             self._note_success()
             self._unknown_topics = 0
+            self._is_begun, self._must_initialise = True, False
             self._added.update(request.partitions)
 
     def refused(self, request: TransactionRequest, error: StreamlogError, now: float) -> None:
@@ -308,6 +309,8 @@ class TransactionManager:
         self._asked = None
         self.last_refusal = error
         operation = self.operation
+        if request.kind is RequestKind.ADD_PARTITIONS and not error.has_no_side_effects:
+            self._must_initialise = not self._is_begun
         if self._is_too_late(request) and not isinstance(error, Fenced):
             return
         if request.kind is RequestKind.END_TRANSACTION and operation is not None:
@@ -326,7 +329,7 @@ class TransactionManager:
         elif request.kind is RequestKind.INIT_PRODUCER_ID:
             self._fail_for_good(error)
         elif self.state is TransactionState.ABORTING:
-            # Nothing to abort is known there: the next epoch comes with a new start.
+            # There is nothing to abort: the next epoch comes with a new start.
             self._must_initialise = True
         else:
             self._must_initialise = isinstance(error, InvalidProducerIdMapping | InvalidTxnState)

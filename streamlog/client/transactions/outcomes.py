@@ -70,12 +70,14 @@ def not_added(topic: str, partition: int, cause: StreamlogError) -> StreamlogErr
 
 
 def fenced(transactional_id: str, cause: Fenced) -> Fenced:
-    return type(cause)(
-        f"this producer may not write as {transactional_id!r} any more: {cause}. Another producer "
-        "has the transactional id, or the transaction was open for longer than its time limit "
-        "(transaction_timeout_ms) and was aborted; close this one",
+    error = type(cause)(
+        f"this producer may not write as {transactional_id!r} any more: another producer has the "
+        "transactional id, its transaction was aborted by an operator, or was open for longer than "
+        "transaction_timeout_ms; close it, and open another where this one should go on",
         **cause.fields,
     )
+    error.__cause__ = cause
+    return error
 
 
 def not_reached(

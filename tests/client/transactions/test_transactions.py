@@ -208,7 +208,7 @@ def test_a_second_producer_fences_the_first(node: FakeNode, make: MakeProducer) 
         first.init_transactions,
         lambda: first.send("t", b"later"),
     ):
-        with pytest.raises(TransactionalIdFenced, match="Another producer"):
+        with pytest.raises(TransactionalIdFenced, match="another producer"):
             call()
     second.send("t", b"second")
     second.commit_transaction()
