@@ -129,6 +129,10 @@ class Sequence:
         return [DeleteTopic(6, topic) for topic in self.topics]
 
     @property
+    def ids(self) -> list[str]:
+        return [one.name for one in self._ids]
+
+    @property
     def coordinated(self) -> str:
         return self._ids[0].name
 
