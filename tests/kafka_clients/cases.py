@@ -15,6 +15,9 @@ CASES = {
     "configs": "a topic's setting is described, altered and put back",
     "too_large": "a batch above max.message.bytes is refused, and the next one taken",
     "cluster": "the cluster has an id, a node and a controller",
+    "transactions": "read_committed readers see committed transactions, the others all records",
+    "fencing": "a newer instance fences an older one; a time-out above the bound is refused",
+    "transaction_timeout": "an open transaction is aborted after its time-out, its producer fenced",
 }
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
