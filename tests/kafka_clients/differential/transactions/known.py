@@ -182,6 +182,11 @@ UNEVEN = [
         "both refuse it; Kafka aborts the newest instance's transaction all the same",
     ),
     (
+        "InitProducerId with the newest pair, whose transaction is open: it is aborted, and who "
+        "asks again gets the next epoch, as with Kafka's `transaction.version=2`",
+        "with version 1 Kafka fences the instance that asked",
+    ),
+    (
         "Produce: younger batches behind one that was refused as not part of its transaction",
         "Kafka refuses them (45) until the next marker, since it keeps the lowest sequence that it "
         "was asked to verify; a node takes them",

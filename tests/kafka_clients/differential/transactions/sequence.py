@@ -89,10 +89,14 @@ def transactional(data: bytes) -> bytes:
 
 
 class Sequence:
-    """Makes calls from a seed, and learns from Kafka's answers what may come next."""
+    """Makes calls from a seed, and learns from Kafka's answers what may come next.
 
-    def __init__(self, seed: int, now_ms: int) -> None:
+    `version` is that of Kafka's transactions: with 2 it does more as a node does.
+    """
+
+    def __init__(self, seed: int, now_ms: int, version: int = 1) -> None:
         self._rng = random.Random(seed)
+        self._is_version_2 = version > 1
         self._prefix = f"txn-{seed}-"
         self.topics = [f"txn-diff-{seed}-{number}" for number in range(TOPICS)]
         self._ids = [Transactional(f"{self._prefix}{number}") for number in range(IDS)]
@@ -257,7 +261,7 @@ class Sequence:
         if kind == "bad":
             timeout_ms = rng.choice((0, -1, TOO_LONG_MS))
             return InitProducerId(topic, version, rng.choice((one.name, "")), timeout_ms)
-        if kind == "expected" and one.pairs:
+        if kind == "expected" and one.pairs and (self._is_version_2 or not one.is_open):
             return InitProducerId(topic, version, one.name, TRANSACTION_TIMEOUT_MS, one.pair)
         if kind == "stale" and one.pairs and not one.is_open:
             pair = self._pair(one)
@@ -413,9 +417,10 @@ def run(
     kafka: TransactionalSide,
     node: TransactionalSide,
     let_pass: Counter[str],
+    version: int = 1,
 ) -> Difference | None:
     """Runs one sequence; `let_pass` counts what `known` explained."""
-    sequence, before = Sequence(seed, int(time.time() * 1000)), list[Call]()
+    sequence, before = Sequence(seed, int(time.time() * 1000), version), list[Call]()
     for side in (kafka, node):
         for made in sequence.topics_made():
             made.wait_until_seen(side, made.on(side))
