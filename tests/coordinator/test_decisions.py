@@ -132,7 +132,11 @@ def test_an_instance_that_aborts_its_own_transaction_by_init_gets_the_next_epoch
     after = init(tx(S.ONGOING), (7, 5)).after
     assert after is not None
     refused(init(after, (7, 5)), ConcurrentTransactions)
-    assert init(complete(after, T1), (7, 5)).answer == (7, 6)
+    again = init(complete(after, T1), (7, 5))
+    assert again.answer == (7, 6)
+    assert again.after is not None
+    assert (again.after.state, again.after.producer_epoch) == (S.EMPTY, 6)
+    assert init(again.after, (7, 5)).answer == (7, 6)
     by_another = init(tx(S.ONGOING)).after
     assert by_another is not None
     refused(init(complete(by_another, T1), (7, 5)), TransactionalIdFenced)
@@ -250,7 +254,8 @@ def test_version_2_bumps_the_epoch_and_answers_the_same_again(commit: bool) -> N
         assert end(known, 5, commit=commit, v2=True) == Decision(Pair(7, 6))
         refused(end(known, 5, commit=not commit, v2=True), InvalidTxnState)
         refused(end(known, 4, commit=commit, v2=True), TransactionalIdFenced)
-        assert init(known, (7, 5)).after is None
+        again = init(known, (7, 5))
+        assert again.after is None or again.after.state is S.EMPTY
     refused(end(after, 6, commit=commit, v2=True), TransactionalIdFenced)
 
 
@@ -299,7 +304,10 @@ def test_version_2_goes_on_with_a_new_producer_id_when_epochs_are_used_up() -> N
     assert (done.pair, done.previous_producer_id, done.next_producer_id) == ((NEW, 0), 7, NONE)
     for known in (after, done):
         assert end(known, EPOCH_LAST, v2=True) == Decision(Pair(NEW, 0))
-    assert init(done, (7, EPOCH_LAST)) == Decision(Pair(NEW, 0))
+    again = init(done, (7, EPOCH_LAST))
+    assert again.answer == (NEW, 0)
+    assert again.after is not None
+    assert again.after.state is S.EMPTY
     begun = add_partitions(done, Pair(NEW, 0), [A], T1).after
     assert begun is not None
     assert begun.previous_producer_id == NONE

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kafka_clients.raw_client import ConnectionEnded, RawClient, request
 from tests.kafka_clients.tap import Tap
-from tests.support.kafka_server import DAY_MS, KafkaServer
+from tests.support.kafka_server import DAY_MS, FEATURES, KafkaServer
 from tests.support.node import NodeProcess
 
 BROKERS = ("kafka", "streamlog")
@@ -34,9 +34,9 @@ class Broker:
 
 
 @contextmanager
-def running_kafka(folder: Path) -> Iterator[Broker]:
+def running_kafka(folder: Path, features: Mapping[str, int] = FEATURES) -> Iterator[Broker]:
     """Apache Kafka, behind a tap."""
-    with Tap() as tap, KafkaServer(folder, advertised=tap.address) as server:
+    with Tap() as tap, KafkaServer(folder, tap.address, features) as server:
         tap.target = server.server
         _await_controller(server.server)
         _await_coordinators(server.server)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,10 @@ collect_ignore = [] if os.environ.get(ALL) == "all" else ["more"]
 @pytest.fixture(scope="session")
 def broker_named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Broker]]:
     """Brokers by name, started when they are first asked for."""
-    start = {"kafka": running_kafka, "streamlog": running_node}
+    start: dict[str, Callable[[Path], AbstractContextManager[Broker]]] = {
+        "kafka": running_kafka,
+        "streamlog": running_node,
+    }
     started: dict[str, Broker] = {}
     with ExitStack() as stack:
 

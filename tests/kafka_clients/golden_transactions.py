@@ -30,7 +30,7 @@ from tests.kafka_clients.differential.transactions.calls import (
 from tests.kafka_clients.differential.transactions.sequence import Sequence
 from tests.kafka_clients.differential.transactions.side import TransactionalSide
 from tests.kafka_clients.raw_client import request
-from tests.support.kafka_server import KafkaServer
+from tests.support.kafka_server import NEWEST_FEATURES, KafkaServer
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "kafka_transactions"
 SEGMENT = GOLDEN / "transaction_state.log"
@@ -129,7 +129,10 @@ def _ids_of(call: Call) -> list[str]:
 
 def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, KafkaServer(Path(folder)) as kafka:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        KafkaServer(Path(folder), features=NEWEST_FEATURES) as kafka,
+    ):
         side = TransactionalSide("kafka", kafka.server)
         recorder = Recorder(side)
         for seed in SEEDS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks import kafka_server
 
@@ -23,16 +25,24 @@ SETTINGS = {
     "num.io.threads": 2,
     "num.network.threads": 1,
 }
-FEATURES = {"transaction.version": 1}
+FEATURES: Mapping[str, int] = MappingProxyType({"transaction.version": 1})
 """As a node's: clients then use transactions as they do with it (KIP-890, version 1)."""
+
+NEWEST_FEATURES: Mapping[str, int] = MappingProxyType({})
+"""As a Kafka 4.1 has them where nobody says otherwise: version 2 of transactions, too."""
 
 
 class KafkaServer(kafka_server.KafkaServer):
     """In `with` it is killed at the end: the data goes with the test's folder."""
 
-    def __init__(self, folder: Path, advertised: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        advertised: str | None = None,
+        features: Mapping[str, int] = FEATURES,
+    ) -> None:
         jvm = ("-Xmx700m", *QUICK)
-        super().__init__(folder, advertised, jvm=jvm, settings=SETTINGS, features=FEATURES)
+        super().__init__(folder, advertised, jvm=jvm, settings=SETTINGS, features=features)
 
     def __exit__(self, *_: object) -> None:
         self.kill()

@@ -16,6 +16,7 @@ from streamlog.coordinator.api import (
     TransactionState,
 )
 from streamlog.coordinator.transactions.state import (
+    COMPLETED,
     EPOCH_LAST,
     IDLE,
     NONE,
@@ -67,7 +68,7 @@ class Init:
         if known.is_prepared:
             return Decision(still_ending(known))
         if self._is_repeated(known):
-            return Decision(known.pair)
+            return self._repeated(known, now_ms)
         if self.expected is not None and self.expected != known.pair:
             return Decision(fenced(known))
         if known.state is TransactionState.ONGOING:
@@ -76,6 +77,19 @@ class Init:
             last = NONE if self.expected is None else known.producer_epoch
             return Decision(still_ending(known), fence(known, now_ms, last))
         after = self._next(known, now_ms)
+        return Decision(after.pair, after)
+
+    def _repeated(self, known: Transaction, now_ms: int) -> Decision[ProducerIdAndEpoch]:
+        """What ended since, by the call itself, is over for its caller: the id is empty again."""
+        if known.state not in COMPLETED:
+            return Decision(known.pair)
+        after = transition_to(
+            known,
+            TransactionState.EMPTY,
+            now_ms,
+            timeout_ms=self.timeout_ms,
+            start_ms=NONE,
+        )
         return Decision(after.pair, after)
 
     def _next(self, known: Transaction, now_ms: int) -> Transaction:

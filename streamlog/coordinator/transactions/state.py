@@ -24,10 +24,10 @@ EPOCH_LAST = (1 << 15) - 2
 """The last epoch that a producer gets. One more is left, to fence it."""
 
 _EMPTY, _ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
-_COMPLETED = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+COMPLETED = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The transaction is decided, and markers are being written."""
-IDLE = _COMPLETED | {_EMPTY}
+IDLE = COMPLETED | {_EMPTY}
 """No transaction is open: the id may be forgotten, or begin one."""
 
 BEFORE = {

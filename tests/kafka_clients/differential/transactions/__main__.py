@@ -1,7 +1,8 @@
-"""`python -m tests.kafka_clients.differential.transactions --sequences N [--first SEED] [--self]`.
+"""`python -m tests.kafka_clients.differential.transactions [--sequences N] [--first SEED]`.
 
 Prints each difference and ends with exit code 1 if there was any. `--self` compares Kafka with
-itself, which shows whether the test is at fault.
+itself, which shows whether the test is at fault. `--version 2`: a Kafka with that version of
+transactions, whose coordinator does more as a node's does; clients of a node use version 1.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.kafka_clients.brokers import running_kafka, running_node
 from tests.kafka_clients.differential.transactions.sequence import Difference, run
 from tests.kafka_clients.differential.transactions.side import TransactionalSide
+from tests.support.kafka_server import FEATURES, NEWEST_FEATURES
 
 PROGRESS = 50
+VERSIONS = {1: FEATURES, 2: NEWEST_FEATURES}
+"""Kafka's features by its version of transactions."""
 
 
 def main() -> int:
@@ -27,19 +32,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--calls", type=int, default=60)
     parser.add_argument("--self", action="store_true", dest="with_itself")
+    parser.add_argument("--version", type=int, default=1, choices=VERSIONS)
     given = parser.parse_args()
     let_pass: Counter[str] = Counter()
     differences: list[Difference] = []
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        kafka = stack.enter_context(running_kafka(folder / "kafka"))
-        start = running_kafka if given.with_itself else running_node
+        start_kafka = partial(running_kafka, features=VERSIONS[given.version])
+        kafka = stack.enter_context(start_kafka(folder / "kafka"))
+        start = start_kafka if given.with_itself else running_node
         other = stack.enter_context(start(folder / "other"))
         first = TransactionalSide("kafka", kafka.server)
         second = TransactionalSide(other.name, other.server)
         for seed in range(given.first, given.first + given.sequences):
-            found = run(seed, given.calls, first, second, let_pass)
+            found = run(seed, given.calls, first, second, let_pass, given.version)
             if found is not None:
                 differences.append(found)
                 print(found, flush=True)

@@ -19,6 +19,8 @@ from tests.kafka_clients.raw_client import ConnectionEnded, part, request
 PARTITIONS = 2
 """Of each topic."""
 LATEST = -1
+OFFSETS = "offsets of the topic"
+"""Where an answer has start, stable end and end of each partition."""
 ADD_MANY = 4
 """The first version of AddPartitionsToTxn with several transactions."""
 
@@ -51,7 +53,7 @@ class Call:
         except ConnectionEnded:
             return {"closed": True}
         self._settle(side, seen)
-        return seen | {"offsets of the topic": side.offsets(self.topic, PARTITIONS)}
+        return seen | {OFFSETS: side.offsets(self.topic, PARTITIONS)}
 
     def _on(self, side: TransactionalSide) -> Seen:
         raise NotImplementedError

@@ -89,10 +89,14 @@ def transactional(data: bytes) -> bytes:
 
 
 class Sequence:
-    """Makes calls from a seed, and learns from Kafka's answers what may come next."""
+    """Makes calls from a seed, and learns from Kafka's answers what may come next.
 
-    def __init__(self, seed: int, now_ms: int) -> None:
+    `version` is that of Kafka's transactions: with 2 it does more as a node does.
+    """
+
+    def __init__(self, seed: int, now_ms: int, version: int = 1) -> None:
         self._rng = random.Random(seed)
+        self._is_version_2 = version > 1
         self._prefix = f"txn-{seed}-"
         self.topics = [f"txn-diff-{seed}-{number}" for number in range(TOPICS)]
         self._ids = [Transactional(f"{self._prefix}{number}") for number in range(IDS)]
@@ -129,6 +133,10 @@ class Sequence:
         return [DeleteTopic(6, topic) for topic in self.topics]
 
     @property
+    def ids(self) -> list[str]:
+        return [one.name for one in self._ids]
+
+    @property
     def coordinated(self) -> str:
         return self._ids[0].name
 
@@ -150,15 +158,19 @@ class Sequence:
         """Takes over what Kafka's answer says about its state."""
         if isinstance(call, AddPartitions):
             self._learn_added(call, seen)
+        elif isinstance(call, WriteMarkers):
+            self._learn_markers(call, seen)
         elif seen.get("error") != 0:
-            return
+            if isinstance(call, Produce) and call.transactional_id is not None:
+                place = Place(call.topic, call.partition)
+                self._partitions[place].attempted(call.pair, call.sequence)
         elif isinstance(call, InitProducerId):
             self._learn_pair(call, Pair(seen["producer"], seen["epoch"]))
         elif isinstance(call, Produce):
             self._learn_batch(call, seen["offset"])
         elif isinstance(call, EndTxn):
             one = self._id(call.transactional_id)
-            one.end()
+            self._ended(one)
             if seen["epoch"] >= 0:
                 one.give(Pair(seen["producer"], seen["epoch"]))
 
@@ -170,7 +182,7 @@ class Sequence:
             self._idempotent.append(pair)
         else:
             one = self._id(call.transactional_id)
-            one.end()
+            self._ended(one)
             one.give(pair)
 
     def _learn_added(self, call: AddPartitions, seen: Seen) -> None:
@@ -186,11 +198,26 @@ class Sequence:
                     self._id(name).is_open = True
                     self._id(name).added.add(Place(topic, number))
 
+    def _learn_markers(self, call: WriteMarkers, seen: Seen) -> None:
+        for _, results in seen.get("markers", ()):
+            for topic, number, error in results:
+                if error == 0:
+                    self._partitions[Place(topic, number)].marked(call.pair.producer)
+
+    def _ended(self, one: Transactional) -> None:
+        """Markers were written to the partitions of its transaction."""
+        for place in one.added:
+            self._partitions[place].marked(one.pair.producer)
+        one.end()
+
     def _learn_batch(self, call: Produce, offset: int) -> None:
         place = Place(call.topic, call.partition)
         partition = self._partitions[place]
         if offset < partition.end:
+            partition.attempted(call.pair, call.sequence)
             return
+        if parse_header(call.data).attributes & TRANSACTIONAL:
+            partition.begin(call.pair)
         last_delta = parse_header(call.data).last_offset_delta
         partition.end = offset + last_delta + 1
         partition.following[call.pair] = call.sequence + last_delta + 1
@@ -234,9 +261,9 @@ class Sequence:
         if kind == "bad":
             timeout_ms = rng.choice((0, -1, TOO_LONG_MS))
             return InitProducerId(topic, version, rng.choice((one.name, "")), timeout_ms)
-        if kind == "expected" and one.pairs:
+        if kind == "expected" and one.pairs and (self._is_version_2 or not one.is_open):
             return InitProducerId(topic, version, one.name, TRANSACTION_TIMEOUT_MS, one.pair)
-        if kind == "stale" and one.pairs:
+        if kind == "stale" and one.pairs and not one.is_open:
             pair = self._pair(one)
             return InitProducerId(topic, version, one.name, TRANSACTION_TIMEOUT_MS, pair)
         return self._fresh(one)
@@ -280,7 +307,9 @@ class Sequence:
                 added = Adding(one.name, one.pair, (place,))
                 return AddPartitions(self.topics[0], self._version(0, 3), (added,))
             place = rng.choice(sorted(one.added))
-        return self._batch(kind, one, place)
+        made = self._batch(kind, one, place)
+        is_known = self._partitions[place].is_known(made.pair, made.sequence)
+        return made if is_known else self._fetch()
 
     def _not_transactional(self, kind: str) -> Call:
         place = self._place()
@@ -294,8 +323,11 @@ class Sequence:
         return Produce(place.topic, version, place.partition, kind, None, pair, sequence, data)
 
     def _batch(self, kind: str, one: Transactional, place: Place) -> Produce:
+        """`known` says which kinds brokers are known to take differently, and are left out."""
         pair, name, data = one.pair, one.name, transactional(self._data())
         partition = self._partitions[place]
+        if pair.producer in partition.asked and kind in ("other id", "unknown id"):
+            kind = "good"
         sequence = partition.following.get(pair, 0)
         if kind == "again" and pair in partition.last:
             sequence, data = partition.last[pair]
@@ -385,9 +417,10 @@ def run(
     kafka: TransactionalSide,
     node: TransactionalSide,
     let_pass: Counter[str],
+    version: int = 1,
 ) -> Difference | None:
     """Runs one sequence; `let_pass` counts what `known` explained."""
-    sequence, before = Sequence(seed, int(time.time() * 1000)), list[Call]()
+    sequence, before = Sequence(seed, int(time.time() * 1000), version), list[Call]()
     for side in (kafka, node):
         for made in sequence.topics_made():
             made.wait_until_seen(side, made.on(side))

@@ -37,6 +37,7 @@ class TransactionalSide(Side):
         self._names: dict[int, int] = {}
         self.coordinator_epoch = 0
         """That of all partitions of the coordinator's topic."""
+        self.coordinator_partitions = 0
 
     # ---- producers
 
@@ -87,6 +88,7 @@ class TransactionalSide(Side):
             if not epochs or min(epochs) < 0:
                 return False
             (self.coordinator_epoch,) = epochs
+            self.coordinator_partitions = len(found.partitions)
             return True
 
         self._await(is_led, "the coordinator's partitions have no leader epochs")

@@ -37,3 +37,24 @@ class Partition:
     """The next sequence number of each producer."""
     last: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)
     """The last batch of each producer, and its sequence number."""
+    begun: set[Pair] = field(default_factory=set)
+    """Producers with an open transaction here."""
+    asked: dict[int, int] = field(default_factory=dict)
+    """Producer → the lowest sequence number that was verified, or refused, and began nothing."""
+
+    def attempted(self, pair: Pair, sequence: int) -> None:
+        """A transactional batch came, and no transaction was begun by it."""
+        if pair not in self.begun:
+            self.asked[pair.producer] = min(sequence, self.asked.get(pair.producer, sequence))
+
+    def is_known(self, pair: Pair, sequence: int) -> bool:
+        """Whether brokers agree about such a batch: no older one was asked for."""
+        return sequence <= self.asked.get(pair.producer, sequence)
+
+    def begin(self, pair: Pair) -> None:
+        self.begun.add(pair)
+        self.asked.pop(pair.producer, None)
+
+    def marked(self, producer: int) -> None:
+        self.begun = {pair for pair in self.begun if pair.producer != producer}
+        self.asked.pop(producer, None)
