@@ -123,6 +123,14 @@ def appends(count: int) -> Callable[[list[tuple[str, str]]], bool]:
     return lambda lines: sum(" at " in line for _, line in lines) >= count
 
 
+def appended_by_others(name: str) -> Callable[[list[tuple[str, str]]], bool]:
+    return lambda lines: any(who != name for who, line in lines if " at " in line)
+
+
+def said_by(name: str) -> Callable[[list[tuple[str, str]]], bool]:
+    return lambda lines: any(who == name for who, _ in lines)
+
+
 def latest(processes: Processes) -> str:
     """Who was told of an append last."""
     return processes.acknowledged()[-1][0]
@@ -180,9 +188,9 @@ def test_what_a_lock_guards_has_one_writer_at_a_time(
     while not any("has it, not" in line for _, line in processes.lines):
         paused, now = latest(processes), len(processes.lines)
         processes.signal(paused, signal.SIGSTOP)
-        processes.until(lambda lines, p=paused: any(n != p for n, x in lines if " at " in x), now)
+        processes.until(appended_by_others(paused), now)
         processes.signal(paused, signal.SIGCONT)
-        processes.until(lambda lines, p=paused: any(n == p for n, _ in lines), now)
+        processes.until(said_by(paused), now)
         assert len(processes.lines) - since < 10_000
 
     node.kill()

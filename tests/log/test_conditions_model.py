@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from streamlog.errors import OffsetConflict, StreamlogError, TokenMismatch
 from streamlog.log.api.abstract_log import LogAppend, LogAppendInfo, ProduceContext
-from streamlog.log.api.append_condition import AppendCondition
 from streamlog.log.api.config import LogConfig
+from streamlog.model.append_condition import AppendCondition
 from streamlog.testing.condition_conformance import values_of
 from streamlog.testing.log_conformance import acked, encoded
 from streamlog.testing.memory_streams import MemoryMedium
@@ -64,19 +64,20 @@ class ConditionsMachine(RuleBasedStateMachine):
         self.t = SharedLogUnderTest(client_of, {"internal.segment.bytes": "700"}, config)
         self.do(self.t.start())
 
-    def do(self, work):
+    def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    def begin(self, work, expected: Expected) -> None:
+    def begin(self, work: Any, expected: Expected) -> None:
         """The call gets as far as it can; when nothing is held back, to its end."""
 
         async def call() -> asyncio.Task[object]:
-            task = asyncio.ensure_future(work)
+            task: asyncio.Task[object] = asyncio.ensure_future(work)
             for _ in range(5):
                 await asyncio.sleep(0)
             return task
 
-        self.under_way.append((self.do(call()), expected))
+        task: asyncio.Task[object] = self.do(call())
+        self.under_way.append((task, expected))
         if not self.is_held:
             self.check_answers()
 

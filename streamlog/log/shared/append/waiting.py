@@ -23,7 +23,7 @@ from streamlog.errors import (
     TokenMismatch,
 )
 from streamlog.log.api.abstract_log import AppendOutcome, LogAppendInfo, ProduceContext
-from streamlog.log.shared.append.conditions import AppendConditions, refused_after
+from streamlog.log.partition.append_conditions import AppendConditions, refused_after
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import AppendContext, Reservation
