@@ -24,6 +24,8 @@ from tests.support.node import NodeProcess
 
 WAIT_S = 90
 FOR_EVER = 10**9
+LEASE_MS = 499
+"""The example's lease; a time of a record has lost up to a millisecond."""
 NAMES = ("ann", "bob", "eve")
 AT = re.compile(r"(.+): (\d+) at (\d+)")
 
@@ -115,7 +117,7 @@ def events(server: str, topic: str, partition: int = 0) -> dict[int, dict[str, A
         while consumer.position(topic, partition) < end:
             for record in consumer.poll(1.0):
                 assert record.value is not None
-                found[record.offset] = json.loads(record.value)
+                found[record.offset] = json.loads(record.value) | {"ms": record.timestamp_ms}
     return found
 
 
@@ -207,7 +209,16 @@ def test_what_a_lock_guards_has_one_writer_at_a_time(
     assert len({(one["number"], one["by"]) for one in log.values()}) == len(set(numbers))
     taken = events(node.server, "example-lock")
     for one in log.values():
-        assert taken[one["number"]] == {"what": "taken", "by": one["by"]}
+        lock = taken[one["number"]]
+        assert (lock["what"], lock["by"]) == ("taken", one["by"])
+    holder, until_ms = None, 0
+    for one in taken.values():
+        if one["what"] == "free":
+            assert one["by"] == holder
+            until_ms = 0
+        else:
+            assert one["ms"] >= until_ms, "taken while another had the lease"
+            holder, until_ms = one["by"], one["ms"] + LEASE_MS
     acknowledged = processes.acknowledged()
     assert len(acknowledged) >= 30
     for name, value, offset in acknowledged:

@@ -54,6 +54,8 @@ class ConditionsMachine(RuleBasedStateMachine):
         self.sent: list[Sent] = []
         self.under_way: list[tuple[asyncio.Task[object], Expected]] = []
         self.is_held = False
+        self.is_changing = False
+        """A change of the token is held back, and calls wait behind it."""
         self.count = 0
         medium = MemoryMedium()
 
@@ -127,6 +129,8 @@ class ConditionsMachine(RuleBasedStateMachine):
     async def call(self, appends, index):
         return await acked((await self.t.log.append_many(appends))[index])
 
+    # Where each of its appends waits for its turn, other calls may come in between.
+    @precondition(lambda self: not self.is_changing)
     @rule(run=st.lists(st.tuples(st.integers(1, 2), OFFSETS, TOKENS), min_size=2, max_size=5))
     def append_run(self, run):
         """All of it in one call, whose outcomes come one by one."""
@@ -167,6 +171,7 @@ class ConditionsMachine(RuleBasedStateMachine):
         expected = self.refusal(condition)
         if expected is None:
             self.token = token
+        self.is_changing = self.is_held
         self.begin(self.t.log.set_fencing_token(token, condition), expected)
 
     @precondition(lambda self: not self.is_held)
@@ -179,7 +184,7 @@ class ConditionsMachine(RuleBasedStateMachine):
     @rule()
     def release(self):
         self.t.release()
-        self.is_held = False
+        self.is_held = self.is_changing = False
         self.check_answers()
 
     @rule()
@@ -202,7 +207,7 @@ class ConditionsMachine(RuleBasedStateMachine):
                 assert found.is_duplicate
                 assert found.last_offset < self.kept[0]
         self.under_way.clear()
-        self.is_held = False
+        self.is_held = self.is_changing = False
         self.t.release()
         end, self.token = self.kept
         del self.log[end:]
