@@ -6,7 +6,7 @@ from typing import Literal
 
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
-from streamlog.log.api.append_condition import AppendCondition
+from streamlog.model.append_condition import AppendCondition
 from streamlog.server.services.records.requests import (
     FetchCall,
     FetchPartition,
@@ -65,7 +65,7 @@ def append_condition(
 ) -> AppendCondition | None:
     """None where the request has none."""
     has_offset = request.HasField("expected_next_offset")
-    has_token = request.HasField(token_field)  # type: ignore[arg-type]
+    has_token = request.HasField(token_field)
     if not has_offset and not has_token:
         return None
     return AppendCondition(

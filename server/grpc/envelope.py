@@ -14,7 +14,7 @@ would be refused anyway. `None`: the generated parser has to read the message.
 
 from __future__ import annotations
 
-from streamlog.log.api.append_condition import AppendCondition
+from streamlog.model.append_condition import AppendCondition
 from streamlog.server.services.records.requests import ProduceCall, ProducePartition, ProduceTopic
 
 _ACKS_NONE = 2

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from streamlog.errors import Invalid, StreamlogError
-from streamlog.log.api.append_condition import ANY
+from streamlog.model.append_condition import ANY
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse

@@ -15,7 +15,7 @@ from streamlog.log.api.abstract_log import (
     ProducerDescription,
     TimestampAndOffset,
 )
-from streamlog.log.api.append_condition import AppendCondition
+from streamlog.model.append_condition import AppendCondition
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (

@@ -18,7 +18,7 @@ from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
 from streamlog.model.batch import StreamState
-from streamlog.model.batch_limits import checked_int
+from streamlog.model.numbers import checked_int
 from streamlog.objectstore.cluster.lineage import LineageCheck
 
 EPOCH_MAX = (1 << 31) - 1

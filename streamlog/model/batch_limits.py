@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from operator import index
 
 from streamlog.errors import Invalid
 from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, RecordBatch
+from streamlog.model.numbers import checked_int, out_of_range
 
 RECORD_COUNT_MAX = (1 << 32) - 1
 TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX = -(1 << 63), (1 << 63) - 1
 CRC_MAX = (1 << 32) - 1
-OFFSET_MAX = (1 << 63) - 1
-"""The highest end of a stream (exclusive)."""
-TOKEN_BYTES_MAX = 64
-"""A stream's fencing token, bytes."""
 
 BYTES = (bytes, bytearray)
 
@@ -35,7 +31,7 @@ def refusal_of(batch: RecordBatch) -> Invalid | None:
     except struct.error:
         return _number_refused(batch)
     if count < 1:
-        return _out_of_range("record_count", count, 1, RECORD_COUNT_MAX)
+        return out_of_range("record_count", count, 1, RECORD_COUNT_MAX)
     attributes = batch.attributes
     if not isinstance(attributes, bytes):
         return Invalid(f"a batch's attributes are bytes, not {type(attributes).__name__}")
@@ -73,25 +69,6 @@ def check_deadline(deadline: float | None) -> None:
         raise Invalid("the deadline is not a number (nan); give seconds, or None to wait")
 
 
-def check_token(token: bytes) -> None:
-    """Errors: Invalid."""
-    if not isinstance(token, bytes):
-        raise Invalid(f"a fencing token is bytes, not {type(token).__name__}")
-    if len(token) > TOKEN_BYTES_MAX:
-        raise Invalid(f"a fencing token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
-
-
-def checked_int(name: str, value: int, low: int, high: int) -> int:
-    """`value` as a plain int from `low` to `high` (inclusive). Errors: Invalid."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise Invalid(f"{name} is a whole number, not {value!r}") from None
-    if not low <= number <= high:
-        raise _out_of_range(name, number, low, high)
-    return number
-
-
 def check_tags(tags: dict[str, str], bytes_max: int) -> None:
     """Errors: Invalid."""
     size = 0
@@ -118,7 +95,3 @@ def _number_refused(batch: RecordBatch) -> Invalid:
     except Invalid as error:
         return error
     return Invalid("a batch's record_count, base_timestamp_ms or payload_crc32c is out of range")
-
-
-def _out_of_range(name: str, value: int, low: int, high: int) -> Invalid:
-    return Invalid(f"{name} is {value}; it must be {low} to {high}")

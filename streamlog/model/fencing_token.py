@@ -1,11 +1,19 @@
-"""Fencing tokens as text, for messages, fields of errors and the command line."""
+"""Fencing tokens of streams and logs: their limit, and how they look in messages and commands."""
 
 from __future__ import annotations
 
 from streamlog.errors import Invalid
-from streamlog.model.batch_limits import check_token
 
+TOKEN_BYTES_MAX = 64
 HEX = "hex:"
+
+
+def check_token(token: bytes) -> None:
+    """Errors: Invalid."""
+    if not isinstance(token, bytes):
+        raise Invalid(f"a fencing token is bytes, not {type(token).__name__}")
+    if len(token) > TOKEN_BYTES_MAX:
+        raise Invalid(f"a fencing token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
 
 
 def shown_token(token: bytes) -> str:

@@ -48,7 +48,8 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
-from streamlog.model.batch_limits import check_tags, check_token, refusal_of
+from streamlog.model.batch_limits import check_tags, refusal_of
+from streamlog.model.fencing_token import check_token
 from streamlog.model.stream import Stream
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock

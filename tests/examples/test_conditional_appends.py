@@ -24,6 +24,8 @@ from tests.support.node import NodeProcess
 
 WAIT_S = 90
 FOR_EVER = 10**9
+LEASE_MS = 499
+"""The example's lease; a time of a record has lost up to a millisecond."""
 NAMES = ("ann", "bob", "eve")
 AT = re.compile(r"(.+): (\d+) at (\d+)")
 
@@ -115,12 +117,20 @@ def events(server: str, topic: str, partition: int = 0) -> dict[int, dict[str, A
         while consumer.position(topic, partition) < end:
             for record in consumer.poll(1.0):
                 assert record.value is not None
-                found[record.offset] = json.loads(record.value)
+                found[record.offset] = json.loads(record.value) | {"ms": record.timestamp_ms}
     return found
 
 
 def appends(count: int) -> Callable[[list[tuple[str, str]]], bool]:
     return lambda lines: sum(" at " in line for _, line in lines) >= count
+
+
+def appended_by_others(name: str) -> Callable[[list[tuple[str, str]]], bool]:
+    return lambda lines: any(who != name for who, line in lines if " at " in line)
+
+
+def said_by(name: str) -> Callable[[list[tuple[str, str]]], bool]:
+    return lambda lines: any(who == name for who, _ in lines)
 
 
 def latest(processes: Processes) -> str:
@@ -180,9 +190,9 @@ def test_what_a_lock_guards_has_one_writer_at_a_time(
     while not any("has it, not" in line for _, line in processes.lines):
         paused, now = latest(processes), len(processes.lines)
         processes.signal(paused, signal.SIGSTOP)
-        processes.until(lambda lines, p=paused: any(n != p for n, x in lines if " at " in x), now)
+        processes.until(appended_by_others(paused), now)
         processes.signal(paused, signal.SIGCONT)
-        processes.until(lambda lines, p=paused: any(n == p for n, _ in lines), now)
+        processes.until(said_by(paused), now)
         assert len(processes.lines) - since < 10_000
 
     node.kill()
@@ -199,7 +209,16 @@ def test_what_a_lock_guards_has_one_writer_at_a_time(
     assert len({(one["number"], one["by"]) for one in log.values()}) == len(set(numbers))
     taken = events(node.server, "example-lock")
     for one in log.values():
-        assert taken[one["number"]] == {"what": "taken", "by": one["by"]}
+        lock = taken[one["number"]]
+        assert (lock["what"], lock["by"]) == ("taken", one["by"])
+    holder, until_ms = None, 0
+    for one in taken.values():
+        if one["what"] == "free":
+            assert one["by"] == holder
+            until_ms = 0
+        else:
+            assert one["ms"] >= until_ms, "taken while another had the lease"
+            holder, until_ms = one["by"], one["ms"] + LEASE_MS
     acknowledged = processes.acknowledged()
     assert len(acknowledged) >= 30
     for name, value, offset in acknowledged:

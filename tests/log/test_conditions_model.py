@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from streamlog.errors import OffsetConflict, StreamlogError, TokenMismatch
 from streamlog.log.api.abstract_log import LogAppend, LogAppendInfo, ProduceContext
-from streamlog.log.api.append_condition import AppendCondition
 from streamlog.log.api.config import LogConfig
+from streamlog.model.append_condition import AppendCondition
 from streamlog.testing.condition_conformance import values_of
 from streamlog.testing.log_conformance import acked, encoded
 from streamlog.testing.memory_streams import MemoryMedium
@@ -54,6 +54,8 @@ class ConditionsMachine(RuleBasedStateMachine):
         self.sent: list[Sent] = []
         self.under_way: list[tuple[asyncio.Task[object], Expected]] = []
         self.is_held = False
+        self.is_changing = False
+        """A change of the token is held back, and calls wait behind it."""
         self.count = 0
         medium = MemoryMedium()
 
@@ -64,19 +66,20 @@ class ConditionsMachine(RuleBasedStateMachine):
         self.t = SharedLogUnderTest(client_of, {"internal.segment.bytes": "700"}, config)
         self.do(self.t.start())
 
-    def do(self, work):
+    def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    def begin(self, work, expected: Expected) -> None:
+    def begin(self, work: Any, expected: Expected) -> None:
         """The call gets as far as it can; when nothing is held back, to its end."""
 
         async def call() -> asyncio.Task[object]:
-            task = asyncio.ensure_future(work)
+            task: asyncio.Task[object] = asyncio.ensure_future(work)
             for _ in range(5):
                 await asyncio.sleep(0)
             return task
 
-        self.under_way.append((self.do(call()), expected))
+        task: asyncio.Task[object] = self.do(call())
+        self.under_way.append((task, expected))
         if not self.is_held:
             self.check_answers()
 
@@ -126,6 +129,8 @@ class ConditionsMachine(RuleBasedStateMachine):
     async def call(self, appends, index):
         return await acked((await self.t.log.append_many(appends))[index])
 
+    # Where each of its appends waits for its turn, other calls may come in between.
+    @precondition(lambda self: not self.is_changing)
     @rule(run=st.lists(st.tuples(st.integers(1, 2), OFFSETS, TOKENS), min_size=2, max_size=5))
     def append_run(self, run):
         """All of it in one call, whose outcomes come one by one."""
@@ -166,6 +171,7 @@ class ConditionsMachine(RuleBasedStateMachine):
         expected = self.refusal(condition)
         if expected is None:
             self.token = token
+        self.is_changing = self.is_held
         self.begin(self.t.log.set_fencing_token(token, condition), expected)
 
     @precondition(lambda self: not self.is_held)
@@ -178,7 +184,7 @@ class ConditionsMachine(RuleBasedStateMachine):
     @rule()
     def release(self):
         self.t.release()
-        self.is_held = False
+        self.is_held = self.is_changing = False
         self.check_answers()
 
     @rule()
@@ -201,7 +207,7 @@ class ConditionsMachine(RuleBasedStateMachine):
                 assert found.is_duplicate
                 assert found.last_offset < self.kept[0]
         self.under_way.clear()
-        self.is_held = False
+        self.is_held = self.is_changing = False
         self.t.release()
         end, self.token = self.kept
         del self.log[end:]

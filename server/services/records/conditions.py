@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlog.errors import Invalid
 from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.log.api.append_condition import AppendCondition
+from streamlog.model.append_condition import AppendCondition
 
 
 def check_condition(log: AbstractLog, condition: AppendCondition, *, has_answer: bool) -> None:

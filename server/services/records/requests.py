@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from streamlog.errors import StreamlogError
 from streamlog.log.api.abstract_log import AbortedTransaction, EpochEndOffset, Isolation
-from streamlog.log.api.append_condition import AppendCondition
+from streamlog.model.append_condition import AppendCondition
 from streamlog.runtime.buffers import Buffer
 
 

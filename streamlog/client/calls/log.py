@@ -24,7 +24,8 @@ from streamlog.errors import (
     Unavailable,
     UnknownTopicOrPartition,
 )
-from streamlog.model.batch_limits import OFFSET_MAX, check_token, checked_int
+from streamlog.model.fencing_token import check_token
+from streamlog.model.numbers import OFFSET_MAX, checked_int
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
@@ -98,7 +99,7 @@ class LogAppend(NamedTuple):
             timestamp_ms=now_ms,
             keys=[one.key for one in records],
             timestamps_ms=stamps,
-            headers=[one.headers for one in records],
+            headers=[list(one.headers) for one in records],
             producer=producer,
         )
         return bytes(batch.data)

@@ -42,7 +42,8 @@ from streamlog.model.batch import (
     RecordBatch,
     Reservation,
 )
-from streamlog.model.batch_limits import OFFSET_MAX, check_deadline, checked_int, refusal_of
+from streamlog.model.batch_limits import check_deadline, refusal_of
+from streamlog.model.numbers import OFFSET_MAX, checked_int
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.run_ack import RunAck

@@ -44,7 +44,8 @@ from streamlog.metadata.fold.generation import SPAN_MAX
 from streamlog.metadata.fold.staging import FoldedStaging, Stage, WriterRow
 from streamlog.metadata.interface import AttachEntry, CommitEntry, Metadata, StreamRow, UnstageEntry
 from streamlog.model.batch import BatchAttributes, RecordBatch, StreamState
-from streamlog.model.batch_limits import checked_int, refusal_of
+from streamlog.model.batch_limits import refusal_of
+from streamlog.model.numbers import checked_int
 from streamlog.model.staging import (
     Attached,
     AttachedRow,

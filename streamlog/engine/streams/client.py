@@ -51,7 +51,8 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
-from streamlog.model.batch_limits import OFFSET_MAX, check_tags, checked_int, refusal_of
+from streamlog.model.batch_limits import check_tags, refusal_of
+from streamlog.model.numbers import OFFSET_MAX, checked_int
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size

@@ -29,7 +29,8 @@ from streamlog.errors import (
 )
 from streamlog.metadata.interface import CommitEntry, TokenEntry
 from streamlog.model.batch import AppendContext
-from streamlog.model.batch_limits import check_deadline, check_token
+from streamlog.model.batch_limits import check_deadline
+from streamlog.model.fencing_token import check_token
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
 

@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from streamlog.errors import Invalid, InvalidTxnState, StreamlogError
-from streamlog.log.api.append_condition import ANY, AppendCondition
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.model.append_condition import ANY, AppendCondition
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
 

@@ -45,17 +45,16 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
     TransactionMarker,
 )
-from streamlog.log.api.append_condition import ANY, AppendCondition
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.partition.ack_queue import AckQueue
+from streamlog.log.partition.append_conditions import AppendConditions
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
-from streamlog.log.shared.append.conditions import AppendConditions
 from streamlog.log.shared.append.token_change import LogTokenChange
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
@@ -70,8 +69,10 @@ from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
 from streamlog.log.stream_slices import LogSlice, slices
+from streamlog.model.append_condition import ANY, AppendCondition
 from streamlog.model.batch import RecordBatch
-from streamlog.model.batch_limits import check_deadline, check_token
+from streamlog.model.batch_limits import check_deadline
+from streamlog.model.fencing_token import check_token
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.buffers import Buffer
@@ -135,7 +136,7 @@ class SharedLog(AbstractLog):
             topic_config,
             self._background,
         )
-        self._conditions = AppendConditions(partition, streams.meta)
+        self._conditions = AppendConditions(partition, lambda: streams.meta.state.fencing_token)
         self._waiting = WaitingAppends(self._parts, self._placer, self._conditions)
         self._writer = LogWriter(self._parts, self._placer, self._waiting, self._conditions)
         tail.producers.count_by(environment.metrics.producer_ids.inc)
@@ -182,7 +183,7 @@ class SharedLog(AbstractLog):
         return replace(
             super().describe(),
             storage_ids=self.stream_ids._asdict(),
-            fencing_token=self._conditions.token,
+            fencing_token=self._conditions.token(),
         )
 
     def producers(self) -> Sequence[ProducerDescription]:

@@ -46,7 +46,7 @@ from streamlog.metadata.interface import (
     Tenure,
     UnstageEntry,
 )
-from streamlog.model.batch_limits import OFFSET_MAX
+from streamlog.model.numbers import OFFSET_MAX
 from streamlog.runtime.concurrency.steps import Steps
 
 

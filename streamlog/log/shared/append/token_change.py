@@ -19,10 +19,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from streamlog.errors import Closed, DeadlinePassed, OutcomeUnknown, StreamlogError
-from streamlog.log.api.append_condition import AppendCondition
-from streamlog.log.shared.append.conditions import AppendConditions
+from streamlog.log.partition.append_conditions import AppendConditions
 from streamlog.log.shared.meta.codec import FencingToken
 from streamlog.log.shared.parts import LogParts
+from streamlog.model.append_condition import AppendCondition
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.turn import Turn
 

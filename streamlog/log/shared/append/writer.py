@@ -28,10 +28,10 @@ from streamlog.log.api.abstract_log import (
 )
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
+from streamlog.log.partition.append_conditions import AppendConditions, refused_after
 from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.shared.append.conditions import AppendConditions, refused_after
 from streamlog.log.shared.append.waiting import WaitingAppends
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer, placed_batch

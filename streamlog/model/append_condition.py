@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamlog.errors import Conflict, OffsetConflict, TokenMismatch
-from streamlog.model.batch_limits import OFFSET_MAX, check_token, checked_int
-from streamlog.model.fencing_token import shown_token
+from streamlog.model.fencing_token import check_token, shown_token
+from streamlog.model.numbers import OFFSET_MAX, checked_int
 from streamlog.model.partition import TopicPartition
 
 
