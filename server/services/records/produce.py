@@ -38,7 +38,7 @@ from streamlog.server.services.records.requests import (
     ProducePartitionResult,
     ProduceTopicResult,
 )
-from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
+from streamlog.server.services.records.runs import RUN_BYTES_MAX, RUN_LOGS_MAX, Ready, Runs
 from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered, when_stored
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
@@ -300,6 +300,9 @@ class ProduceService:
                     runs.refuse(append, part.batches or b"", error, topic_id)
                     continue
                 runs.add(log, Ready(append, LogAppend(batches, produce), topic_id))
+                if runs.logs >= RUN_LOGS_MAX:
+                    await runs.flush()
+                    await asyncio.sleep(0)
 
     def _name_of(self, topic_id: str) -> str:
         """Empty where no topic has the id."""
