@@ -58,6 +58,8 @@ class Banner:
     tls: str = ""
     """What clients have to bring, for people; empty: the node speaks no TLS."""
     https: bool = False
+    requires_certificates: bool = False
+    """Of its clients."""
 
     def _durability(self) -> str:
         return durability(self.wal, self.store, self.meta)
@@ -80,6 +82,8 @@ class Banner:
         server = "" if self.grpc == "127.0.0.1:9644" else f" --server {self.grpc}"
         if self.tls:
             server += " --tls-ca CA.pem"
+        if self.requires_certificates:
+            server += " --tls-cert CLIENT.pem --tls-key CLIENT.key"
         lines = [
             f"streamlog {self.version} ({self.mode}), node {self.node_id}, "
             f"cluster {self.cluster_id}, process {self.pid}",

@@ -233,6 +233,7 @@ class Node:
             listeners=listeners.endpoints,
             tls="" if listeners.tls is None else listeners.tls.describe(),
             https=listeners.endpoint("http").protocol == "https",
+            requires_certificates=listeners.tls is not None and listeners.tls.requires_certificates,
         )
 
     async def stop(self) -> None:

@@ -31,8 +31,13 @@ class KafkaAddress:
 def kafka_addresses(node: NodeConfig) -> tuple[KafkaAddress, ...]:
     """The listeners of `kafka_listen` with what `kafka_advertised` says of them.
 
-    Errors: Invalid.
+    With `none` nothing is advertised, whatever a file says beside it. Errors: Invalid.
     """
+    if node.kafka_listen is None and node.kafka_advertised is not None:
+        raise Invalid(
+            f"node.kafka_advertised: clients would be told {node.kafka_advertised[:80]}, where "
+            "nothing listens; say with --kafka-listen HOST:PORT where this node does"
+        )
     listen = _named(node.kafka_listen, "node.kafka_listen")
     advertised = _named(node.kafka_advertised, "node.kafka_advertised")
     if len(listen) == 1 and DEFAULT_NAME in advertised and len(advertised) == 1:

@@ -46,6 +46,7 @@ def test_pages_are_read_by_https_alone(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await get(f"https:{url}/readyz")
             assert f"https:{url}/metrics" in node.banner.as_text()
+            assert "--tls-ca CA.pem hello" in node.banner.as_text()
 
     asyncio.run(main())
 
@@ -62,6 +63,8 @@ def test_certificates_are_required_of_scrapers_too(tmp_path: Path) -> None:
                 await get(url, context)
             context.load_cert_chain(client.certificate, client.key)
             assert (await get(url, context))[0] == 200
+            words = "--tls-ca CA.pem --tls-cert CLIENT.pem --tls-key CLIENT.key hello"
+            assert words in node.banner.as_text()
 
     asyncio.run(main())
 

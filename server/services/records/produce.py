@@ -39,7 +39,7 @@ from streamlog.server.services.records.requests import (
     ProducePartitionResult,
     ProduceTopicResult,
 )
-from streamlog.server.services.records.runs import RUN_BYTES_MAX, Ready, Runs
+from streamlog.server.services.records.runs import RUN_BYTES_MAX, RUN_LOGS_MAX, Ready, Runs
 from streamlog.server.services.records.unanswered import PartitionAppend, Unanswered, when_stored
 from streamlog.server.services.records.verification import (
     Refusals,
@@ -332,6 +332,9 @@ class ProduceService:
                     runs.refuse(append, part.batches or b"", error, topic_id)
                     continue
                 runs.add(log, Ready(append, LogAppend(batches, own), topic_id))
+                if runs.logs >= RUN_LOGS_MAX:
+                    await runs.flush()
+                    await asyncio.sleep(0)
 
     async def _refusals(
         self, runs: Runs, context: RequestContext, call: ProduceCall, place_by: float

@@ -20,6 +20,10 @@ from streamlog.server.services.support.topic_identity import client_error
 RUN_BYTES_MAX = 1 << 20
 """Bytes after which a flush is due: the medium begins to write them while others are collected."""
 
+RUN_LOGS_MAX = 32
+"""Logs after which a flush is due: other requests have their turn, and a request of thousands of
+partitions does not hold them up."""
+
 
 class Ready(NamedTuple):
     """Batches whose log is open. `topic_id`: that of the log, where it is known."""
@@ -52,6 +56,11 @@ class Runs:
             waiting = self._waiting[log] = []
         waiting.append(ready)
         self.size_bytes += len(ready.append.batches)
+
+    @property
+    def logs(self) -> int:
+        """Logs that wait for `flush`."""
+        return len(self._waiting)
 
     async def flush(self) -> None:
         """Every batch has its place, or an error. Cancelled, those that have none keep None."""

@@ -29,6 +29,7 @@ def node(listen: str | None, advertised: str | None = None) -> NodeConfig:
     [
         (None, None, []),
         ("none", None, []),
+        ("none", "log.example:9092", []),
         ("127.0.0.1:0", None, [("kafka", "127.0.0.1:0", None)]),
         ("0.0.0.0:9092", "log.example:19092", [("kafka", "0.0.0.0:9092", "log.example:19092")]),
         ("IN=127.0.0.1:1", "a:2", [("IN", "127.0.0.1:1", "a:2")]),
@@ -61,10 +62,11 @@ def test_addresses_have_names_and_what_clients_are_told(
         ("127.0.0.1:1", "0.0.0.0:1", "--kafka-advertise"),
         ("127.0.0.1:1", "h:0", "--kafka-advertise"),
         ("127.0.0.1:1", "h", "no address"),
+        (None, "log.example:9092", "nothing listens; say with --kafka-listen"),
     ],
 )
 def test_addresses_that_no_client_can_use_are_refused(
-    listen: str, advertised: str | None, words: str
+    listen: str | None, advertised: str | None, words: str
 ) -> None:
     with pytest.raises(Invalid, match=words):
         kafka_addresses(node(listen, advertised))

@@ -1,10 +1,15 @@
-"""A fetch of many small batches gives other work of the event loop its turns."""
+"""Large requests, of many small batches or of many partitions, give other work its turns."""
 
 from __future__ import annotations
 
 import asyncio
 
 from streamlog.kafka.messages.fetch_response import PartitionData
+from streamlog.kafka.messages.produce_request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from streamlog.kafka.protocol.apis import ApiKey
 from tests.server.kafka.fetch_world import (
     FetchWorld,
@@ -16,9 +21,12 @@ from tests.server.kafka.fetch_world import (
     offsets,
     wanted,
 )
+from tests.server.kafka.handlers.produce_world import produce_world, response_of
 
 BATCHES = 5000
 TURN_BATCHES_MAX = 600
+PARTITIONS = 200
+TURN_PARTITIONS_MAX = 40
 ALL_BYTES = 1 << 22
 
 
@@ -93,5 +101,26 @@ def test_many_small_batches_are_one_piece_of_the_answer_and_large_ones_are_not_c
             assert large.records is not None
             assert (len(small.records), offsets(small)) == (1, list(range(100)))
             assert (len(large.records) >= 40, offsets(large)) == (True, list(range(40)))
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turns_while_a_request_of_many_partitions_gets_its_places() -> None:
+    async def main() -> None:
+        async with produce_world() as world:
+            await world.logs.create_topic("many", PARTITIONS)
+            data = [
+                PartitionProduceData(index=number, records=batch(b"v"))
+                for number in range(PARTITIONS)
+            ]
+            topic = TopicProduceData(name="many", partition_data=data)
+            request = ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
+            await world.send(request)  # Their logs are open from now on.
+            async with Turns() as others:
+                reply = await world.reply(request)
+            assert others.count >= PARTITIONS // TURN_PARTITIONS_MAX
+            answer = await response_of(reply)
+            found = [part.base_offset for part in answer.responses[0].partition_responses]
+            assert found == [1] * PARTITIONS
 
     asyncio.run(main())
