@@ -10,7 +10,7 @@ from streamlog.codec.records import encode_values
 from streamlog.coordinator.api import TransactionState
 from streamlog.coordinator.transactions.records import encode_key, encode_value
 from streamlog.coordinator.transactions.state import Transaction
-from tests.coordinator.test_records import KEY, PARTITIONS, WRITTEN_BY_KAFKA
+from tests.coordinator.kafkas_records import KEY, PARTITIONS, WRITTEN_BY_KAFKA
 from tests.kafka_clients.client_programs import PROGRAMS, java
 
 PROGRAM = str(PROGRAMS / "TransactionRecords.java")

@@ -10,17 +10,19 @@ import streamlog
 from streamlog.errors import PolicyViolation
 from streamlog.log.api.internal_topics import TRANSACTION_STATE
 from streamlog.model.partition import TopicPartition
+from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import from_proto
 from tests.log.staging import encoded, staged_of
-from tests.server.services.test_log_service import only, produce_request
 from tests.support.server_harness import batch, running
 
 
 def test_records_of_clients_are_refused() -> None:
     async def main() -> None:
         async with running() as node:
-            request = produce_request(batch(b"x"), topic=TRANSACTION_STATE)
-            answer = only(await node.log_stub.Produce(request))
+            part = log_pb2.ProducePartition(partition=0, record_batches=batch(b"x"))
+            topic = log_pb2.ProduceTopic(topic=TRANSACTION_STATE, partitions=[part])
+            told = await node.log_stub.Produce(log_pb2.ProduceRequest(topics=[topic]))
+            answer = told.topics[0].partitions[0]
             assert isinstance(from_proto(answer.error), PolicyViolation)
 
     asyncio.run(main())
