@@ -9,6 +9,7 @@ from tests.kafka_clients.known_exchanges import unexplained
 from tests.kafka_clients.raw_client import RawClient, part, request
 from tests.kafka_clients.runs import Run, Runs
 
+
 def check_client(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:
     """All cases of a client pass with both brokers; what it compressed is stored so; it asked both
     the same, and heard the same. One test: each worker of the tests runs what it needs anew."""
