@@ -83,12 +83,12 @@ class Coordinator:
         self._config = config or TransactionConfig()
         self._background = Background("transaction coordinator", self._background_failed)
         self._metrics = CoordinatorMetrics(registry)
-        self._markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
-        self._hosted = HostedPartitions(
-            logs, self._markers, self._metrics, clock, random, self._background
+        self.markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
+        self.hosted = HostedPartitions(
+            logs, self.markers, self._metrics, clock, random, self._background
         )
         self._creating = asyncio.Lock()
-        self._metrics.watch(self._count, lambda: self._markers.left)
+        self._metrics.watch(self._count, lambda: self.markers.left)
         self.failure: BaseException | None = None
         """Why background work stopped; None while it runs."""
         self._failed = asyncio.Event()
@@ -96,16 +96,16 @@ class Coordinator:
 
     def open(self) -> None:
         """Loads all partitions that are led here, in the background, and follows their leaders."""
-        self._logs.leadership.add_listener(self._hosted)
-        self._hosted.host_all()
+        self._logs.leadership.add_listener(self.hosted)
+        self.hosted.host_all()
         abort_s = self._config.abort_interval_ms / 1000
         expiration_s = self._config.expiration_interval_ms / 1000
         self._background.every(lambda: abort_s, self.tick, name="timeouts")
         self._background.every(lambda: expiration_s, self.expire, name="expiration")
 
     def watch_progress(self, watch: ProgressWatch) -> None:
-        watch.watch("transaction_coordinator", self._hosted.progress)
-        watch.watch("transaction_markers", self._markers.progress)
+        watch.watch("transaction_coordinator", self.hosted.progress)
+        watch.watch("transaction_markers", self.markers.progress)
 
     async def wait_failed(self) -> BaseException:
         """Returns when background work has stopped for good, with the reason."""
@@ -118,7 +118,7 @@ class Coordinator:
         logs are closed."""
         if not self._is_closed:
             self._is_closed = True
-            self._hosted.close()
+            self.hosted.close()
             await self._background.close()
 
     async def kill(self) -> None:
@@ -127,25 +127,25 @@ class Coordinator:
 
     async def tick(self) -> None:
         """Aborts what is past its time-out, and looks after the partitions that are led here."""
-        self._hosted.host_all()
-        self._hosted.copy_what_is_due()
-        for partition in self._hosted.loaded:
+        self.hosted.host_all()
+        self.hosted.copy_what_is_due()
+        for partition in self.hosted.loaded:
             self._metrics.timed_out.inc(await abort_overdue(partition))
 
     async def expire(self) -> None:
         """Forgets ids that are unused for too long."""
-        for partition in self._hosted.loaded:
+        for partition in self.hosted.loaded:
             forgotten = await forget_unused(partition, self._config.id_expiration_ms)
             self._metrics.expired.inc(forgotten)
 
     def partition_of(self, transactional_id: str) -> TopicPartition:
         check_id(transactional_id)
-        count = self._hosted.count or self._config.state_partitions
+        count = self.hosted.count or self._config.state_partitions
         return TopicPartition(TRANSACTION_STATE_TOPIC, partition_of(transactional_id, count))
 
     async def ensure_topic(self) -> None:
         async with self._creating:
-            if self._hosted.count:
+            if self.hosted.count:
                 return
             try:
                 await self._logs.create_internal_topic(
@@ -159,9 +159,9 @@ class Coordinator:
                 raise _not_available(
                     f"{TRANSACTION_STATE_TOPIC} was not created: {error}"
                 ) from error
-            if not self._hosted.count:
+            if not self.hosted.count:
                 raise _not_available(f"{TRANSACTION_STATE_TOPIC} is being created by another node")
-            self._hosted.host_all()
+            self.hosted.host_all()
 
     async def init_producer_id(
         self,
@@ -235,7 +235,7 @@ class Coordinator:
     async def transactions(self, wanted: TransactionFilter) -> Sequence[TransactionDescription]:
         matcher = Matcher(wanted, self._clock.now_ms())
         found: list[TransactionDescription] = []
-        for partition in self._hosted.all_led_here():
+        for partition in self.hosted.all_led_here():
             found += await matcher.of(partition)
             await self._bounded(partition.settled())
         return sorted(found, key=lambda one: one.transactional_id)
@@ -248,7 +248,7 @@ class Coordinator:
         """`decide(state, now_ms, fresh_id)`; a fresh producer id is taken where it asks for one."""
         fresh_id: int | None = None
         while True:
-            partition = self._hosted.get(self.partition_of(transactional_id).partition)
+            partition = self.hosted.get(self.partition_of(transactional_id).partition)
             deciding = partial(_with_fresh_id, decide, fresh_id)
             try:
                 return await self._bounded(partition.call(transactional_id, deciding))
@@ -266,7 +266,7 @@ class Coordinator:
             ) from None
 
     def _count(self, state: TransactionState) -> int:
-        return sum(partition.table.counts[state] for partition in self._hosted.loaded)
+        return sum(partition.table.counts[state] for partition in self.hosted.loaded)
 
     def _background_failed(self, error: BaseException) -> None:
         self.failure = self.failure or error

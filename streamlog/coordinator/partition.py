@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from streamlog.coordinator.api import TransactionState
-from streamlog.coordinator.log_writer import LogWriter
 from streamlog.coordinator.replay import Replayed
+from streamlog.coordinator.state_log import StateLog
 from streamlog.coordinator.transactions.decisions import Decision, is_expired, shown
 from streamlog.coordinator.transactions.ends import complete
 from streamlog.coordinator.transactions.records import encode_key, encode_value
@@ -55,7 +55,7 @@ class CoordinatorPartition:
         self._record_bytes_max = record_bytes_max
         self._clock = clock
         self._on_prepared = on_prepared
-        self._writer = LogWriter(
+        self._writer = StateLog(
             opened, record_bytes_max, clock, background, lambda error: on_failure(self, error)
         )
         for transactional_id, transaction in self.table.transactions.items():

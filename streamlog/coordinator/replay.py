@@ -1,6 +1,6 @@
 """Reads a coordinator's log from its start to its end: the newest record of each id is its state.
 
-`Table` is what records make: live and on load, state changes by `Table.apply` alone.
+`TransactionTable` is what records make: live and on load, state changes by its `apply` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDS_AT_ONCE = 200
 """Read or decoded before other tasks get a turn: about 1 ms."""
 
 
-class Table:
+class TransactionTable:
     """The transactional ids of one partition."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    table: Table
+    table: TransactionTable
     size_bytes: int
     """Keys and values of all records that were read, also of those that later ones replaced."""
     records: int
@@ -89,8 +89,8 @@ def _records(data: bytes, start: int) -> Iterator[tuple[bytes, bytes | None]]:
                 yield bytes(key or b""), None if value is None else bytes(value)
 
 
-async def _table(newest: dict[bytes, bytes | None]) -> Table:
-    table = Table()
+async def _table(newest: dict[bytes, bytes | None]) -> TransactionTable:
+    table = TransactionTable()
     for number, (key, value) in enumerate(newest.items(), 1):
         transactional_id = decode_key(key)
         if transactional_id is None:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ("streamlog/v1/", "streamlog/kafka/messages/")
+GENERATED = ("streamlog/v1/", "streamlog/kafka/messages/", "streamlog/kafka/records/")
 LINES_MAX = 80
 ARGUMENTS_MAX = 8
 LONG_FUNCTIONS = {"streamlog/metadata/metrics.py: __init__"}

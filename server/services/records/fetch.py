@@ -374,7 +374,9 @@ class FetchService:
         if fetched.size_bytes:
             read.parts.extend(fetched.parts)
             result.parts = read.parts
-            result.aborted += tuple(a for a in fetched.aborted if a not in result.aborted)
+            if fetched.aborted:
+                # One that overlaps two reads is told by both.
+                result.aborted = tuple(dict.fromkeys((*result.aborted, *fetched.aborted)))
             result.size_bytes += fetched.size_bytes
             result.next_offset = fetched.next_offset
             poll.size_bytes += fetched.size_bytes
@@ -397,6 +399,7 @@ class FetchService:
     async def _decode(self, read: PartitionRead, room_bytes: int) -> int:
         """Batches become records, or the partition's own error; bytes used."""
         result = read.result
+        aborted, result.aborted = result.aborted, ()
         result.parts = ()
         try:
             result.records, result.next_offset, used = await self._offload.run(
@@ -407,6 +410,7 @@ class FetchService:
                 room_bytes,
                 result.next_offset,
                 self._record_bytes_max,
+                aborted,
             )
         except (CorruptMessage, InvalidRecord) as error:
             result.error = error

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.codec.batch import scan
+from streamlog.codec.committed import committed
 from streamlog.codec.piecewise import iterate
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import CorruptMessage, Invalid, InvalidRecord, MessageTooLarge
+from streamlog.log.api.abstract_log import AbortedTransaction
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.server.services.records.requests import PlainRecord
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
@@ -41,21 +43,21 @@ def decode_plain_records(
     room_bytes: int,
     end_offset: int,
     record_bytes_max: int,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> tuple[list[PlainRecord], int, int]:
     """Records from start_offset on that fit, the offset of the next fetch, and the bytes used.
 
     Unless room_bytes is 0, the first record is returned even if it is larger (at most
-    `record_bytes_max`). Batches without room are not decompressed, and control batches are skipped.
+    `record_bytes_max`). Batches without room are not decompressed. Control batches and those of
+    the aborted transactions are skipped.
     A batch that cannot be decoded raises if it is the first, and else ends the records.
     Errors: CorruptMessage, InvalidRecord.
     """
     out: list[PlainRecord] = []
     used = 0
-    for batch in scan(join(parts), verify_crc=False):
-        header = batch.header
-        if header.is_control:
-            continue
-        next_offset = max(header.base_offset, start_offset)
+    dropped = [(one.first_offset, one.producer_id) for one in aborted]
+    for batch in committed(scan(join(parts), verify_crc=False), dropped):
+        next_offset = max(batch.header.base_offset, start_offset)
         try:
             for offset, stamp, key, value, headers in iterate(batch.view, record_bytes_max):
                 if offset < start_offset:

@@ -10,9 +10,12 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
-from streamlog.codec.batch import resealed
+from streamlog.codec.batch import place_into, resealed
+from streamlog.codec.control import ControlType, EndMarker, encode_end_marker
 from streamlog.codec.records import decode
+from streamlog.log.api.abstract_log import AbortedTransaction, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
+from streamlog.testing.transaction_conformance import transactional
 from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.grpc_aio import END_OF_CALL, close, raw_method
@@ -499,5 +502,45 @@ def test_an_append_that_fails_is_counted_by_its_error() -> None:
             assert only((await Answers(call).read()).response).error.name == "OutcomeUnknown"
             assert node.metric("streamlog_appends_failed_total", error="OutcomeUnknown") == 1
             assert await call.code() is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+def test_committed_readers_are_told_what_was_aborted_and_get_no_record_of_it() -> None:
+    async def main() -> None:
+        async with running() as node:
+            pieces = [
+                transactional([b"a"]),
+                transactional([b"b"], 2),
+                encode_end_marker(1, 0, EndMarker(ControlType.ABORT, 0), 5),
+                batch(b"c"),
+                encode_end_marker(2, 0, EndMarker(ControlType.COMMIT, 0), 5),
+            ]
+            data = b""
+            for offset, piece in enumerate(map(bytearray, pieces)):
+                place_into(piece, 0, len(piece), offset, 0)
+                data += piece
+            fetched = LogFetch((data,), len(data), 5, 5, 9, 5, 0, (AbortedTransaction(1, 0),))
+            asked: list[Isolation] = []
+
+            async def fetch(*_: object, isolation: Isolation, **__: object) -> LogFetch:
+                asked.append(isolation)
+                return fetched
+
+            replace_method(await node.logs.log(TopicPartition("t", 0)), "fetch", fetch)
+            level = log_pb2.ISOLATION_LEVEL_READ_COMMITTED
+            part = only(await node.log_stub.Fetch(fetch_request(0, isolation_level=level)))
+            assert part.record_batches == data
+            assert (part.last_stable_offset, part.high_watermark) == (5, 9)
+            told = [(one.producer_id, one.first_offset) for one in part.aborted_transactions]
+            assert told == [(1, 0)]
+            request = fetch_request(
+                0, isolation_level=level, format=log_pb2.FETCH_FORMAT_RECORDS, max_bytes=1 << 20
+            )
+            part = only(await node.log_stub.Fetch(request))
+            assert [(one.offset, one.value) for one in part.records] == [(1, b"b"), (3, b"c")]
+            assert (part.next_offset, part.record_batches) == (5, b"")
+            assert not part.aborted_transactions
+            assert asked == [Isolation.READ_COMMITTED] * 2
 
     asyncio.run(main())

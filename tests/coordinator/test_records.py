@@ -1,0 +1,135 @@
+"""Records of the transaction log: Kafka's bytes, both ways, and damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from streamlog.coordinator.api import TransactionState
+from streamlog.coordinator.transactions.records import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from streamlog.coordinator.transactions.state import NONE, Transaction
+from streamlog.errors import Corrupt, StreamlogError, UnsupportedVersion
+from streamlog.model.partition import TopicPartition
+
+PARTITIONS = frozenset({TopicPartition("a", 0), TopicPartition("a", 3), TopicPartition("b", 1)})
+BEGUN = (TransactionState.ONGOING, PARTITIONS, 1500)
+PREPARED = (TransactionState.PREPARE_COMMIT, PARTITIONS, 1500)
+COMPLETED = (TransactionState.COMPLETE_COMMIT, frozenset[TopicPartition](), 1500)
+KEY = "0000000574782dc3bc"
+WRITTEN_BY_KAFKA = {
+    "0001000000000000000700000000ea60000000000000000003e8ffffffffffffffff00": Transaction(
+        "tx-ü", 7, 0, 60_000, 1000
+    ),
+    "0001000000000000000700050000ea6001030261030000000000000003000262020000000100000000000000"
+    "07d000000000000005dc00": Transaction("tx-ü", 7, 5, 60_000, 2000, *BEGUN),
+    "0001000000000000000700060000ea6002030261030000000000000003000262020000000100000000000000"
+    "0bb800000000000005dc0102020002": Transaction(
+        "tx-ü", 7, 6, 60_000, 3000, *PREPARED, client_version=2
+    ),
+    "0001000000000000000700060000ea6004010000000000000fa000000000000005dc0102020002": Transaction(
+        "tx-ü", 7, 6, 60_000, 4000, *COMPLETED, client_version=2
+    ),
+}
+"""As Kafka 4.1.1's TransactionLog writes them (`tests/kafka_clients/more/test_transaction_log.py`
+asks it)."""
+
+
+@pytest.mark.parametrize("written", WRITTEN_BY_KAFKA)
+def test_records_have_kafkas_bytes(written: str) -> None:
+    transaction = WRITTEN_BY_KAFKA[written]
+    assert encode_key("tx-ü").hex() == KEY
+    assert encode_value(transaction).hex() == written
+    assert decode_key(bytes.fromhex(KEY)) == "tx-ü"
+    assert decode_value("tx-ü", bytes.fromhex(written)) == transaction
+
+
+def test_what_kafka_forgets_has_a_tag_of_its_own() -> None:
+    known = Transaction(
+        "t", 7, 6, 60_000, 1, last_producer_epoch=5, previous_producer_id=3, next_producer_id=9
+    )
+    value = encode_value(known)
+    assert value.hex().endswith("03" "0008" "0000000000000003" "0108" "0000000000000009"
+                                "904e02" "0005")  # fmt: skip
+    assert decode_value("t", value) == known
+
+
+def test_version_0_is_read() -> None:
+    known = Transaction("tx", 7, 5, 60_000, 2000, *BEGUN)
+    assert decode_value("tx", encode_value(known, 0)) == known
+
+
+numbers = some.integers(0, (1 << 63) - 1)
+epochs = some.integers(-1, (1 << 15) - 1)
+stored = some.sampled_from(sorted(set(TransactionState) - {6, 7}))
+partitions = some.frozensets(
+    some.builds(TopicPartition, some.text("ab.", min_size=1), some.integers(0, (1 << 31) - 1))
+)
+transactions: some.SearchStrategy[Transaction] = some.builds(
+    Transaction,
+    some.text(max_size=20).filter(lambda text: text.isprintable()),
+    numbers,
+    epochs,
+    some.integers(1, (1 << 31) - 1),
+    numbers,
+    stored,
+    partitions,
+    some.one_of(some.just(NONE), numbers),
+    epochs,
+    some.one_of(some.just(NONE), numbers),
+    some.one_of(some.just(NONE), numbers),
+    some.integers(0, 2),
+).filter(lambda one: one.state is not TransactionState.EMPTY or not one.partitions)
+
+
+@given(transactions)
+def test_a_record_holds_the_whole_state(known: Transaction) -> None:
+    key = encode_key(known.transactional_id)
+    assert decode_key(key) == known.transactional_id
+    assert decode_value(known.transactional_id, encode_value(known)) == known
+
+
+@given(transactions, some.data())
+def test_damage_is_found_or_changes_nothing_else(known: Transaction, data: some.DataObject) -> None:
+    value = bytearray(encode_value(known))
+    place = data.draw(some.integers(0, len(value) - 1))
+    value[place] ^= 1 << data.draw(some.integers(0, 7))
+    cut = value[: data.draw(some.integers(0, len(value)))]
+    for damaged in (value, cut):
+        with suppress(Corrupt, UnsupportedVersion):
+            assert decode_value("tx", bytes(damaged)).transactional_id == "tx"
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        (lambda: decode_key(b"\0"), Corrupt),
+        (lambda: decode_key(None), Corrupt),
+        (lambda: decode_key(bytes.fromhex(KEY) + b"x"), Corrupt),
+        (lambda: decode_value("t", b"\0\2rest"), UnsupportedVersion),
+        (lambda: decode_value("t", encode_value(Transaction("t", 1, 1, 1, 1)) + b"x"), Corrupt),
+        (
+            lambda: decode_value(
+                "t", encode_value(Transaction("t", 1, 1, 1, 1, TransactionState.DEAD))
+            ),
+            Corrupt,
+        ),
+    ],
+)
+def test_what_is_no_record_is_refused(
+    read: Callable[[], object], error: type[StreamlogError]
+) -> None:
+    with pytest.raises(error):
+        read()
+
+
+def test_a_key_of_a_later_version_is_passed_over() -> None:
+    assert decode_key(b"\0\1anything") is None
