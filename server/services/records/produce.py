@@ -46,6 +46,7 @@ from streamlog.server.services.records.verification import (
     Verification,
     needs_verification,
 )
+from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 
@@ -371,7 +372,7 @@ class ProduceService:
     def _check_access(
         self, context: RequestContext, name: str, topic_id: str, partition: int
     ) -> None:
-        """Errors: UnknownTopicId, Unauthorized."""
+        """Errors: UnknownTopicId, InvalidName, Unauthorized."""
         if topic_id and not name:
             raise UnknownTopicId(
                 f"there is no topic with the id {topic_id!r}; look it up again",
@@ -379,6 +380,7 @@ class ProduceService:
                 partition=partition,
                 topic_id=topic_id,
             )
+        check_clients_write(name)
         self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(
