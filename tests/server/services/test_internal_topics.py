@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import streamlog
-from streamlog.errors import PolicyViolation
+from streamlog.errors import InvalidName, PolicyViolation
 from streamlog.log.api.internal_topics import TRANSACTION_STATE
 from streamlog.model.partition import TopicPartition
 from streamlog.v1 import log_pb2
@@ -23,7 +23,7 @@ def test_records_of_clients_are_refused() -> None:
             topic = log_pb2.ProduceTopic(topic=TRANSACTION_STATE, partitions=[part])
             told = await node.log_stub.Produce(log_pb2.ProduceRequest(topics=[topic]))
             answer = told.topics[0].partitions[0]
-            assert isinstance(from_proto(answer.error), PolicyViolation)
+            assert isinstance(from_proto(answer.error), InvalidName)
 
     asyncio.run(main())
 
