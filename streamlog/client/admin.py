@@ -152,8 +152,8 @@ class Admin(CallingClient):
     ) -> list[transaction_pb2.Transaction]:
         """The transactional ids that the node coordinates, in order, with their transactions.
 
-        `states`: by name, such as "ongoing" (`streamlog.client.calls.transaction.STATES`); what is
-        left out stands for any. The pattern is a regular expression for the whole id.
+        `states`: by name, such as "ongoing" or "prepare_commit"; what is left out stands for any.
+        The pattern is a regular expression for the whole id.
         Errors: Invalid (the pattern, a state); CoordinatorLoadInProgress.
         """
         call = transaction_calls.list_transactions(

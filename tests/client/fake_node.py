@@ -215,7 +215,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     def values(self, topic: str, partition: int = 0) -> list[bytes]:
         return [record[3] for record in self.records(topic, partition)]
 
-    def committed_values(self, topic: str, partition: int = 0) -> list[bytes]:
+    def committed_values(self, topic: str, partition: int = 0) -> list[bytes | None]:
         """Those of committed transactions, and those outside of any."""
         with self.changed:
             stored = list(self.topics[topic].partitions[partition].batches)

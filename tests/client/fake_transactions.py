@@ -41,6 +41,8 @@ class TransactionalId:
     is_open: bool = False
     last: tuple[Producer, bool] | None = None
     """The last decision: by whom, and whether it was a commit."""
+    initialised_from: Producer | None = None
+    """Who asked for the next epoch, which is the newest still."""
 
 
 class FakeTransactions(transaction_pb2_grpc.TransactionServiceServicer):
@@ -67,13 +69,17 @@ class FakeTransactions(transaction_pb2_grpc.TransactionServiceServicer):
             if state is None:
                 self._next_id += 1
                 state = self.ids[request.transactional_id] = TransactionalId((self._next_id, 0))
+            elif request.HasField("producer_id") and expected == state.initialised_from:
+                # A repetition whose first answer was lost (KIP-360).
+                pass
             elif request.HasField("producer_id") and expected != state.producer:
                 abort(context, TransactionalIdFenced("another instance"))
             else:
                 if state.is_open:
                     self.aborted.add(state.producer)
+                from_producer = expected if request.HasField("producer_id") else None
                 self._next_epoch(state)
-                state.last = None
+                state.last, state.initialised_from = None, from_producer
             producer_id, epoch = state.producer
         self._leave(fault, context)
         return log_pb2.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
@@ -164,6 +170,7 @@ class FakeTransactions(transaction_pb2_grpc.TransactionServiceServicer):
         state.producer = (state.producer[0], state.producer[1] + 1)
         state.partitions = set()
         state.is_open = False
+        state.initialised_from = None
 
 
 def abort(context: Any, error: StreamlogError) -> None:

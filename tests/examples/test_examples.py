@@ -69,6 +69,16 @@ def test_the_library_example(tmp_path: Path, server: str) -> None:
     assert run_python(blocks("python")[1], tmp_path, server) == "0 b'hello'\n"
 
 
+def test_the_transaction_of_the_client_s_page(tmp_path: Path, server: str) -> None:
+    text = (ROOT / "docs" / "client.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert block.strip() in (EXAMPLES / "transactional_transfer.py").read_text()
+    expected = ["nothing of it is visible: alice has less than 1000"]
+    expected += ["credits: b'bob 5'", "debits: b'alice 5'"]
+    told = run_python(block, tmp_path, server).splitlines()
+    assert [told[0], *sorted(told[1:])] == expected
+
+
 def test_the_command_line_example(tmp_path: Path, server: str) -> None:
     (block,) = (block for block in blocks("sh") if "streamlog produce" in block)
     lines = [line for line in block.splitlines() if "streamlog dev" not in line]

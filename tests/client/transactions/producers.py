@@ -82,14 +82,14 @@ class AioProducer:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         block = self._producer.transaction()
-        self._loop.run(block.__aenter__())  # type: ignore[arg-type]
+        self._loop.run(block.__aenter__())
         try:
             yield
         except BaseException as error:
-            self._loop.run(block.__aexit__(type(error), error, None))  # type: ignore[arg-type]
+            self._loop.run(block.__aexit__(type(error), error, None))
             raise
         else:
-            self._loop.run(block.__aexit__(None, None, None))  # type: ignore[arg-type]
+            self._loop.run(block.__aexit__(None, None, None))
 
     def close(self, timeout: float | None = None) -> None:
         self._loop.run(self._producer.close(timeout))

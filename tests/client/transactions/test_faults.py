@@ -97,6 +97,11 @@ def test_a_commit_without_an_answer_is_unknown_and_can_be_asked_again(
             call()
     with pytest.raises(InvalidTxnState):
         producer.send("t", b"late")
+    # What is surely not decided now may have been before.
+    node.transactions.faults.clear()
+    node.transactions.faults.extend([CoordinatorLoadInProgress("replaying")] * 1000)
+    with pytest.raises(OutcomeUnknown):
+        producer.commit_transaction()
     node.transactions.faults.clear()
     producer.commit_transaction()
     assert node.committed_values("t") == [b"v"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,11 +22,12 @@ def test_sending_outside_of_a_transaction(node: FakeNode, make: MakeProducer) ->
     producer = make()
 
     def refuses() -> None:
-        for send in (
+        sends: list[Callable[[], object]] = [
             lambda: producer.send("t", b"v"),
             lambda: producer.send_many("t", [b"v"]),
             lambda: producer.send("new", b"v"),
-        ):
+        ]
+        for send in sends:
             with pytest.raises(InvalidTxnState, match="begin_transaction"):
                 send()
 
