@@ -83,12 +83,12 @@ class Coordinator:
         self._config = config or TransactionConfig()
         self._background = Background("transaction coordinator", self._background_failed)
         self._metrics = CoordinatorMetrics(registry)
-        self._markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
+        self.markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
         self.hosted = HostedPartitions(
-            logs, self._markers, self._metrics, clock, random, self._background
+            logs, self.markers, self._metrics, clock, random, self._background
         )
         self._creating = asyncio.Lock()
-        self._metrics.watch(self._count, lambda: self._markers.left)
+        self._metrics.watch(self._count, lambda: self.markers.left)
         self.failure: BaseException | None = None
         """Why background work stopped; None while it runs."""
         self._failed = asyncio.Event()
@@ -105,7 +105,7 @@ class Coordinator:
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         watch.watch("transaction_coordinator", self.hosted.progress)
-        watch.watch("transaction_markers", self._markers.progress)
+        watch.watch("transaction_markers", self.markers.progress)
 
     async def wait_failed(self) -> BaseException:
         """Returns when background work has stopped for good, with the reason."""

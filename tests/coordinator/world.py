@@ -22,6 +22,7 @@ from streamlog.coordinator.coordinator import Coordinator
 from streamlog.coordinator.local_markers import LocalMarkers
 from streamlog.coordinator.markers import Outcome
 from streamlog.coordinator.replay import replay
+from streamlog.coordinator.transactions.state import Transaction
 from streamlog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -202,8 +203,12 @@ async def until(node: Node, state: TransactionState, name: str = "tx") -> None:
 async def check_replay(node: Node) -> None:
     """A replay of each partition's bytes comes to the state that is in force."""
     for partition in node.coordinator.hosted.loaded:
-        await partition.settled()
+        live: dict[str, Transaction] | None = None
+        while live != partition.table.transactions:
+            live = dict(partition.table.transactions)
+            await partition.settled()
+        sizes, counts = dict(partition.table.sizes), dict(partition.table.counts)
         replayed = await replay(partition.log)
-        assert replayed.table.transactions == partition.table.transactions
-        assert replayed.table.sizes == partition.table.sizes
-        assert replayed.table.counts == partition.table.counts
+        assert replayed.table.transactions == live
+        assert replayed.table.sizes == sizes
+        assert replayed.table.counts == counts
