@@ -23,7 +23,7 @@ from streamlog.testing.transaction_conformance import (
     end,
     transactional,
 )
-from tests.log.test_shared_log import row, run, spied, turns
+from tests.log.memory_log import row, run, spied, turns
 from tests.support.log_insides import tail_of
 
 COUNT = 40
