@@ -22,7 +22,7 @@ TRANSIENT = {
     100: "UNKNOWN_TOPIC_ID",
 }
 """Errors of the moment after a topic's creation, when Kafka's broker has not heard of it yet, and
-after Kafka's start, when it has no producer ids to give and loads its coordinators. A node answers a
+after Kafka's start, when it has no producer ids and loads its coordinators. A node answers a
 creation when the topic is there. 19 and 51 come while the markers of a producer's last transaction
 are being written. Whether a client meets these errors depends on the moment.
 """
