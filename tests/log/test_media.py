@@ -13,6 +13,7 @@ from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.condition_conformance import ConditionConformance
 from streamlog.testing.file_streams import FileMedium
+from streamlog.testing.log_conformance import LogConformance
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.stream_conformance import StreamConformance, record
 from tests.log.harness import shared_log
@@ -110,7 +111,7 @@ class TestFileStreams(StreamConformance):
         self.run(test)  # type: ignore[arg-type]
 
 
-class TestSharedLogOverMemory(ConditionConformance):
+class TestSharedLogOverMemory(ConditionConformance, LogConformance):
     def make(self, configs):
         medium = MemoryMedium()
 
@@ -120,7 +121,7 @@ class TestSharedLogOverMemory(ConditionConformance):
         return shared_log(client_of, configs)
 
 
-class TestSharedLogOverFiles(ConditionConformance):
+class TestSharedLogOverFiles(ConditionConformance, LogConformance):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):
         self.path = tmp_path
