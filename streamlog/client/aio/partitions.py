@@ -95,7 +95,7 @@ class Partitions(CallingClient):
         expected_token: bytes | None = None,
         expected_next_offset: int | None = None,
     ) -> None:
-        """As `streamlog.client.Partitions.set_fencing_token`. Cancelled, the token may still be set."""
+        """As `streamlog.client.Partitions.set_fencing_token`. Cancelled, it may still be set."""
         await self._caller.run(
             partition_calls.set_fencing_token(
                 topic, partition, token, expected_token, expected_next_offset, self._timeout_ms
