@@ -317,6 +317,45 @@ def test_promises_hold_over_the_death_of_the_node(tmp_path: Path, wal: str) -> N
         assert values_of(node.server, "t") == expected
 
 
+@pytest.mark.parametrize("wal", ["disk", "object"])
+def test_a_token_whose_change_the_node_did_not_survive_is_the_old_or_the_new_one(
+    tmp_path: Path, wal: str
+) -> None:
+    def change_on(server: str, since: int) -> tuple[int, int]:
+        """The last number that was set for sure, and the last one that was asked for."""
+        number = since
+        with Partitions(server, timeout_ms=2000) as client:
+            while True:
+                was = b"%d" % number if number else b""
+                try:
+                    client.set_fencing_token("t", 0, b"%d" % (number + 1), expected_token=was)
+                except (OutcomeUnknown, Unavailable):
+                    return number, number + 1
+                number += 1
+                set_once.set()
+
+    set_once = threading.Event()
+    with NodeProcess(tmp_path / "data", wal) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("t", partitions=1)
+        number = 0
+        for _ in range(3):
+            set_once.clear()
+            with ThreadPoolExecutor(1) as pool:
+                changes = pool.submit(change_on, node.server, number)
+                assert set_once.wait(LONG_S)
+                node.kill()
+                known, asked = changes.result(LONG_S)
+            node.start()
+            with Partitions(node.server) as client:
+                number = int(client.describe("t", 0).fencing_token)
+                assert number in (known, asked)
+                with pytest.raises(TokenMismatch):
+                    client.append("t", 0, b"no", fencing_token=b"%d" % (known + asked - number))
+                client.append("t", 0, b"yes", fencing_token=b"%d" % number)
+        assert values_of(node.server, "t") == [b"yes"] * 3
+
+
 def test_the_asyncio_client_does_the_same(node: NodeProcess, topic: str) -> None:
     async def main() -> None:
         async with aio.Partitions(node.server) as logs:
