@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from streamlog.client import Admin, Consumer, Logs
+from streamlog.client import Admin, Consumer, Partitions
 from streamlog.errors import OffsetConflict, OutcomeUnknown, TopicAlreadyExists, Unavailable
 
 TOPIC = "example-account"
@@ -28,7 +28,7 @@ Decision = Callable[[int], int | None]
 
 class Account:
     def __init__(self, server: str) -> None:
-        self.logs = Logs(server)
+        self.logs = Partitions(server)
         self.consumer = Consumer(server)
         self.consumer.assign([PLACE])
         self.version = 0

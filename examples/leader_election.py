@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from streamlog.client import Admin, Consumer, Logs
+from streamlog.client import Admin, Consumer, Partitions
 from streamlog.errors import (
     OffsetConflict,
     OutcomeUnknown,
@@ -35,7 +35,7 @@ SILENCE_S = 0.5
 class Candidate:
     def __init__(self, server: str, name: str) -> None:
         self.name = name
-        self.logs = Logs(server)
+        self.logs = Partitions(server)
         self.consumer = Consumer(server)
         self.consumer.assign([PLACE])
         self.end = 0

@@ -16,7 +16,7 @@ import json
 import sys
 import threading
 
-from streamlog.client import Admin, Consumer, Logs
+from streamlog.client import Admin, Consumer, Partitions
 from streamlog.errors import (
     OffsetConflict,
     OutcomeUnknown,
@@ -40,7 +40,7 @@ class LeaseOver(Exception):
 class Lock:
     def __init__(self, server: str, name: str) -> None:
         self.name = name
-        self.logs = Logs(server)
+        self.logs = Partitions(server)
         self.consumer = Consumer(server)
         self.consumer.assign([LOCK, GUARDED])
         self.end = 0

@@ -266,7 +266,7 @@ class OffsetConflict(Conflict):
 
 
 class TokenMismatch(Conflict):
-    """The stream has another fencing token."""
+    """The stream or log has another fencing token. A log tells the tokens: `expected`, `actual`."""
 
     code = ErrorCode.TOKEN_MISMATCH
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
-from streamlog.client import KV, Admin, Consumer, Logs, Producer, Streams
+from streamlog.client import KV, Admin, Consumer, Partitions, Producer, Streams
 from streamlog.client.diagnosis import CLOSED_TEXT, NOT_GRPC
 from streamlog.errors import (
     Invalid,
@@ -177,9 +177,9 @@ def streams(state: State) -> Iterator[Streams]:
 
 
 @contextmanager
-def logs(state: State) -> Iterator[Logs]:
+def partitions(state: State) -> Iterator[Partitions]:
     await_listener(state)
-    client = Logs(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
+    client = Partitions(state.server, timeout_ms=state.timeout_ms, tls=state.connection)
     try:
         with named_server(state):
             yield client

@@ -9,8 +9,8 @@ from streamlog.client.calls.topic import OffsetAndTimestamp
 from streamlog.client.consume.consumer import Consumer
 from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
 from streamlog.client.kv import KV
-from streamlog.client.logs import LogAppendResult, LogInfo, Logs, Record
 from streamlog.client.offset_resets import OffsetReset
+from streamlog.client.partitions import PartitionAppendResult, PartitionInfo, Partitions, Record
 from streamlog.client.produce.batches import BatchMetadata, RecordMetadata, RunOutcome
 from streamlog.client.produce.delivery import Delivery, ManyDeliveries
 from streamlog.client.produce.producer import Producer
@@ -27,12 +27,12 @@ __all__ = [
     "ConsumerRecord",
     "Delivery",
     "FetchedBatch",
-    "LogAppendResult",
-    "LogInfo",
-    "Logs",
     "ManyDeliveries",
     "OffsetAndTimestamp",
     "OffsetReset",
+    "PartitionAppendResult",
+    "PartitionInfo",
+    "Partitions",
     "Producer",
     "Record",
     "RecordMetadata",

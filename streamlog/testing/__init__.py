@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamlog.testing.basic_streams import Backing as Backing
     from streamlog.testing.basic_streams import BasicStreamClient as BasicStreamClient
     from streamlog.testing.clocks import ManualClock as ManualClock
+    from streamlog.testing.condition_conformance import ConditionConformance as ConditionConformance
     from streamlog.testing.file_streams import FileMedium as FileMedium
     from streamlog.testing.kv_conformance import KVStoreConformance as KVStoreConformance
     from streamlog.testing.log_conformance import LogConformance as LogConformance
@@ -31,6 +32,7 @@ __all__ = [
     "Backing",
     "BasicKV",
     "BasicStreamClient",
+    "ConditionConformance",
     "FileMedium",
     "KVStoreConformance",
     "LogConformance",
@@ -53,6 +55,7 @@ __getattr__ = lazy_exports(
         "ManualClock": "streamlog.testing.clocks",
         "FileMedium": "streamlog.testing.file_streams",
         "KVStoreConformance": "streamlog.testing.kv_conformance",
+        "ConditionConformance": "streamlog.testing.condition_conformance",
         "LogConformance": "streamlog.testing.log_conformance",
         "LogUnderTest": "streamlog.testing.log_conformance",
         "MemoryMedium": "streamlog.testing.memory_streams",

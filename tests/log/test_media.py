@@ -13,6 +13,7 @@ from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.condition_conformance import ConditionConformance
 from streamlog.testing.file_streams import FileMedium
+from streamlog.testing.log_conformance import LogConformance
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.stream_conformance import StreamConformance, record
 from streamlog.testing.transaction_conformance import TransactionConformance
@@ -111,7 +112,7 @@ class TestFileStreams(StreamConformance):
         self.run(test)  # type: ignore[arg-type]
 
 
-class TestSharedLogOverMemory(ConditionConformance, TransactionConformance):
+class TestSharedLogOverMemory(ConditionConformance, LogConformance, TransactionConformance):
     def make(self, configs):
         medium = MemoryMedium()
 
@@ -121,7 +122,7 @@ class TestSharedLogOverMemory(ConditionConformance, TransactionConformance):
         return shared_log(client_of, configs)
 
 
-class TestSharedLogOverFiles(ConditionConformance, TransactionConformance):
+class TestSharedLogOverFiles(ConditionConformance, LogConformance, TransactionConformance):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):
         self.path = tmp_path

@@ -10,7 +10,7 @@ from streamlog.cli.output import emit, note
 from streamlog.cli.parsing import fencing_token as parse_token
 from streamlog.cli.parsing import one_byte_string
 from streamlog.cli.records.lines import LineReader
-from streamlog.cli.remote import logs
+from streamlog.cli.remote import partitions
 from streamlog.cli.standard_streams import stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.client import Record
@@ -56,7 +56,7 @@ def append(
     records = [Record(line, key) for line in _lines()]
     if not records:
         raise click.UsageError("stdin is empty: each of its lines is a record")
-    with logs(state) as client:
+    with partitions(state) as client:
         done = client.append(
             topic,
             partition,
@@ -82,7 +82,7 @@ def _lines() -> Iterator[bytes]:
 @pass_state
 def token(state: State, topic: str, partition: int) -> None:
     """Show the fencing token of one partition of TOPIC, and where the partition ends."""
-    with logs(state) as client:
+    with partitions(state) as client:
         info = client.describe(topic, partition)
     shown = shown_token(info.fencing_token)
     if state.json:
@@ -147,7 +147,7 @@ def _change(
     expected: bytes | None,
     expected_next_offset: int | None,
 ) -> None:
-    with logs(state) as client:
+    with partitions(state) as client:
         client.set_fencing_token(
             topic,
             partition,

@@ -17,6 +17,7 @@ from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.condition_conformance import ConditionConformance
+from streamlog.testing.log_conformance import LogConformance
 from streamlog.testing.transaction_conformance import TransactionConformance
 from streamlog.wal.config import WalConfig, WalMode
 from tests.engine.streams.under_test import EngineUnderTest
@@ -48,7 +49,7 @@ class ProcessClient:
         """The engine closes with its exit stack."""
 
 
-class _OverEngine(ConditionConformance):
+class _OverEngine(ConditionConformance, LogConformance):
     mode: WalMode
     path: Path
     store_url = ""

@@ -127,6 +127,10 @@ ASKED: dict[str, tuple[Message, str]] = {
         ),
         f"delete {TOPIC}",
     ),
+    "LogService/SetFencingToken": (
+        log_pb2.LogServiceSetFencingTokenRequest(topic="t"),
+        f"write {TOPIC}",
+    ),
     "StagedWriteService/Stage": (
         staging_pb2.StageRequest(
             writer_id="w", parts=[staging_pb2.StagedBatches(topic="t", batches=batch(b"v"))]

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable
 
 from streamlog.client import forking
-from streamlog.client.calls import log as log_calls
-from streamlog.client.calls.log import (
+from streamlog.client.calls import partition as partition_calls
+from streamlog.client.calls.partition import (
     AppendTries,
-    LogAppend,
-    LogAppendResult,
-    LogInfo,
+    ConditionalAppend,
+    PartitionAppendResult,
     PartitionAppends,
+    PartitionInfo,
     Record,
 )
 from streamlog.client.calls.topic import init_producer_id
@@ -25,7 +25,7 @@ from streamlog.errors import Conflict, Invalid, StreamlogError
 from streamlog.runtime.buffers import Buffer
 
 
-class Logs(CallingClient):
+class Partitions(CallingClient):
     __doc__ = CallingClient.__doc__
 
     def __init__(
@@ -49,7 +49,7 @@ class Logs(CallingClient):
         *,
         expected_next_offset: int | None = None,
         fencing_token: bytes | None = None,
-    ) -> LogAppendResult:
+    ) -> PartitionAppendResult:
         """Adds records, all or none; durable on return.
 
         They are one batch. `expected_next_offset` is where the partition must end, `fencing_token`
@@ -63,7 +63,9 @@ class Logs(CallingClient):
         then, the record at expected_next_offset says whose it is. Overloaded, MessageTooLarge,
         UnknownTopicOrPartition (nothing is stored).
         """
-        append = LogAppend.of(topic, partition, records, expected_next_offset, fencing_token)
+        append = ConditionalAppend.of(
+            topic, partition, records, expected_next_offset, fencing_token
+        )
         lock, appends = self._turn_of(topic, partition)
         with lock:
             tries = AppendTries(Retry(self._caller, self._timeout_ms))
@@ -77,10 +79,10 @@ class Logs(CallingClient):
             batch = append.encoded(appends.producer)
             base = self._try(append, batch, tries, appends)
             appends.stored(count)
-        return LogAppendResult(base, base + count)
+        return PartitionAppendResult(base, base + count)
 
     def _try(
-        self, append: LogAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends
+        self, append: ConditionalAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends
     ) -> int:
         """The base offset."""
         try:
@@ -124,14 +126,14 @@ class Logs(CallingClient):
         DeadlinePassed (nothing was changed), OutcomeUnknown.
         """
         self._caller.run(
-            log_calls.set_fencing_token(
+            partition_calls.set_fencing_token(
                 topic, partition, token, expected_token, expected_next_offset, self._timeout_ms
             )
         )
 
-    def describe(self, topic: str, partition: int) -> LogInfo:
+    def describe(self, topic: str, partition: int) -> PartitionInfo:
         """Errors: UnknownTopicOrPartition."""
-        info: LogInfo = self._caller.run(log_calls.describe(topic, partition))
+        info: PartitionInfo = self._caller.run(partition_calls.describe(topic, partition))
         return info
 
     def after_fork(self, error: Invalid) -> None:
@@ -140,4 +142,4 @@ class Logs(CallingClient):
         self._turns = {}
 
 
-__all__ = ["LogAppendResult", "LogInfo", "Logs", "Record"]
+__all__ = ["PartitionAppendResult", "PartitionInfo", "Partitions", "Record"]

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterable
 
 from streamlog.client.aio.channel import CallingClient
-from streamlog.client.calls import log as log_calls
-from streamlog.client.calls.log import (
+from streamlog.client.calls import partition as partition_calls
+from streamlog.client.calls.partition import (
     AppendTries,
-    LogAppend,
-    LogAppendResult,
-    LogInfo,
+    ConditionalAppend,
+    PartitionAppendResult,
     PartitionAppends,
+    PartitionInfo,
     Record,
 )
 from streamlog.client.calls.topic import init_producer_id
@@ -23,7 +23,7 @@ from streamlog.errors import Conflict, StreamlogError
 from streamlog.runtime.buffers import Buffer
 
 
-class Logs(CallingClient):
+class Partitions(CallingClient):
     __doc__ = CallingClient.__doc__
 
     def __init__(
@@ -45,9 +45,11 @@ class Logs(CallingClient):
         *,
         expected_next_offset: int | None = None,
         fencing_token: bytes | None = None,
-    ) -> LogAppendResult:
-        """As `streamlog.client.Logs.append`. Cancelled, the records may still be stored."""
-        append = LogAppend.of(topic, partition, records, expected_next_offset, fencing_token)
+    ) -> PartitionAppendResult:
+        """As `streamlog.client.Partitions.append`. Cancelled, the records may still be stored."""
+        append = ConditionalAppend.of(
+            topic, partition, records, expected_next_offset, fencing_token
+        )
         lock, appends = self._turns.setdefault(
             (topic, partition), (asyncio.Lock(), PartitionAppends())
         )
@@ -63,10 +65,10 @@ class Logs(CallingClient):
             batch = append.encoded(appends.producer)
             base = await self._try(append, batch, tries, appends)
             appends.stored(count)
-        return LogAppendResult(base, base + count)
+        return PartitionAppendResult(base, base + count)
 
     async def _try(
-        self, append: LogAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends
+        self, append: ConditionalAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends
     ) -> int:
         """The base offset."""
         try:
@@ -93,17 +95,17 @@ class Logs(CallingClient):
         expected_token: bytes | None = None,
         expected_next_offset: int | None = None,
     ) -> None:
-        """As `streamlog.client.Logs.set_fencing_token`. Cancelled, the token may still be set."""
+        """As `streamlog.client.Partitions.set_fencing_token`. Cancelled, it may still be set."""
         await self._caller.run(
-            log_calls.set_fencing_token(
+            partition_calls.set_fencing_token(
                 topic, partition, token, expected_token, expected_next_offset, self._timeout_ms
             )
         )
 
-    async def describe(self, topic: str, partition: int) -> LogInfo:
+    async def describe(self, topic: str, partition: int) -> PartitionInfo:
         """Errors: UnknownTopicOrPartition."""
-        info: LogInfo = await self._caller.run(log_calls.describe(topic, partition))
+        info: PartitionInfo = await self._caller.run(partition_calls.describe(topic, partition))
         return info
 
 
-__all__ = ["LogAppendResult", "LogInfo", "Logs", "Record"]
+__all__ = ["PartitionAppendResult", "PartitionInfo", "Partitions", "Record"]

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from streamlog.client import Admin, Consumer, LogAppendResult, Logs, Record, aio
+from streamlog.client import Admin, Consumer, PartitionAppendResult, Partitions, Record, aio
 from streamlog.codec.records import encode_values
 from streamlog.errors import (
     Closed,
@@ -114,7 +114,7 @@ class Cut:
             sink.shutdown(socket.SHUT_RDWR)
 
 
-def until_end(logs: Logs, topic: str, end: int) -> None:
+def until_end(logs: Partitions, topic: str, end: int) -> None:
     with ThreadPoolExecutor(1) as pool:
 
         def look() -> None:
@@ -128,16 +128,16 @@ def until_end(logs: Logs, topic: str, end: int) -> None:
 
 
 def test_records_are_stored_where_they_are_expected(node: NodeProcess, topic: str) -> None:
-    with Logs(node.server) as logs:
+    with Partitions(node.server) as logs:
         done = logs.append(topic, 1, [b"a", b"b"], expected_next_offset=0)
-        assert done == LogAppendResult(0, 2)
+        assert done == PartitionAppendResult(0, 2)
         record = Record(b"c", b"key", [("name", b"x")], 17)
         assert logs.append(topic, 1, record, expected_next_offset=2).base_offset == 2
         for wrong in (0, 2, 4, 2**63 - 1):
             with pytest.raises(OffsetConflict) as conflict:
                 logs.append(topic, 1, b"no", expected_next_offset=wrong)
             assert (conflict.value.expected, conflict.value.actual) == (wrong, 3)
-        assert logs.append(topic, 1, b"d") == LogAppendResult(3, 4)
+        assert logs.append(topic, 1, b"d") == PartitionAppendResult(3, 4)
         assert logs.append(topic, 0, b"other", expected_next_offset=0).base_offset == 0
         info = logs.describe(topic, 1)
         assert (info.high_watermark, info.log_end_offset, info.fencing_token) == (4, 4, b"")
@@ -151,7 +151,7 @@ def test_records_are_stored_where_they_are_expected(node: NodeProcess, topic: st
 
 
 def test_a_token_shuts_out_whoever_has_an_older_one(node: NodeProcess, topic: str) -> None:
-    with Logs(node.server) as old, Logs(node.server) as new:
+    with Partitions(node.server) as old, Partitions(node.server) as new:
         old.set_fencing_token(topic, 0, b"old", expected_token=b"")
         old.append(topic, 0, b"a", fencing_token=b"old")
         new.set_fencing_token(topic, 0, b"new", expected_token=b"old", expected_next_offset=1)
@@ -172,7 +172,7 @@ def test_a_token_shuts_out_whoever_has_an_older_one(node: NodeProcess, topic: st
 
 
 def test_wrong_arguments_are_refused_and_change_nothing(node: NodeProcess, topic: str) -> None:
-    with Logs(node.server) as logs:
+    with Partitions(node.server) as logs:
         bad: list[dict[str, Any]] = [
             {"expected_next_offset": -1},
             {"expected_next_offset": 1 << 63},
@@ -215,7 +215,7 @@ def test_racing_clients_lose_no_update_and_make_none_twice(node: NodeProcess, to
     each, clients = 15, 6
 
     def count(_: int) -> None:
-        with Logs(node.server) as logs:
+        with Partitions(node.server) as logs:
             following = 0
             for _ in range(each):
                 while True:
@@ -237,7 +237,11 @@ def test_racing_clients_lose_no_update_and_make_none_twice(node: NodeProcess, to
 def test_a_lost_answer_makes_no_conflict_with_oneself(node: NodeProcess, topic: str) -> None:
     wire = Cut(node.server)
     try:
-        with Logs(wire.server) as logs, Logs(node.server) as beside, ThreadPoolExecutor(1) as pool:
+        with (
+            Partitions(wire.server) as logs,
+            Partitions(node.server) as beside,
+            ThreadPoolExecutor(1) as pool,
+        ):
             logs.set_fencing_token(topic, 0, b"mine")
             logs.append(topic, 0, b"a", expected_next_offset=0)
             wire.hold_answers()
@@ -249,7 +253,7 @@ def test_a_lost_answer_makes_no_conflict_with_oneself(node: NodeProcess, topic: 
             beside.append(topic, 0, b"c", expected_next_offset=2)
             beside.set_fencing_token(topic, 0, b"theirs")
             wire.cut()
-            assert lost.result(LONG_S) == LogAppendResult(1, 2)
+            assert lost.result(LONG_S) == PartitionAppendResult(1, 2)
             with pytest.raises(TokenMismatch):
                 logs.append(topic, 0, b"no", fencing_token=b"mine")
             assert logs.append(topic, 0, b"d", expected_next_offset=3).base_offset == 3
@@ -263,7 +267,7 @@ def test_an_append_of_unknown_outcome_tells_itself_at_its_offset(
 ) -> None:
     wire = Cut(node.server)
     try:
-        with Logs(wire.server, timeout_ms=1000) as logs, Logs(node.server) as beside:
+        with Partitions(wire.server, timeout_ms=1000) as logs, Partitions(node.server) as beside:
             logs.append(topic, 0, b"a")
             wire.hold_answers()
             with pytest.raises(OutcomeUnknown, match="may be stored"):
@@ -280,7 +284,7 @@ def test_an_append_of_unknown_outcome_tells_itself_at_its_offset(
 
 def test_an_unreachable_node_has_stored_nothing(tmp_path: Path) -> None:
     down = NodeProcess(tmp_path / "data")
-    with Logs(down.server, timeout_ms=300) as logs, pytest.raises(Unavailable) as error:
+    with Partitions(down.server, timeout_ms=300) as logs, pytest.raises(Unavailable) as error:
         logs.append("t", 0, b"no", expected_next_offset=0)
     assert not isinstance(error.value, OutcomeUnknown)
 
@@ -290,7 +294,7 @@ def test_promises_hold_over_the_death_of_the_node(tmp_path: Path, wal: str) -> N
     with NodeProcess(tmp_path / "data", wal) as node:
         with Admin(node.server) as admin:
             admin.create_topic("t", partitions=1)
-        with Logs(node.server) as logs, ThreadPoolExecutor(1) as pool:
+        with Partitions(node.server) as logs, ThreadPoolExecutor(1) as pool:
             for round_number in range(3):
                 token = b"%d" % round_number
                 logs.set_fencing_token("t", 0, token)
@@ -305,7 +309,7 @@ def test_promises_hold_over_the_death_of_the_node(tmp_path: Path, wal: str) -> N
                     fencing_token=token,
                 )
                 node.start()
-                assert waits.result(LONG_S) == LogAppendResult(end, end + 1)
+                assert waits.result(LONG_S) == PartitionAppendResult(end, end + 1)
                 assert logs.describe("t", 0).fencing_token == token
                 with pytest.raises(TokenMismatch):
                     logs.append("t", 0, b"no", fencing_token=b"%d" % (round_number - 1))
@@ -313,11 +317,50 @@ def test_promises_hold_over_the_death_of_the_node(tmp_path: Path, wal: str) -> N
         assert values_of(node.server, "t") == expected
 
 
+@pytest.mark.parametrize("wal", ["disk", "object"])
+def test_a_token_whose_change_the_node_did_not_survive_is_the_old_or_the_new_one(
+    tmp_path: Path, wal: str
+) -> None:
+    def change_on(server: str, since: int) -> tuple[int, int]:
+        """The last number that was set for sure, and the last one that was asked for."""
+        number = since
+        with Partitions(server, timeout_ms=2000) as client:
+            while True:
+                was = b"%d" % number if number else b""
+                try:
+                    client.set_fencing_token("t", 0, b"%d" % (number + 1), expected_token=was)
+                except (OutcomeUnknown, Unavailable):
+                    return number, number + 1
+                number += 1
+                set_once.set()
+
+    set_once = threading.Event()
+    with NodeProcess(tmp_path / "data", wal) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("t", partitions=1)
+        number = 0
+        for _ in range(3):
+            set_once.clear()
+            with ThreadPoolExecutor(1) as pool:
+                changes = pool.submit(change_on, node.server, number)
+                assert set_once.wait(LONG_S)
+                node.kill()
+                known, asked = changes.result(LONG_S)
+            node.start()
+            with Partitions(node.server) as client:
+                number = int(client.describe("t", 0).fencing_token)
+                assert number in (known, asked)
+                with pytest.raises(TokenMismatch):
+                    client.append("t", 0, b"no", fencing_token=b"%d" % (known + asked - number))
+                client.append("t", 0, b"yes", fencing_token=b"%d" % number)
+        assert values_of(node.server, "t") == [b"yes"] * 3
+
+
 def test_the_asyncio_client_does_the_same(node: NodeProcess, topic: str) -> None:
     async def main() -> None:
-        async with aio.Logs(node.server) as logs:
+        async with aio.Partitions(node.server) as logs:
             done = await logs.append(topic, 0, [b"a", Record(b"b", b"k")], expected_next_offset=0)
-            assert done == LogAppendResult(0, 2)
+            assert done == PartitionAppendResult(0, 2)
             with pytest.raises(OffsetConflict) as conflict:
                 await logs.append(topic, 0, b"no", expected_next_offset=0)
             assert conflict.value.actual == 2

@@ -42,14 +42,14 @@ class Record(NamedTuple):
     timestamp_ms: int | None = None
 
 
-class LogAppendResult(NamedTuple):
+class PartitionAppendResult(NamedTuple):
     """The records are durable at base_offset (inclusive) to end_offset (exclusive)."""
 
     base_offset: int
     end_offset: int
 
 
-class LogInfo(NamedTuple):
+class PartitionInfo(NamedTuple):
     """A partition at one moment. `fencing_token` b"": it has none."""
 
     topic: str
@@ -61,7 +61,7 @@ class LogInfo(NamedTuple):
     fencing_token: bytes
 
 
-class LogAppend(NamedTuple):
+class ConditionalAppend(NamedTuple):
     """What one append asks for; checked."""
 
     topic: str
@@ -78,7 +78,7 @@ class LogAppend(NamedTuple):
         records: Buffer | Record | Iterable[Buffer | Record],
         expected_next_offset: int | None,
         fencing_token: bytes | None,
-    ) -> LogAppend:
+    ) -> ConditionalAppend:
         """Errors: Invalid."""
         _check_partition(topic, partition)
         _check_condition(expected_next_offset, fencing_token)
@@ -208,16 +208,16 @@ def set_fencing_token(
 
 
 def describe(topic: str, partition: int) -> Call:
-    """Result: LogInfo. Reading it raises the topic's or the partition's error."""
+    """Result: PartitionInfo. Reading it raises the topic's or the partition's error."""
     _check_partition(topic, partition)
 
-    def read(response: Any) -> LogInfo:
+    def read(response: Any) -> PartitionInfo:
         for found in only_topic(response, topic).partitions:
             if found.partition != partition:
                 continue
             if found.HasField("error"):
                 raise from_proto(found.error)
-            return LogInfo(
+            return PartitionInfo(
                 topic,
                 partition,
                 found.leader_epoch,
