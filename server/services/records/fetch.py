@@ -58,6 +58,9 @@ Records that can be read must not wait for a store that one other partition need
 
 TURN_BATCHES = 512
 """Batches of several partitions that are read before other work has its turn: about 1 ms."""
+ANSWER_BATCHES_MAX = 4096
+"""Batches after which no further partition finds room in an answer: what a consumer of tiny batches
+does not read is then a few MiB, and its next request costs little beside them."""
 SMALL_BYTES = 512
 MANY_PIECES = 64
 """So many pieces, of this size or less on average, are joined: the copy costs less than to encode
@@ -71,6 +74,7 @@ class _Poll:
     """One fetch under way: its bounds, and what it has read."""
 
     __slots__ = (
+        "batches",
         "context",
         "give_up",
         "is_complete",
@@ -107,6 +111,12 @@ class _Poll:
         """The same for a read that the records of other partitions wait for."""
         self.reads: dict[ReadPosition, PartitionRead] = {}
         self.size_bytes = 0
+        self.batches = 0
+
+    @property
+    def left_bytes(self) -> int:
+        """Room in the answer."""
+        return self.max_bytes - self.size_bytes if self.batches < ANSWER_BATCHES_MAX else 0
 
     def read_of(self, position: ReadPosition) -> PartitionRead:
         read = self.reads.get(position)
@@ -336,7 +346,7 @@ class FetchService:
             log, result = read.log, read.result
             if log is None or read.is_full:
                 continue
-            left = poll.max_bytes - poll.size_bytes
+            left = poll.left_bytes
             room = min(left, read.max_bytes - result.size_bytes)
             if poll.size_bytes and room <= 0:
                 read.is_full = True
@@ -393,13 +403,14 @@ class FetchService:
             result.size_bytes += fetched.size_bytes
             result.next_offset = fetched.next_offset
             poll.size_bytes += fetched.size_bytes
+            poll.batches += fetched.batches
         is_committed = poll.isolation is Isolation.READ_COMMITTED
         visible = fetched.last_stable_offset if is_committed else fetched.high_watermark
         # More is there that had no room, or other readers go first.
         is_cut = bool(poll.size_bytes) and fetched.next_offset < visible
         if fetched.is_paced or is_cut:
             read.is_full = True
-        left = poll.max_bytes - poll.size_bytes
+        left = poll.left_bytes
         if is_cut and not fetched.size_bytes and left <= read.max_bytes - result.size_bytes:
             poll.is_without_room = True
 

@@ -124,3 +124,20 @@ def test_others_have_their_turns_while_a_request_of_many_partitions_gets_its_pla
             assert found == [1] * PARTITIONS
 
     asyncio.run(main())
+
+
+def test_an_answer_of_small_batches_is_bounded_in_their_number() -> None:
+    async def main() -> None:
+        async with fetch_world() as world:
+            for partition, count in ((0, BATCHES), (1, 10)):
+                await _fill(world, partition, count)
+            opened = await world.fetch(parts=[wanted(0), wanted(1)], session=(0, 0))
+            first = answered(opened)
+            assert (offsets(first[0]), offsets(first[1])) == (list(range(BATCHES)), [])
+            # What found no room comes first in the next answer.
+            again = await world.fetch(
+                parts=[wanted(0, BATCHES)], session=(opened.session_id, 1), wait_ms=60_000
+            )
+            assert offsets(answered(again)[1]) == list(range(10))
+
+    asyncio.run(main())
