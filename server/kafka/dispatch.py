@@ -10,7 +10,6 @@ connection's, with the correlation id that the client's own log shows.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -195,7 +194,10 @@ class Dispatcher:
         route = first.route
         assert route is not None
         named = self._requests.name(first.call.context)
-        others = Counter(request.call.context.client_id for request in admitted[1:])
+        others: dict[str, int] = {}
+        for request in admitted[1:]:
+            client_id = request.call.context.client_id
+            others[client_id] = others.get(client_id, 0) + 1
         for client_id, count in others.items():
             self._requests.count_client(client_id, count)
         try:

@@ -151,7 +151,17 @@ class StreamAppend:
     An append of a run is made when it is sequenced; the run answers for it.
     """
 
-    __slots__ = ("batch", "charge", "context", "core", "entry", "future", "run", "size_bytes")
+    __slots__ = (
+        "batch",
+        "charge",
+        "context",
+        "core",
+        "entry",
+        "future",
+        "run",
+        "size_bytes",
+        "trace_id",
+    )
 
     batch: RecordBatch
     """Unset once nobody asks for it: in a run, and when it is replayed."""
@@ -172,6 +182,7 @@ class StreamAppend:
         self.core = core
         self.batch = batch
         self.context = context
+        self.trace_id = context.trace_id
         self.future: asyncio.Future[AppendResult] | None = future
         """Its answer; None in a run, and if it is replayed."""
         self.run: RunAck | None = None
@@ -184,14 +195,14 @@ class StreamAppend:
         entry: StreamEntry,
         size_bytes: int,
         charge: int,
-        context: AppendContext,
+        trace_id: str,
         run: RunAck,
     ) -> StreamAppend:
         """A sequenced append of a run."""
         append = cls.__new__(cls)
         append.core, append.entry, append.size_bytes = core, entry, size_bytes
-        append.charge, append.context, append.run = charge, context, run
-        append.future = None
+        append.charge, append.context, append.run = charge, APPEND, run
+        append.trace_id, append.future = trace_id, None
         return append
 
     @classmethod
@@ -199,6 +210,7 @@ class StreamAppend:
         """An append out of the WAL: it is durable, and no caller waits for it."""
         append = cls.__new__(cls)
         append.core, append.context, append.future, append.run = core, APPEND, None, None
+        append.trace_id = ""
         append.entry, append.size_bytes = entry, entry.size_bytes
         append.charge = append.size_bytes + overhead_bytes
         return append

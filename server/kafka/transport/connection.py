@@ -42,8 +42,10 @@ TOGETHER_BYTES_MAX = 4 * 1024 * 1024
 """Pipelined requests that go to the services in one call."""
 TURN_MAX = 32
 """Requests that one connection has served before the others have their turn."""
+JOINED_MAX = 16
 JOINED_BYTES_MAX = 64 * 1024
-"""Answers that are ready together share a write up to this size."""
+"""Answers that are ready together share a write, up to this number and size. Their client reads the
+first ones, and sends again, while the next ones are made."""
 
 
 class Serving(Protocol):
@@ -402,7 +404,10 @@ class Connection(FrameReceiver):
                 await self._answers.wait()
             pieces: list[Buffer] = []
             size_bytes = count = charged_bytes = 0
-            while begun and (not count or (size_bytes < JOINED_BYTES_MAX and begun[0].is_ready())):
+            while begun and (
+                not count
+                or (count < JOINED_MAX and size_bytes < JOINED_BYTES_MAX and begun[0].is_ready())
+            ):
                 one = begun.popleft()
                 charged_bytes += one.frame_bytes
                 if not count and not one.is_ready():

@@ -75,9 +75,8 @@ def trace_ids(appends: Iterable[StreamAppend]) -> list[str]:
     """Trace ids of the first requests among the appends, for log lines."""
     ids: dict[str, None] = {}
     for append in appends:
-        trace_id = append.context.trace_id
-        if trace_id:
-            ids[trace_id] = None
+        if append.trace_id:
+            ids[append.trace_id] = None
             if len(ids) == TRACE_IDS_MAX:
                 break
     return list(ids)

@@ -36,7 +36,6 @@ from streamlog.errors import (
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import (
-    APPEND,
     AppendContext,
     AppendResult,
     RecordBatch,
@@ -186,7 +185,7 @@ class Sequencer:
         reservation.use(size_bytes + len(sizes) * overhead)
         self._on_append()
         run = RunAck()
-        context, stream_id, epoch, base = APPEND, core.stream_id, core.epoch, core.next
+        stream_id, epoch, base = core.stream_id, core.epoch, core.next
         entries: list[StreamEntry] = []
         appends: list[StreamAppend] = []
         for batch, size, trace_id in zip(batches, sizes, trace_ids, strict=True):
@@ -194,10 +193,8 @@ class Sequencer:
             if crc is None:
                 crc = crc32c_parts(parts)
             entry = StreamEntry(stream_id, epoch, base, count, timestamp_ms, parts, attributes, crc)
-            if trace_id != context.trace_id:
-                context = AppendContext(trace_id=trace_id)
             entries.append(entry)
-            appends.append(StreamAppend.of_run(core, entry, size, size + overhead, context, run))
+            appends.append(StreamAppend.of_run(core, entry, size, size + overhead, trace_id, run))
             base += count
         core.next = base
         core.tail.push_run(entries, size_bytes)

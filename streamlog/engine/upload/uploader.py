@@ -164,10 +164,7 @@ class Uploader:
         group.size_bytes += append.size_bytes
         if group.size_bytes >= self._policy.bytes_target or len(group.items) >= self._items_max:
             self._close("size")
-        # While the timer runs, only a batch that has grown enough is due earlier.
-        elif self._state is UploaderState.TIMED and group.size_bytes < max(
-            self._overlap_bytes, self._bytes_in_flight
-        ):
+        elif self._may_rest():
             return
         self._schedule()
 
@@ -183,7 +180,15 @@ class Uploader:
         bytes_target, items_max = self._policy.bytes_target, self._items_max
         if self._open.size_bytes >= bytes_target or len(self._open.items) >= items_max:
             self._close("size")
+        elif self._may_rest():
+            return
         self._schedule()
+
+    def _may_rest(self) -> bool:
+        """While the timer runs, only a batch that has grown enough is due earlier."""
+        return self._state is UploaderState.TIMED and self._open.size_bytes < max(
+            self._overlap_bytes, self._bytes_in_flight
+        )
 
     def request_flush(self) -> None:
         """Uploads the open batch without waiting for FlushPolicy's interval."""

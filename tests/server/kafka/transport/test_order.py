@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,11 @@ from streamlog.errors import Overloaded, StoreUnavailable, StreamlogError
 from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.logs import client_id, trace_id
 from streamlog.server.kafka.call import KafkaCall, Message, Route
+from streamlog.server.kafka.transport.connection import JOINED_MAX
+from streamlog.server.kafka.transport.send import AnswerSender
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, closing, fetch, list_offsets, produce
@@ -46,6 +50,36 @@ def test_produce_requests_that_lie_ready_together_go_to_the_handler_in_one_call(
                 await client.answer(ApiKey.PRODUCE, 9)
             await client.answer(ApiKey.LIST_OFFSETS, 6)
             assert scene.groups == [[0, 1, 2, 3, 4]]
+
+    asyncio.run(main())
+
+
+def test_answers_that_are_ready_together_share_writes_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many, a client reads the first ones while the next ones are made."""
+    sent: list[int] = []
+    send = AnswerSender.send
+
+    def recorded(sender: AnswerSender, pieces: Sequence[Buffer]) -> None:
+        sent.append(sum(map(len, pieces)))
+        send(sender, pieces)
+
+    monkeypatch.setattr(AnswerSender, "send", recorded)
+
+    async def main() -> None:
+        scene = Scene()
+        requests = 2 * JOINED_MAX + 1
+        async with wire(scene.routes()) as served:
+            client = await served.client()
+            client.send(b"".join(produce(number) for number in range(requests)))
+            await until(lambda: len(scene.begun) == requests)
+            for reply in reversed(scene.begun):
+                reply.let_go()
+            for number in range(requests):
+                assert (await client.answer(ApiKey.PRODUCE, 9))[0] == number
+            size = sent[-1]
+            assert sent == [JOINED_MAX * size, JOINED_MAX * size, size]
 
     asyncio.run(main())
 
