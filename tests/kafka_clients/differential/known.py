@@ -147,11 +147,6 @@ KNOWN = [
         "Kafka's validator does not expect it and fails; clients learn nothing from -1",
         _is_refused("codec 7", by_kafka=-1, by_node=76),
     ),
-    Known(
-        "Produce: a transactional batch is 48 (INVALID_TXN_STATE), with Kafka 53",
-        "there are no transactions yet; Kafka asks who may use the id that the request lacks",
-        _is_refused("transactional", by_kafka=53, by_node=48),
-    ),
 ]
 
 UNEVEN = {

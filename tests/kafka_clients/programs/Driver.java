@@ -301,7 +301,7 @@ public class Driver {
 
     void transactionTimeout() throws Exception {
         String name = topic("transaction-timeout", 1, Map.of());
-        KafkaProducer<byte[], byte[]> producer = begun("late", 1000);
+        KafkaProducer<byte[], byte[]> producer = begun("late", 3000);
         try {
             producer.beginTransaction();
             get(producer.send(new ProducerRecord<>(name, 0, null, bytes("late"))));

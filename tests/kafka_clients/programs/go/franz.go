@@ -507,7 +507,7 @@ func (f *franz) transactionTimeout() error {
 	}
 	ctx, cancel := limited()
 	defer cancel()
-	producer := f.transactional("late", time.Second)
+	producer := f.transactional("late", 3*time.Second)
 	defer producer.Close()
 	if err := producer.BeginTransaction(); err != nil {
 		return err

@@ -499,7 +499,7 @@ func (s *saramaClient) transactionTimeout() error {
 	if err != nil {
 		return err
 	}
-	producer, err := s.transactional("late", time.Second)
+	producer, err := s.transactional("late", 3*time.Second)
 	if err != nil {
 		return err
 	}
