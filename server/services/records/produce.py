@@ -26,6 +26,7 @@ from streamlog.log.api.abstract_log import (
     LogAppendInfo,
     ProduceContext,
 )
+from streamlog.log.api.internal_topics import check_not_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
@@ -47,7 +48,6 @@ from streamlog.server.services.records.verification import (
     needs_verification,
     transactional_producer,
 )
-from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 
@@ -379,7 +379,7 @@ class ProduceService:
     def _check_access(
         self, context: RequestContext, name: str, topic_id: str, partition: int
     ) -> None:
-        """Errors: UnknownTopicId, InvalidName, Unauthorized."""
+        """Errors: UnknownTopicId, PolicyViolation (an internal topic), Unauthorized."""
         if topic_id and not name:
             raise UnknownTopicId(
                 f"there is no topic with the id {topic_id!r}; look it up again",
@@ -387,7 +387,7 @@ class ProduceService:
                 partition=partition,
                 topic_id=topic_id,
             )
-        check_clients_write(name)
+        check_not_internal(name)
         self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(
