@@ -110,7 +110,8 @@ KNOWN = [
         ),
     ),
     Known(
-        "Produce: a duplicate's append time is -1 unless the topic has log-append time",
+        "Produce: a duplicate's append time is the original's where the topic has log-append time, "
+        "and else -1",
         "Kafka puts the batch's largest timestamp there",
         lambda call, kafka, node: (
             isinstance(call, Produce)

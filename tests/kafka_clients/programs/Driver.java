@@ -71,10 +71,10 @@ public class Driver {
         driver.run("offsets", driver::offsets);
         driver.run("configs", driver::configs);
         driver.run("too_large", driver::tooLarge);
-        driver.run("cluster", driver::cluster);
         driver.run("transactions", driver::transactions);
         driver.run("fencing", driver::fencing);
         driver.run("transaction_timeout", driver::transactionTimeout);
+        driver.run("cluster", driver::cluster);
         driver.admin.close();
     }
 
