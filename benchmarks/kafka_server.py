@@ -44,6 +44,7 @@ class KafkaServer:
 
     `advertised`: the address that clients are told; its own where None. `jvm`: options of Java,
     for the server's heap, too. `settings`: the server's, beside those that one node needs.
+    `features`: levels of the cluster's features; the newest ones where they are not named.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class KafkaServer:
         *,
         jvm: Sequence[str] = ("-Xmx1g",),
         settings: Mapping[str, object] = MappingProxyType({}),
+        features: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._jvm = tuple(jvm)
+        self._features = dict(features)
         self._output = folder / "server.log"
         self._logging = folder / "log4j2.properties"
         self._logging.write_text(LOGGING)
@@ -93,7 +96,8 @@ class KafkaServer:
         # It may begin with a hyphen, and would be taken for an option as a word of its own.
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         tool = ("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster_id}")
-        formatting = self._java(*tool, "-c", str(self._properties))
+        features = [f"--feature={name}={level}" for name, level in self._features.items()]
+        formatting = self._java(*tool, *features, "-c", str(self._properties))
         if formatting.wait(START_TIMEOUT_S) != 0:
             raise Unavailable(f"Kafka's data was not formatted: {self._last_words()}")
         self._is_formatted = True
@@ -149,12 +153,18 @@ def _properties(
     data: Path, server: str, advertised: str | None, controller_port: int
 ) -> dict[str, object]:
     controller = f"127.0.0.1:{controller_port}"
+    # The broker asks itself things, too: not by the address that clients are told.
+    internal = f"127.0.0.1:{free_port()}"
     return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.bootstrap.servers": controller,
-        "listeners": f"PLAINTEXT://{server},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{advertised or server},CONTROLLER://{controller}",
+        "listeners": f"PLAINTEXT://{server},INTERNAL://{internal},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{advertised or server},INTERNAL://{internal},"
+        f"CONTROLLER://{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,"
+        "CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": data,
         "offsets.topic.replication.factor": 1,

@@ -38,7 +38,7 @@ class TransactionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transactional id at one moment. `start_ms` -1: no transaction is open.
+    """A transactional id at one moment. `start_ms` -1: none was begun since its initialisation.
 
     `partitions`: those of the open transaction, or of the one whose markers are being written.
     """
@@ -56,7 +56,8 @@ class TransactionDescription:
 class TransactionFilter:
     """Which transactions a list has; an empty field stands for any.
 
-    `open_longer_than_ms` -1: any. `id_pattern`: a regular expression for the whole id.
+    `open_longer_than_ms` -1: any; else those that are open, or being ended, for longer.
+    `id_pattern`: a regular expression for the whole id (`coordinator/patterns.py`).
     """
 
     states: frozenset[TransactionState] = frozenset()

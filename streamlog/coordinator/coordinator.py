@@ -83,12 +83,12 @@ class Coordinator:
         self._config = config or TransactionConfig()
         self._background = Background("transaction coordinator", self._background_failed)
         self._metrics = CoordinatorMetrics(registry)
-        self._markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
+        self.markers = Markers(sender or LocalMarkers(logs), clock, random, self._background)
         self.hosted = HostedPartitions(
-            logs, self._markers, self._metrics, clock, random, self._background
+            logs, self.markers, self._metrics, clock, random, self._background
         )
         self._creating = asyncio.Lock()
-        self._metrics.watch(self._count, lambda: self._markers.left)
+        self._metrics.watch(self._count, lambda: self.markers.left)
         self.failure: BaseException | None = None
         """Why background work stopped; None while it runs."""
         self._failed = asyncio.Event()
@@ -105,7 +105,7 @@ class Coordinator:
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         watch.watch("transaction_coordinator", self.hosted.progress)
-        watch.watch("transaction_markers", self._markers.progress)
+        watch.watch("transaction_markers", self.markers.progress)
 
     async def wait_failed(self) -> BaseException:
         """Returns when background work has stopped for good, with the reason."""
@@ -144,6 +144,10 @@ class Coordinator:
         return TopicPartition(TRANSACTION_STATE_TOPIC, partition_of(transactional_id, count))
 
     async def ensure_topic(self) -> None:
+        if not self.hosted.count:
+            await self._bounded(self._create_topic(), "metadata and store")
+
+    async def _create_topic(self) -> None:
         async with self._creating:
             if self.hosted.count:
                 return
@@ -253,17 +257,16 @@ class Coordinator:
             try:
                 return await self._bounded(partition.call(transactional_id, deciding))
             except NeedsProducerId:
-                fresh_id, _ = await self._logs.init_producer_id()
+                taking = self._logs.init_producer_id()
+                fresh_id, _ = await self._bounded(taking, "the metadata store")
 
-    async def _bounded(self, answer: Awaitable[T]) -> T:
-        """Errors: CoordinatorNotAvailable, where the answer does not become durable in time."""
+    async def _bounded(self, answer: Awaitable[T], who: str = TRANSACTION_STATE_TOPIC) -> T:
+        """Errors: CoordinatorNotAvailable, where `who` takes too long."""
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 return await answer
         except TimeoutError:
-            raise _not_available(
-                f"{TRANSACTION_STATE_TOPIC} has stored nothing for {ANSWER_S_MAX:.0f} s"
-            ) from None
+            raise _not_available(f"{who} did not answer within {ANSWER_S_MAX:.0f} s") from None
 
     def _count(self, state: TransactionState) -> int:
         return sum(partition.table.counts[state] for partition in self.hosted.loaded)

@@ -18,8 +18,8 @@ TIMES_LIVE = 4
 SLACK_BYTES = 16 << 20
 
 
-def is_due(partition: CoordinatorPartition, slack_bytes: int = SLACK_BYTES) -> bool:
-    return partition.log_bytes > TIMES_LIVE * partition.table.live_bytes + slack_bytes
+def is_due(partition: CoordinatorPartition) -> bool:
+    return partition.log_bytes > TIMES_LIVE * partition.table.live_bytes + SLACK_BYTES
 
 
 async def copy_forward(partition: CoordinatorPartition) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 from streamlog.coordinator.api import TransactionDescription, TransactionFilter
 from streamlog.coordinator.partition import CoordinatorPartition
+from streamlog.coordinator.patterns import Pattern
 from streamlog.coordinator.transactions.state import IDLE, Transaction
-from streamlog.errors import Invalid
 
 AT_ONCE = 500
 """Ids that are looked at before other tasks get a turn: about 1 ms."""
@@ -20,12 +19,7 @@ class Matcher:
     def __init__(self, wanted: TransactionFilter, now_ms: int) -> None:
         self._wanted = wanted
         self._now_ms = now_ms
-        try:
-            self._pattern = re.compile(wanted.id_pattern) if wanted.id_pattern else None
-        except re.error as error:
-            raise Invalid(
-                f"the pattern {wanted.id_pattern[:80]!r} is no regular expression: {error}"
-            ) from error
+        self._pattern = Pattern(wanted.id_pattern) if wanted.id_pattern else None
 
     async def of(self, partition: CoordinatorPartition) -> list[TransactionDescription]:
         found = []
@@ -45,7 +39,7 @@ class Matcher:
             return False
         if wanted.open_longer_than_ms >= 0 and not self._is_open_longer(one):
             return False
-        return self._pattern is None or self._pattern.fullmatch(one.transactional_id) is not None
+        return self._pattern is None or self._pattern.matches(one.transactional_id)
 
     def _is_open_longer(self, one: Transaction) -> bool:
         open_ms = self._now_ms - one.start_ms

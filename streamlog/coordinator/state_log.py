@@ -65,7 +65,7 @@ class StateLog:
         if then is not None:
             self._then.append((self._added, then))
         if self._appending is None:
-            self._appending = self._background.spawn(self._run(self._append()), name="append")
+            self._appending = self._background.spawn(self._run(self._append), name="append")
 
     def check(self) -> None:
         """Errors: NotCoordinator, once the writer has ended."""
@@ -94,10 +94,10 @@ class StateLog:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, work: Awaitable[None]) -> None:
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         """No way out leaves anybody waiting: those are a failure, a bug, and a cancellation."""
         try:
-            await work
+            await work()
         except StreamlogError as error:
             self._fail(error)
         except asyncio.CancelledError:
@@ -118,7 +118,7 @@ class StateLog:
             self._appended += len(records)
             self._acks.append((ack, self._appended))
             if self._confirming is None:
-                self._confirming = self._background.spawn(self._run(self._confirm()), name="ack")
+                self._confirming = self._background.spawn(self._run(self._confirm), name="ack")
         self._appending = None
 
     def _next_batch(self) -> list[tuple[bytes, bytes | None]]:

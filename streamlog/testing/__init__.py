@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from streamlog.testing.stream_conformance import MediumUnderTest as MediumUnderTest
     from streamlog.testing.stream_conformance import StreamConformance as StreamConformance
     from streamlog.testing.torn_disk import TornDisk as TornDisk
+    from streamlog.testing.transaction_conformance import (
+        TransactionConformance as TransactionConformance,
+    )
 
 __all__ = [
     "Backing",
@@ -38,6 +41,7 @@ __all__ = [
     "ObjectStoreConformance",
     "StreamConformance",
     "TornDisk",
+    "TransactionConformance",
 ]
 
 __getattr__ = lazy_exports(
@@ -56,5 +60,6 @@ __getattr__ = lazy_exports(
         "MediumUnderTest": "streamlog.testing.stream_conformance",
         "StreamConformance": "streamlog.testing.stream_conformance",
         "TornDisk": "streamlog.testing.torn_disk",
+        "TransactionConformance": "streamlog.testing.transaction_conformance",
     },
 )

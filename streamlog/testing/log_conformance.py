@@ -300,6 +300,32 @@ class LogConformance(ABC):
 
         self.run(test, message_timestamp_type="LogAppendTime")
 
+    def test_a_duplicate_is_answered_with_the_append_time_of_its_original(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            sent = [encoded([b"%d" % n], producer=(1, 0, n)) for n in range(4)]
+            times: list[int] = []
+            for data in sent:
+                times.append((await append(t.log, data)).log_append_time_ms)
+                t.clock.advance(1000)
+            assert len(set(times)) == 4
+            for _ in range(2):
+                again = [await append(t.log, data) for data in sent]
+                assert [one.log_append_time_ms for one in again] == times
+                assert all(one.is_duplicate for one in again)
+                await t.crashed()
+            t.hold()
+            late = encoded([b"late"], producer=(1, 0, 4))
+            first = asyncio.ensure_future(await t.log.append(late))
+            at_ms = t.clock.now_ms()
+            t.clock.advance(1000)
+            second = asyncio.ensure_future(await t.log.append(late))
+            t.release()
+            assert [(await one).log_append_time_ms for one in (first, second)] == [at_ms] * 2
+            await t.log.delete_records(LATEST)
+            assert (await append(t.log, late)).is_duplicate
+
+        self.run(test, message_timestamp_type="LogAppendTime")
+
     def test_a_run_may_hold_appends_of_several_batches(self) -> None:
         async def test(t: LogUnderTest) -> None:
             two = encoded([b"b", b"c"]) + encoded([b"d"])

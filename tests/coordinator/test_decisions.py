@@ -166,10 +166,10 @@ def test_partitions_begin_a_transaction_or_join_it() -> None:
     for state in (S.EMPTY, *COMPLETE):
         after = add_partitions(tx(state), Pair(7, 5), [A, A], T1).after
         assert after is not None
-        assert (after.state, after.partitions, after.start_ms) == (S.ONGOING, {A}, T1)
+        assert (after.state, after.partitions, after.start_ms) == (S.ONGOING, frozenset({A}), T1)
     after = add_partitions(tx(S.ONGOING), Pair(7, 5), [B], T1).after
     assert after is not None
-    assert (after.partitions, after.start_ms, after.updated_ms) == ({A, B}, T0, T1)
+    assert (after.partitions, after.start_ms, after.updated_ms) == (frozenset({A, B}), T0, T1)
     assert add_partitions(tx(S.ONGOING), Pair(7, 5), [A], T1) == Decision(None)
 
 
@@ -207,7 +207,7 @@ def test_version_1_decides_what_is_open_and_answers_the_same_again(commit: bool)
     after = decision.after
     assert decision.answer == (7, 5)
     assert after is not None
-    assert (after.state, after.pair, after.partitions) == (prepared, (7, 5), {A})
+    assert (after.state, after.pair, after.partitions) == (prepared, Pair(7, 5), frozenset({A}))
     refused(end(after, 5, commit=commit), ConcurrentTransactions)
     refused(end(after, 5, commit=not commit), InvalidTxnState)
     done = complete(after, T1)

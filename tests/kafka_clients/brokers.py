@@ -39,6 +39,7 @@ def running_kafka(folder: Path) -> Iterator[Broker]:
     with Tap() as tap, KafkaServer(folder, advertised=tap.address) as server:
         tap.target = server.server
         _await_controller(server.server)
+        _await_coordinators(server.server)
         yield Broker("kafka", server.server, tap, "")
 
 
@@ -50,8 +51,9 @@ def running_node(
     with Tap(look_at) as tap:
         listening = ("--kafka-listen", "127.0.0.1:0", "--kafka-advertise", tap.address)
         # Records of tests are old, and stay: nothing is deleted by time.
-        settings = ("--set", f"broker.log.retention.check.interval.ms={DAY_MS}")
-        with NodeProcess(folder, arguments=(*listening, *settings)) as node:
+        kept = ("--set", f"broker.log.retention.check.interval.ms={DAY_MS}")
+        late = "broker.transaction.abort.timed.out.transaction.cleanup.interval.ms=200"
+        with NodeProcess(folder, arguments=(*listening, *kept, "--set", late)) as node:
             (server,) = (
                 listener["address"]
                 for listener in node.banner["listeners"]
@@ -59,6 +61,17 @@ def running_node(
             )
             tap.target = server
             yield Broker("streamlog", server, tap, node.server)
+
+
+def _await_coordinators(server: str) -> None:
+    """Kafka makes the topics of its coordinators when a client first looks for one."""
+    give_up_at = time.monotonic() + READY_TIMEOUT_S
+    with RawClient(server) as client:
+        for key_type in (0, 1):
+            message = request("find_coordinator", key_type=key_type, coordinator_keys=["a"])
+            while client.call("find_coordinator", 6, message).coordinators[0].error_code:
+                assert time.monotonic() < give_up_at, f"the broker at {server} has no coordinator"
+                time.sleep(0.05)
 
 
 def _await_controller(server: str) -> None:

@@ -9,10 +9,6 @@ from tests.kafka_clients.known_exchanges import unexplained
 from tests.kafka_clients.raw_client import RawClient, part, request
 from tests.kafka_clients.runs import Run, Runs
 
-NOT_COMPRESSED = {("streamlog", "librdkafka", "lz4")}
-"""librdkafka takes a broker without FindCoordinator, which a node does not serve yet, for one too
-old for LZ4: it sends such batches uncompressed, and says nothing."""
-
 
 def check_client(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:
     """All cases of a client pass with both brokers; what it compressed is stored so; it asked both
@@ -36,8 +32,7 @@ def check_codec(broker: Broker, client: str, codec: str) -> None:
     """All batches of the case `codecs` are stored as the client compressed them."""
     batches = fetched(broker, f"case-{client}-{codec}")
     stored = {CODECS[batch.header.codec] for batch in scan(batches)}
-    wanted = "none" if (broker.name, client, codec) in NOT_COMPRESSED else codec
-    assert stored == {wanted}, f"{client} with {broker.name}, {codec}"
+    assert stored == {codec}, f"{client} with {broker.name}, {codec}"
 
 
 def check_exchanges(client: str, runs: Runs, kafka: Broker, node: Broker) -> None:

@@ -16,11 +16,15 @@ TRANSIENT = {
     5: "LEADER_NOT_AVAILABLE",
     6: "NOT_LEADER_OR_FOLLOWER",
     14: "COORDINATOR_LOAD_IN_PROGRESS",
+    16: "NOT_COORDINATOR",
+    19: "NOT_ENOUGH_REPLICAS",
+    51: "CONCURRENT_TRANSACTIONS",
     100: "UNKNOWN_TOPIC_ID",
 }
 """Errors of the moment after a topic's creation, when Kafka's broker has not heard of it yet, and
-after Kafka's start, when it has no producer ids to give. A node answers a creation when the topic
-is there. Whether a client meets these errors depends on the moment.
+after Kafka's start, when it has no producer ids and loads its coordinators. A node answers a
+creation when the topic is there. 19 and 51 come while the markers of a producer's last transaction
+are being written. Whether a client meets these errors depends on the moment.
 """
 
 
@@ -38,10 +42,10 @@ KNOWN = [
     Difference(
         "librdkafka",
         10,
-        None,
-        "kafka",
-        "a consumer looks for its group's coordinator even if it only assigns partitions; a node "
-        "does not advertise FindCoordinator yet",
+        15,
+        "streamlog",
+        "a consumer looks for its group's coordinator even if it only assigns partitions; it keeps "
+        "COORDINATOR_NOT_AVAILABLE to itself, and asks again",
     ),
 ]
 

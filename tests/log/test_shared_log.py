@@ -21,7 +21,6 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.log.api.abstract_log import MAX_TIMESTAMP, Isolation, ProduceContext
-from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.log.shared.meta.log import MetaLog
@@ -31,62 +30,11 @@ from streamlog.runtime.offload import Lane
 from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import shared_log
+from tests.log.memory_log import row, run, spied, turns
 from tests.support.log_insides import streams_of
 from tests.support.replacing import replace_method
 
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
-
-
-def run(test, configs=None, budget_bytes=1 << 20, **config):
-    medium = MemoryMedium()
-
-    async def client_of(clock):
-        return medium.client(clock, budget_bytes=budget_bytes)
-
-    async def body():
-        async with shared_log(client_of, configs, LogConfig(**config)) as t:
-            t.medium = medium  # type: ignore[attr-defined]
-            await test(t)
-
-    asyncio.run(body())
-
-
-async def turns(count=20):
-    """Lets everything run that needs no release."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def row(t, role):
-    return t.medium.rows[getattr(t.log.stream_ids, role)]
-
-
-def spied(t, role):
-    """Counts fetches and attribute reads of one stream, by wrapping the open handle."""
-    calls = {"fetched": 0, "attributes": 0}
-    client = t.client
-    original = client.open_stream
-    wanted = getattr(t.log.stream_ids, role)
-
-    async def open_stream(stream_id, options=OpenStreamOptions()):  # noqa: B008
-        stream = await original(stream_id, options)
-        if stream_id == wanted:
-            fetch, attributes = stream.fetch, stream.attributes
-
-            async def counted_fetch(*args, **kwargs):
-                calls["fetched"] += 1
-                return await fetch(*args, **kwargs)
-
-            async def counted_attributes(start, end):
-                batches = await attributes(start, end)
-                calls["attributes"] += len(batches)
-                return batches
-
-            stream.fetch, stream.attributes = counted_fetch, counted_attributes
-        return stream
-
-    client.open_stream = open_stream
-    return calls
 
 
 def test_opening_after_a_crash_reads_no_data_and_a_bounded_number_of_attributes():

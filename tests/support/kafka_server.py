@@ -15,6 +15,7 @@ SETTINGS = {
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "log.index.size.max.bytes": 65536,
     # Records of tests are old, and stay: nothing is deleted by time.
     "log.initial.task.delay.ms": DAY_MS,
@@ -22,13 +23,16 @@ SETTINGS = {
     "num.io.threads": 2,
     "num.network.threads": 1,
 }
+FEATURES = {"transaction.version": 1}
+"""As a node's: clients then use transactions as they do with it (KIP-890, version 1)."""
 
 
 class KafkaServer(kafka_server.KafkaServer):
     """In `with` it is killed at the end: the data goes with the test's folder."""
 
     def __init__(self, folder: Path, advertised: str | None = None) -> None:
-        super().__init__(folder, advertised, jvm=("-Xmx700m", *QUICK), settings=SETTINGS)
+        jvm = ("-Xmx700m", *QUICK)
+        super().__init__(folder, advertised, jvm=jvm, settings=SETTINGS, features=FEATURES)
 
     def __exit__(self, *_: object) -> None:
         self.kill()

@@ -26,6 +26,7 @@ from streamlog.log.api.abstract_log import (
     LogAppendInfo,
     ProduceContext,
 )
+from streamlog.log.api.internal_topics import check_not_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
@@ -45,6 +46,7 @@ from streamlog.server.services.records.verification import (
     Verifiable,
     Verification,
     needs_verification,
+    transactional_producer,
 )
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
@@ -341,6 +343,10 @@ class ProduceService:
             name = topic.topic or self._name_of(topic.topic_id)
             for part in topic.partitions:
                 partition = TopicPartition(name, part.partition)
+                batches = part.batches or b""
+                producer = transactional_producer(batches)
+                if producer is None:
+                    continue
                 with suppress(StreamlogError):  # It comes again, with the partition's own batches.
                     self._check_access(context, name, topic.topic_id, part.partition)
                     log = self._logs.open_log(partition)
@@ -348,8 +354,10 @@ class ProduceService:
                         await runs.flush()
                         opening = self._logs.log(partition)
                         log = await opened_until(place_by, self._clock, opening, partition)
-                    parts.append(Verifiable(partition, log, part.batches or b""))
-        if any(needs_verification(part.log, part.batches) for part in parts):
+                    parts.append(Verifiable(partition, log, batches, producer))
+        if len({part.producer for part in parts}) < 2:
+            if not any(part.needs_verification() for part in parts):
+                return {}
             await runs.flush()
         try:
             return await self._verification.refusals(
@@ -371,7 +379,7 @@ class ProduceService:
     def _check_access(
         self, context: RequestContext, name: str, topic_id: str, partition: int
     ) -> None:
-        """Errors: UnknownTopicId, Unauthorized."""
+        """Errors: UnknownTopicId, PolicyViolation (an internal topic), Unauthorized."""
         if topic_id and not name:
             raise UnknownTopicId(
                 f"there is no topic with the id {topic_id!r}; look it up again",
@@ -379,6 +387,7 @@ class ProduceService:
                 partition=partition,
                 topic_id=topic_id,
             )
+        check_not_internal(name)
         self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(

@@ -32,14 +32,14 @@ from streamlog.errors import (
 )
 from streamlog.model.partition import TopicPartition
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
+class Decision(Generic[T_co]):
     """`answer`: what the caller gets, or the error that it gets. `after` None: nothing changes."""
 
-    answer: T | StreamlogError
+    answer: T_co | StreamlogError
     after: Transaction | None = None
 
 

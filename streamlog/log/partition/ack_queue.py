@@ -59,6 +59,11 @@ class PendingAppend(Generic[Segment]):
         self.max_timestamp_ms = max_timestamp_ms
         self.waiting: list[tuple[asyncio.Future[LogAppendInfo], LogAppendInfo]] = []
 
+    @property
+    def append_time_ms(self) -> int:
+        """Log-append time that its first caller is answered with; -1: none."""
+        return self.waiting[0][1].log_append_time_ms if self.waiting else -1
+
     def wait(self, info: LogAppendInfo) -> asyncio.Future[LogAppendInfo]:
         """Ends with `info` when the batch is durable."""
         future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()

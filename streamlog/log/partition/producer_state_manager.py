@@ -91,6 +91,15 @@ class ProducerStateManager:
         Errors: ProducerFenced, OutOfOrderSequence, InvalidTxnState, QuotaExceeded (a new producer,
         and no room).
         """
+        producer = self._producers.get(header.producer_id)
+        # The next batch of a producer without transactions: nearly all are.
+        if (
+            producer is not None
+            and not header.attributes & TRANSACTIONAL
+            and header.producer_epoch == producer.producer_epoch
+            and header.base_sequence == (producer.last_sequence + 1) & SEQUENCE_MAX
+        ):
+            return None
         producer = self._known(header.producer_id, now_ms)
         if producer is None:
             if header.attributes & TRANSACTIONAL:

@@ -35,10 +35,12 @@ from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
 from streamlog.log.shared.durable.meta_jobs import IndexEntries, MetaJob, MetaJobs
 from streamlog.log.shared.durable.visibility import Visibility
 from streamlog.log.shared.meta.codec import LeaderEpoch
+from streamlog.log.shared.state.append_time import UNKNOWN_MS, append_time_of
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import RecordBatch
+from streamlog.runtime.concurrency.background import Background
 
 
 def placed_batch(
@@ -80,9 +82,12 @@ class BatchPlacer:
         environment: LogEnvironment,
         metrics: TopicMetrics,
         config: TopicConfig,
+        background: Background,
     ) -> None:
         self.config = config
         self.leader_epoch = streams.meta.stream.stream_epoch
+        self._streams = streams.by_id
+        self._background = background
         self._tail = tail
         self._jobs = jobs
         self._visibility = visibility
@@ -104,7 +109,7 @@ class BatchPlacer:
     def duplicate(
         self, original: ProducerBatch, pending: PendingAppend[SharedLogSegment] | None
     ) -> asyncio.Future[LogAppendInfo]:
-        """Answers a retry with the original's offsets, when the original is durable.
+        """Answers a retry with the original's offsets and time, when the original is durable.
 
         `pending`: the original, unless it is durable.
         """
@@ -112,15 +117,32 @@ class BatchPlacer:
         info = LogAppendInfo(
             original.base_offset,
             original.last_offset,
-            -1,
+            UNKNOWN_MS,
             self._visibility.log_start_offset,
             is_duplicate=True,
         )
         if pending is not None:
-            return pending.wait(info)
+            return pending.wait(info._replace(log_append_time_ms=pending.append_time_ms))
         future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
-        future.set_result(info)
+        if self.config.message_timestamp_type == LOG_APPEND_TIME:
+            self._answer_with_time(future, info)
+        else:
+            future.set_result(info)
         return future
+
+    def _answer_with_time(self, future: asyncio.Future[LogAppendInfo], info: LogAppendInfo) -> None:
+        async def answer() -> None:
+            segments = self._tail.segments
+            at_ms = await append_time_of(segments, self._streams, info.base_offset)
+            if not future.done():
+                future.set_result(info._replace(log_append_time_ms=at_ms))
+
+        def ended(_: object) -> None:
+            if not future.done():
+                # The log ended first; the original is stored all the same.
+                future.set_result(info)
+
+        self._background.spawn(answer(), name="duplicate").add_done_callback(ended)
 
     def place(
         self, batch: ScannedBatch, base: int, now_ms: int

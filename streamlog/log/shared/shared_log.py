@@ -128,6 +128,7 @@ class SharedLog(AbstractLog):
             environment,
             environment.metrics.of_topic(partition.topic),
             topic_config,
+            self._background,
         )
         self._waiting = WaitingAppends(self._parts, self._placer)
         self._writer = LogWriter(self._parts, self._placer, self._waiting)

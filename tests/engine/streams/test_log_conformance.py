@@ -17,6 +17,7 @@ from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import LogConformance
+from streamlog.testing.transaction_conformance import TransactionConformance
 from streamlog.wal.config import WalConfig, WalMode
 from tests.engine.streams.under_test import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
@@ -72,11 +73,11 @@ class _OverEngine(LogConformance):
                 yield under_test
 
 
-class TestDiskMode(_OverEngine):
+class TestDiskMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
     mode = "disk"
 
 
-class TestObjectMode(_OverEngine):
+class TestObjectMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
     mode = "object"
 
 

@@ -46,9 +46,7 @@ def test_what_is_produced_is_consumed_and_compressed(broker: Broker, codec: str)
         (offset, "k", line) for offset in range(20)
     ]
     stored = {CODECS[batch.header.codec] for batch in scan(fetched(broker, topic))}
-    # Of librdkafka's, as checks.py says.
-    is_stored_plain = codec == "lz4" and broker.name == "streamlog"
-    assert stored == {"none" if is_stored_plain else codec}
+    assert stored == {codec}
 
 
 def test_an_idempotent_producer_and_the_end_of_a_partition(broker: Broker) -> None:

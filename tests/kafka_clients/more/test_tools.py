@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.kafka_clients.brokers import BROKERS, Broker
 from tests.kafka_clients.client_programs import java
@@ -135,6 +137,41 @@ def test_log_dirs_have_a_size(tool: Tool) -> None:
     (partition,) = folder["partitions"]
     assert partition["partition"] == "tool-dirs-0"
     assert partition["size"] > 1000
+
+
+def test_transactions_are_listed_described_and_aborted(broker: Broker, tool: Tool) -> None:
+    topic, name = "tool-transactions", "org.apache.kafka.tools.TransactionsCommand"
+    tool(TOPICS, "--create", "--topic", topic, "--partitions", "2")
+    with open_transaction(broker, topic, "tool-tx"):
+        assert "tool-tx" in tool(name, "list")
+        assert "tool-tx" in tool(name, "list", "--duration-filter", "0")
+        assert "tool-tx" not in tool(name, "list", "--transactional-id-pattern", "other.*")
+        described = tool(name, "describe", "--transactional-id", "tool-tx")
+        assert "Ongoing" in described
+        assert f"{topic}-0" in described
+        producers = tool(name, "describe-producers", "--topic", topic, "--partition", "0")
+        producer = producers.splitlines()[1].split()
+        assert producer[-1] == "0", producers  # The transaction's first offset.
+        place = ("--topic", topic, "--partition", "0")
+        found = tool(name, "find-hanging", "--max-transaction-timeout", "1", *place)
+        assert topic not in found, "its coordinator has the transaction"
+        tool(name, "abort", *place, "--start-offset", "0")
+        after = tool(name, "describe-producers", *place)
+        assert after.splitlines()[1].split()[-1] == "None", after
+    missing = _run(broker, name, "describe", "--transactional-id", "tool-none")
+    assert missing.returncode != 0
+    assert "could not be found" in missing.stdout + missing.stderr
+
+
+@contextmanager
+def open_transaction(broker: Broker, topic: str, tx: str) -> Iterator[None]:
+    """A record in partition 0, in a transaction that stays open."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": tx})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"v", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    yield
 
 
 def test_the_performance_producer_ends_with_its_records(broker: Broker, tool: Tool) -> None:

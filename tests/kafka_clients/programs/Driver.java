@@ -23,12 +23,14 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.OffsetOutOfRangeException;
+import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
@@ -69,6 +71,9 @@ public class Driver {
         driver.run("offsets", driver::offsets);
         driver.run("configs", driver::configs);
         driver.run("too_large", driver::tooLarge);
+        driver.run("transactions", driver::transactions);
+        driver.run("fencing", driver::fencing);
+        driver.run("transaction_timeout", driver::transactionTimeout);
         driver.run("cluster", driver::cluster);
         driver.admin.close();
     }
@@ -246,7 +251,97 @@ public class Driver {
         expect(get(described.nodes()).contains(get(described.controller())), true);
     }
 
+    void transactions() throws Exception {
+        String name = topic("transactions", 3, Map.of());
+        try (KafkaProducer<byte[], byte[]> producer = begun("tx", 60_000)) {
+            for (String letter : List.of("c", "a", "d")) {
+                producer.beginTransaction();
+                for (int partition = 0; partition < 3; partition++) {
+                    producer.send(new ProducerRecord<>(name, partition, null, bytes(letter + partition)));
+                }
+                producer.flush(); // What is aborted is not sent otherwise.
+                if (letter.equals("a")) {
+                    producer.abortTransaction();
+                } else {
+                    producer.commitTransaction();
+                }
+            }
+        }
+        for (int partition = 0; partition < 3; partition++) {
+            expect(read(name, partition, 2, "read_committed"), List.of("0 c" + partition, "4 d" + partition));
+            expect(read(name, partition, 3, "read_uncommitted"),
+                List.of("0 c" + partition, "2 a" + partition, "4 d" + partition));
+        }
+    }
+
+    void fencing() throws Exception {
+        String name = topic("fencing", 1, Map.of());
+        KafkaProducer<byte[], byte[]> old = begun("fenced", 60_000);
+        try (KafkaProducer<byte[], byte[]> producer = begun("fenced", 60_000)) {
+            fails(ProducerFencedException.class, () -> {
+                old.beginTransaction();
+                get(old.send(new ProducerRecord<>(name, 0, null, bytes("old"))));
+                return null;
+            });
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(name, 0, null, bytes("new")));
+            producer.commitTransaction();
+        } finally {
+            old.close(Duration.ZERO);
+        }
+        expect(read(name, 0, 1, "read_uncommitted"), List.of("0 new"));
+        try {
+            begun("slow", 900_001).close();
+        } catch (KafkaException error) {
+            expect(error.getMessage().contains("transaction timeout is larger than the maximum"), true);
+            return;
+        }
+        throw new AssertionError("a time-out above the bound was taken");
+    }
+
+    void transactionTimeout() throws Exception {
+        String name = topic("transaction-timeout", 1, Map.of());
+        KafkaProducer<byte[], byte[]> producer = begun("late", 3000);
+        try {
+            producer.beginTransaction();
+            get(producer.send(new ProducerRecord<>(name, 0, null, bytes("late"))));
+            expect(produce(List.of(new ProducerRecord<>(name, 0, null, bytes("behind")))), List.of(1L));
+            expect(read(name, 0, 1, "read_committed"), List.of("1 behind"));
+            fails(ProducerFencedException.class, () -> {
+                producer.commitTransaction();
+                return null;
+            });
+        } finally {
+            producer.close(Duration.ZERO);
+        }
+    }
+
     // ---- what they share
+
+    KafkaProducer<byte[], byte[]> begun(String id, int timeoutMs) {
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+            common("transactional.id", prefix + "-" + id, "transaction.timeout.ms", "" + timeoutMs),
+            new ByteArraySerializer(), new ByteArraySerializer());
+        try {
+            producer.initTransactions();
+        } catch (RuntimeException error) {
+            producer.close(Duration.ZERO);
+            throw error;
+        }
+        return producer;
+    }
+
+    /** Offsets and values, from the beginning. */
+    List<String> read(String topic, int partition, int count, String isolation) {
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(
+                common("isolation.level", isolation), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            TopicPartition one = new TopicPartition(topic, partition);
+            consumer.assign(List.of(one));
+            consumer.seekToBeginning(List.of(one));
+            return poll(consumer, count).stream()
+                .map(record -> record.offset() + " " + new String(record.value(), StandardCharsets.UTF_8)).toList();
+        }
+    }
 
     Properties common(String... more) {
         Properties settings = new Properties();

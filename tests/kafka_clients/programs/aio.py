@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -14,6 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
+    ProducerFenced,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -23,12 +24,17 @@ from tests.kafka_clients.programs.running import (
     BASE_MS,
     CODECS,
     RECORDS,
+    SHORT_TIMEOUT_MS,
     SOON_S,
+    TOO_LONG_MS,
+    TRANSACTION_PARTITIONS,
+    TRANSACTIONS,
     Record,
     arguments,
     expect,
     expect_records,
     run_async,
+    transactional_values,
 )
 
 TIMEOUT_S = 20.0
@@ -36,6 +42,7 @@ BOOTSTRAP, PREFIX = arguments()
 INVALID_TOPIC = 17
 INVALID_PARTITIONS = 37
 INVALID_CONFIG = 40
+INVALID_TRANSACTION_TIMEOUT = 50
 
 
 class Cases:
@@ -158,10 +165,13 @@ class Cases:
             seen = await self._retention(name)
         expect(seen, wanted)
 
-    async def _retention(self, name: str) -> str:
+    async def _retention(self, name: str) -> str | None:
+        """None: the broker has not heard of the topic yet."""
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         (answer,) = await self._admin.describe_configs([resource])
         ((code, message, _, _, entries),) = answer.resources
+        if code == UnknownTopicOrPartitionError.errno:
+            return None
         _check([(name, code, message)])
         return next(str(entry[1]) for entry in entries if entry[0] == "retention.ms")
 
@@ -176,11 +186,95 @@ class Cases:
         await _fails(MessageSizeTooLargeError.errno, _produce(name, [large]))
         expect(await _produce(name, RECORDS[:1]), [0])
 
+    async def transactions(self) -> None:
+        name = await self._topic("transactions", TRANSACTION_PARTITIONS)
+        async with _transactional("tx") as producer:
+            for letter, is_committed in TRANSACTIONS:
+                await producer.begin_transaction()
+                for partition in range(TRANSACTION_PARTITIONS):
+                    value = f"{letter}{partition}".encode()
+                    await producer.send_and_wait(name, value, partition=partition)
+                if is_committed:
+                    await producer.commit_transaction()
+                else:
+                    await producer.abort_transaction()
+        for partition in range(TRANSACTION_PARTITIONS):
+            for isolation, are_committed in (("read_committed", True), ("read_uncommitted", False)):
+                wanted = transactional_values(partition, are_committed=are_committed)
+                expect(await _read(name, partition, len(wanted), isolation), wanted)
+
+    async def fencing(self) -> None:
+        name = await self._topic("fencing")
+        async with _transactional("fenced") as old, _transactional("fenced") as new:
+            await old.begin_transaction()
+            await _is_fenced(old.send_and_wait(name, b"old", partition=0))
+            await new.begin_transaction()
+            await new.send_and_wait(name, b"new", partition=0)
+            await new.commit_transaction()
+        expect(await _read(name, 0, 1, "read_uncommitted"), [(0, b"new")])
+        slow = _transactional_producer("slow", TOO_LONG_MS)
+        await _fails(INVALID_TRANSACTION_TIMEOUT, slow.start())
+        await slow.stop()
+
+    async def transaction_timeout(self) -> None:
+        name = await self._topic("transaction-timeout")
+        async with _transactional("late", SHORT_TIMEOUT_MS) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(name, b"late", partition=0)
+            expect(await _produce(name, [Record(None, b"behind", [], BASE_MS)]), [1])
+            expect(await _read(name, 0, 1, "read_committed"), [(1, b"behind")])
+            await _is_fenced(producer.commit_transaction())
+
     async def cluster(self) -> None:
         described = await self._admin.describe_cluster()
         expect(bool(described["cluster_id"]), True)
         nodes = {node["node_id"] for node in described["brokers"]}
         expect(described["controller_id"] in nodes, True)
+
+
+def _transactional_producer(tx: str, timeout_ms: int) -> AIOKafkaProducer:
+    return AIOKafkaProducer(
+        bootstrap_servers=BOOTSTRAP,
+        client_id="aiokafka",
+        transactional_id=f"{PREFIX}-{tx}",
+        transaction_timeout_ms=timeout_ms,
+    )
+
+
+@asynccontextmanager
+async def _transactional(tx: str, timeout_ms: int = 60_000) -> AsyncIterator[AIOKafkaProducer]:
+    producer = _transactional_producer(tx, timeout_ms)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        # It commits what is open, which a fenced one cannot.
+        with suppress(KafkaError):
+            await producer.stop()
+
+
+async def _is_fenced(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except ProducerFenced:
+        return
+    raise AssertionError("it is not fenced")
+
+
+async def _read(name: str, partition: int, count: int, isolation: str) -> list[tuple[int, bytes]]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=BOOTSTRAP,
+        client_id="aiokafka",
+        auto_offset_reset="earliest",
+        isolation_level=isolation,
+    )
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(name, partition)])
+        seen = [await _got(consumer) for _ in range(count)]
+        return [(offset, record.value or b"") for offset, record in seen]
+    finally:
+        await consumer.stop()
 
 
 async def _produce(

@@ -12,6 +12,7 @@ from kafka.errors import (
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
+    ProducerFencedError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -19,12 +20,17 @@ from kafka.errors import (
 from tests.kafka_clients.programs.running import (
     BASE_MS,
     CODECS,
+    SHORT_TIMEOUT_MS,
+    TOO_LONG_MS,
+    TRANSACTION_PARTITIONS,
+    TRANSACTIONS,
     Record,
     arguments,
     expect,
     expect_records,
     expect_soon,
     run,
+    transactional_values,
 )
 from tests.kafka_clients.programs.running import RECORDS as ALL_RECORDS
 
@@ -208,12 +214,91 @@ def cluster() -> None:
     expect(bool(described["cluster_id"]), True)
 
 
+def _transactional(tx: str, timeout_ms: int = 60_000) -> KafkaProducer:
+    return KafkaProducer(
+        **COMMON,
+        linger_ms=20,
+        transactional_id=f"{PREFIX}-{tx}",
+        transaction_timeout_ms=timeout_ms,
+    )
+
+
+def _begun(tx: str, timeout_ms: int = 60_000) -> KafkaProducer:
+    producer = _transactional(tx, timeout_ms)
+    producer.init_transactions()
+    return producer
+
+
+def _read(name: str, partition: int, count: int, isolation: str) -> list[tuple[int, bytes]]:
+    consumer = KafkaConsumer(
+        **COMMON,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=TIMEOUT_MS,
+        group_id=None,
+        isolation_level=isolation,
+    )
+    try:
+        consumer.assign([TopicPartition(name, partition)])
+        return [(offset, record.value or b"") for offset, record in _got(consumer, count)]
+    finally:
+        consumer.close()
+
+
+def transactions() -> None:
+    name = topic("transactions", TRANSACTION_PARTITIONS)
+    producer = _begun("tx")
+    for letter, is_committed in TRANSACTIONS:
+        producer.begin_transaction()
+        for partition in range(TRANSACTION_PARTITIONS):
+            producer.send(name, f"{letter}{partition}".encode(), partition=partition)
+        producer.flush(TIMEOUT_MS / 1000)
+        if is_committed:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+    for partition in range(TRANSACTION_PARTITIONS):
+        for isolation, are_committed in (("read_committed", True), ("read_uncommitted", False)):
+            wanted = transactional_values(partition, are_committed=are_committed)
+            expect(_read(name, partition, len(wanted), isolation), wanted)
+
+
+def fencing() -> None:
+    name = topic("fencing")
+    old = _begun("fenced")
+    new = _begun("fenced")
+    old.begin_transaction()
+    old.send(name, b"old", partition=0)
+    fails(ProducerFencedError, old.commit_transaction)
+    old.close(0)
+    new.begin_transaction()
+    new.send(name, b"new", partition=0)
+    new.commit_transaction()
+    new.close()
+    expect(_read(name, 0, 1, "read_uncommitted"), [(0, b"new")])
+    slow = _transactional("slow", TOO_LONG_MS)
+    fails(KafkaError, slow.init_transactions)
+    slow.close(0)
+
+
+def transaction_timeout() -> None:
+    name = topic("transaction-timeout")
+    producer = _begun("late", SHORT_TIMEOUT_MS)
+    producer.begin_transaction()
+    producer.send(name, b"late", partition=0).get(TIMEOUT_MS / 1000)
+    expect(produce(name, [Record(None, b"behind", [], BASE_MS)]), [1])
+    expect(_read(name, 0, 1, "read_committed"), [(1, b"behind")])
+    fails(ProducerFencedError, producer.commit_transaction)
+    producer.close(0)
+
+
 run(
     {
         case.__name__: case
         for case in (
             *(codecs, acks, idempotent, auto_create, positions, metadata, topics),
-            *(delete_records, offsets, configs, too_large, cluster),
+            *(delete_records, offsets, configs, too_large),
+            *(transactions, fencing, transaction_timeout, cluster),
         )
     }
 )

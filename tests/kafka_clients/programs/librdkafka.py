@@ -31,12 +31,17 @@ from tests.kafka_clients.programs.running import (
     BASE_MS,
     CODECS,
     RECORDS,
+    SHORT_TIMEOUT_MS,
+    TOO_LONG_MS,
+    TRANSACTION_PARTITIONS,
+    TRANSACTIONS,
     Record,
     arguments,
     expect,
     expect_records,
     expect_soon,
     run,
+    transactional_values,
 )
 
 TIMEOUT_S = 20.0
@@ -217,10 +222,14 @@ def offsets() -> None:
 def configs() -> None:
     name = topic("configs", config={"retention.ms": "1000000"})
 
-    def retention() -> tuple[str, int]:
-        entry = result(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))[
-            "retention.ms"
-        ]
+    def retention() -> tuple[str, int] | None:
+        """None: the broker has not heard of the topic yet."""
+        try:
+            entries = result(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))
+        except KafkaException as error:
+            expect(error.args[0].code(), KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return None
+        entry = entries["retention.ms"]
         return entry.value, entry.source
 
     def alter(operation: AlterConfigOpType, value: str | None) -> None:
@@ -249,12 +258,89 @@ def cluster() -> None:
     expect(described.controller.id in {node.id for node in described.nodes}, True)
 
 
+def transactional(tx: str, timeout_ms: int = 60_000) -> Producer:
+    settings = {"transactional.id": f"{PREFIX}-{tx}", "transaction.timeout.ms": timeout_ms}
+    return Producer({**COMMON, **settings, "log_level": 0})
+
+
+def begun(tx: str, timeout_ms: int = 60_000) -> Producer:
+    producer = transactional(tx, timeout_ms)
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def _read(name: str, partition: int, count: int, isolation: str) -> list[tuple[int, bytes]]:
+    settings = {"group.id": "unused", "enable.auto.commit": False, "isolation.level": isolation}
+    consumer = Consumer({**COMMON, **settings})
+    try:
+        consumer.assign([TopicPartition(name, partition, OFFSET_BEGINNING)])
+        seen = [_polled(consumer, name) for _ in range(count)]
+        return [(offset, record.value or b"") for offset, record in seen]
+    finally:
+        consumer.close()
+
+
+def transactions() -> None:
+    name = topic("transactions", TRANSACTION_PARTITIONS)
+    producer = begun("tx")
+    for letter, is_committed in TRANSACTIONS:
+        producer.begin_transaction()
+        for partition in range(TRANSACTION_PARTITIONS):
+            producer.produce(name, f"{letter}{partition}".encode(), partition=partition)
+        # What is aborted is not sent otherwise.
+        expect(producer.flush(TIMEOUT_S), 0)
+        if is_committed:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+    for partition in range(TRANSACTION_PARTITIONS):
+        for isolation, are_committed in (("read_committed", True), ("read_uncommitted", False)):
+            wanted = transactional_values(partition, are_committed=are_committed)
+            expect(_read(name, partition, len(wanted), isolation), wanted)
+
+
+def _is_fenced(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except KafkaException as error:
+        expect((error.args[0].code(), error.args[0].fatal()), (KafkaError._FENCED, True))
+        return
+    raise AssertionError("it is not fenced")
+
+
+def fencing() -> None:
+    name = topic("fencing")
+    old = begun("fenced")
+    new = begun("fenced")
+    old.begin_transaction()
+    old.produce(name, b"old", partition=0)
+    _is_fenced(lambda: old.commit_transaction(TIMEOUT_S))
+    new.begin_transaction()
+    new.produce(name, b"new", partition=0)
+    new.commit_transaction(TIMEOUT_S)
+    expect(_read(name, 0, 1, "read_uncommitted"), [(0, b"new")])
+    slow = transactional("slow", TOO_LONG_MS)
+    fails(KafkaError.INVALID_TRANSACTION_TIMEOUT, lambda: slow.init_transactions(TIMEOUT_S))
+
+
+def transaction_timeout() -> None:
+    name = topic("transaction-timeout")
+    producer = begun("late", SHORT_TIMEOUT_MS)
+    producer.begin_transaction()
+    producer.produce(name, b"late", partition=0)
+    expect(producer.flush(TIMEOUT_S), 0)
+    expect(produce(name, [Record(None, b"behind", [], BASE_MS)]), [1])
+    expect(_read(name, 0, 1, "read_committed"), [(1, b"behind")])
+    _is_fenced(lambda: producer.commit_transaction(TIMEOUT_S))
+
+
 run(
     {
         case.__name__: case
         for case in (
             *(codecs, acks, idempotent, auto_create, positions, metadata, topics),
-            *(delete_records, offsets, configs, too_large, cluster),
+            *(delete_records, offsets, configs, too_large),
+            *(transactions, fencing, transaction_timeout, cluster),
         )
     }
 )

@@ -13,6 +13,12 @@ BASE_MS = 1_767_225_600_000
 SOON_S = 10.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
+TRANSACTIONS = (("c", True), ("a", False), ("d", True))
+"""Values begin with the letter, and the number of their partition follows; True: committed."""
+TRANSACTION_PARTITIONS = 3
+SHORT_TIMEOUT_MS = 3000
+TOO_LONG_MS = 900_001
+
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -79,6 +85,15 @@ def expect_soon(look: Callable[[], object], wanted: object) -> None:
     while (seen := look()) != wanted and time.monotonic() < give_up_at:
         time.sleep(0.01)
     expect(seen, wanted)
+
+
+def transactional_values(partition: int, *, are_committed: bool) -> list[tuple[int, bytes]]:
+    """Offset and value of each record that a reader of the partition sees; markers lie between."""
+    return [
+        (2 * number, f"{letter}{partition}".encode())
+        for number, (letter, is_committed) in enumerate(TRANSACTIONS)
+        if is_committed or not are_committed
+    ]
 
 
 def expect_records(seen: Sequence[Record], wanted: Sequence[Record] = RECORDS) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.lifecycle import LogLifecycle
-from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
+from streamlog.log.partition.transactions.unstable_offsets import NO_OFFSET, UnstableOffsets
 from streamlog.log.partition.waiters import OffsetWaiters
 from streamlog.log.shared.durable.meta_jobs import MetaJobs
 from streamlog.log.shared.state.segment import SharedLogSegment
@@ -76,7 +76,8 @@ class Visibility:
 
     def _advance(self, end_offset: int) -> None:
         self.high_watermark = end_offset
-        self._unstable.durable(end_offset)
+        if self._unstable.first != NO_OFFSET:
+            self._unstable.durable(end_offset)
         self._jobs.advance(end_offset)
         self.waiters.advance(end_offset)
         if self.stable_waiters:

@@ -33,7 +33,8 @@ func franzGo(bootstrap, prefix string) []namedCase {
 		{"codecs", f.codecs}, {"acks", f.acks}, {"idempotent", f.idempotent},
 		{"auto_create", f.autoCreate}, {"positions", f.positions}, {"metadata", f.metadata},
 		{"topics", f.topics}, {"delete_records", f.deleteRecords}, {"offsets", f.offsets},
-		{"configs", f.configs}, {"too_large", f.tooLarge}, {"cluster", f.cluster},
+		{"configs", f.configs}, {"too_large", f.tooLarge}, {"transactions", f.transactions},
+		{"fencing", f.fencing}, {"transaction_timeout", f.transactionTimeout}, {"cluster", f.cluster},
 	}
 }
 
@@ -394,4 +395,129 @@ func (f *franz) cluster() error {
 		expect(found.Cluster == "", false),
 		expect(slices.Contains(found.Brokers.NodeIDs(), found.Controller), true),
 	)
+}
+
+func (f *franz) transactional(tx string, timeout time.Duration) *kgo.Client {
+	return f.client(kgo.TransactionalID(f.prefix+"-"+tx), kgo.TransactionTimeout(timeout))
+}
+
+// Initialises the producer, which franz-go does with its first transaction otherwise.
+func begun(client *kgo.Client) error {
+	ctx, cancel := limited()
+	defer cancel()
+	_, _, err := client.ProducerID(ctx)
+	return err
+}
+
+func inTransaction(client *kgo.Client, end kgo.TransactionEndTry, made ...*kgo.Record) error {
+	ctx, cancel := limited()
+	defer cancel()
+	if err := client.BeginTransaction(); err != nil {
+		return err
+	}
+	if err := client.ProduceSync(ctx, made...).FirstErr(); err != nil {
+		return err
+	}
+	return client.EndTransaction(ctx, end)
+}
+
+// Offsets and values, from the beginning.
+func (f *franz) read(topic string, partition int32, count int, isolation kgo.IsolationLevel) ([]string, error) {
+	client := f.client(
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().AtStart()}}),
+		kgo.FetchIsolationLevel(isolation),
+	)
+	defer client.Close()
+	seen, err := polled(client, count)
+	var told []string
+	for _, one := range seen {
+		told = append(told, fmt.Sprint(one.Offset, " ", string(one.Value)))
+	}
+	return told, err
+}
+
+func (f *franz) transactions() error {
+	name, err := f.topic("transactions", 3, nil)
+	if err != nil {
+		return err
+	}
+	producer := f.transactional("tx", time.Minute)
+	defer producer.Close()
+	for _, one := range []struct {
+		letter string
+		end    kgo.TransactionEndTry
+	}{{"c", kgo.TryCommit}, {"a", kgo.TryAbort}, {"d", kgo.TryCommit}} {
+		var made []*kgo.Record
+		for partition := range int32(3) {
+			value := []byte(fmt.Sprint(one.letter, partition))
+			made = append(made, &kgo.Record{Topic: name, Partition: partition, Value: value})
+		}
+		if err := inTransaction(producer, one.end, made...); err != nil {
+			return err
+		}
+	}
+	for partition := range int32(3) {
+		committed, err := f.read(name, partition, 2, kgo.ReadCommitted())
+		if err != nil {
+			return err
+		}
+		all, err := f.read(name, partition, 3, kgo.ReadUncommitted())
+		c, a, d := fmt.Sprint("0 c", partition), fmt.Sprint("2 a", partition), fmt.Sprint("4 d", partition)
+		if err := firstError(err, expect(committed, []string{c, d}), expect(all, []string{c, a, d})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isFenced(err error) error {
+	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
+		return nil
+	}
+	return fmt.Errorf("it is not fenced: %v", err)
+}
+
+func (f *franz) fencing() error {
+	name, err := f.topic("fencing", 1, nil)
+	if err != nil {
+		return err
+	}
+	old, newer := f.transactional("fenced", time.Minute), f.transactional("fenced", time.Minute)
+	defer old.Close()
+	defer newer.Close()
+	if err := firstError(begun(old), begun(newer)); err != nil {
+		return err
+	}
+	if err := isFenced(inTransaction(old, kgo.TryCommit, &kgo.Record{Topic: name, Value: []byte("old")})); err != nil {
+		return err
+	}
+	if err := inTransaction(newer, kgo.TryCommit, &kgo.Record{Topic: name, Value: []byte("new")}); err != nil {
+		return err
+	}
+	seen, err := f.read(name, 0, 1, kgo.ReadUncommitted())
+	slow := f.transactional("slow", 900_001*time.Millisecond)
+	defer slow.Close()
+	return firstError(err, expect(seen, []string{"0 new"}), failsWith(kerr.InvalidTransactionTimeout, begun(slow)))
+}
+
+func (f *franz) transactionTimeout() error {
+	name, err := f.topic("transaction-timeout", 1, nil)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := limited()
+	defer cancel()
+	producer := f.transactional("late", 3*time.Second)
+	defer producer.Close()
+	if err := producer.BeginTransaction(); err != nil {
+		return err
+	}
+	if err := producer.ProduceSync(ctx, &kgo.Record{Topic: name, Value: []byte("late")}).FirstErr(); err != nil {
+		return err
+	}
+	if _, err := f.produce(name, []record{{nil, []byte("behind"), nil, baseMs}}); err != nil {
+		return err
+	}
+	seen, err := f.read(name, 0, 1, kgo.ReadCommitted())
+	return firstError(err, expect(seen, []string{"1 behind"}), isFenced(producer.EndTransaction(ctx, kgo.TryCommit)))
 }

@@ -35,7 +35,8 @@ func saramaCases(bootstrap, prefix string) []namedCase {
 		{"codecs", s.codecs}, {"acks", s.acks}, {"idempotent", s.idempotent},
 		{"auto_create", s.autoCreate}, {"positions", s.positions}, {"metadata", s.metadata},
 		{"topics", s.topics}, {"delete_records", s.deleteRecords}, {"offsets", s.offsets},
-		{"configs", s.configs}, {"too_large", s.tooLarge}, {"cluster", s.cluster},
+		{"configs", s.configs}, {"too_large", s.tooLarge}, {"transactions", s.transactions},
+		{"fencing", s.fencing}, {"transaction_timeout", s.transactionTimeout}, {"cluster", s.cluster},
 	}
 }
 
@@ -369,4 +370,149 @@ func (s *saramaClient) cluster() error {
 		}
 	}
 	return fmt.Errorf("controller %d is none of %d brokers", controller, len(brokers))
+}
+
+func (s *saramaClient) transactional(tx string, timeout time.Duration) (sarama.SyncProducer, error) {
+	config := settings()
+	config.Producer.Idempotent = true
+	config.Net.MaxOpenRequests = 1
+	config.Producer.Transaction.ID = s.prefix + "-" + tx
+	config.Producer.Transaction.Timeout = timeout
+	return sarama.NewSyncProducer([]string{s.bootstrap}, config)
+}
+
+func sent(producer sarama.SyncProducer, topic string, partition int32, value string) error {
+	_, _, err := producer.SendMessage(&sarama.ProducerMessage{
+		Topic: topic, Partition: partition, Value: sarama.StringEncoder(value),
+	})
+	return err
+}
+
+// Offsets and values, from the beginning.
+func (s *saramaClient) read(topic string, partition int32, count int, isolation sarama.IsolationLevel) ([]string, error) {
+	config := settings()
+	config.Consumer.IsolationLevel = isolation
+	consumer, err := sarama.NewConsumer([]string{s.bootstrap}, config)
+	if err != nil {
+		return nil, err
+	}
+	defer consumer.Close()
+	from, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	var told []string
+	for timeout := time.After(wait); len(told) < count; {
+		select {
+		case message := <-from.Messages():
+			told = append(told, fmt.Sprint(message.Offset, " ", string(message.Value)))
+		case err := <-from.Errors():
+			return nil, err
+		case <-timeout:
+			return nil, fmt.Errorf("expected %d records, saw %d", count, len(told))
+		}
+	}
+	return told, nil
+}
+
+func (s *saramaClient) transactions() error {
+	name, err := s.topic("transactions", 3, nil)
+	if err != nil {
+		return err
+	}
+	producer, err := s.transactional("tx", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	for _, letter := range []string{"c", "a", "d"} {
+		if err := producer.BeginTxn(); err != nil {
+			return err
+		}
+		for partition := range int32(3) {
+			if err := sent(producer, name, partition, fmt.Sprint(letter, partition)); err != nil {
+				return err
+			}
+		}
+		end := producer.CommitTxn
+		if letter == "a" {
+			end = producer.AbortTxn
+		}
+		if err := end(); err != nil {
+			return err
+		}
+	}
+	for partition := range int32(3) {
+		committed, err := s.read(name, partition, 2, sarama.ReadCommitted)
+		if err != nil {
+			return err
+		}
+		all, err := s.read(name, partition, 3, sarama.ReadUncommitted)
+		c, a, d := fmt.Sprint("0 c", partition), fmt.Sprint("2 a", partition), fmt.Sprint("4 d", partition)
+		if err := firstError(err, expect(committed, []string{c, d}), expect(all, []string{c, a, d})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sarama makes a fatal error of its own of each.
+func isFencedProducer(producer sarama.SyncProducer, err error) error {
+	if err != nil && producer.TxnStatus()&sarama.ProducerTxnFlagFatalError != 0 {
+		return nil
+	}
+	return fmt.Errorf("it is not fenced: %v", err)
+}
+
+func (s *saramaClient) fencing() error {
+	name, err := s.topic("fencing", 1, nil)
+	if err != nil {
+		return err
+	}
+	old, err := s.transactional("fenced", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	newer, err := s.transactional("fenced", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer newer.Close()
+	if err := old.BeginTxn(); err != nil {
+		return err
+	}
+	if err := isFencedProducer(old, sent(old, name, 0, "old")); err != nil {
+		return err
+	}
+	if err := firstError(newer.BeginTxn(), sent(newer, name, 0, "new"), newer.CommitTxn()); err != nil {
+		return err
+	}
+	seen, err := s.read(name, 0, 1, sarama.ReadUncommitted)
+	_, refused := s.transactional("slow", 900_001*time.Millisecond)
+	return firstError(err, expect(seen, []string{"0 new"}), failsAs(sarama.ErrInvalidTransactionTimeout, refused))
+}
+
+func (s *saramaClient) transactionTimeout() error {
+	name, err := s.topic("transaction-timeout", 1, nil)
+	if err != nil {
+		return err
+	}
+	producer, err := s.transactional("late", 3*time.Second)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	if err := firstError(producer.BeginTxn(), sent(producer, name, 0, "late")); err != nil {
+		return err
+	}
+	if _, err := s.produce(name, []record{{nil, []byte("behind"), nil, baseMs}}, nil); err != nil {
+		return err
+	}
+	seen, err := s.read(name, 0, 1, sarama.ReadCommitted)
+	if err := firstError(err, expect(seen, []string{"1 behind"})); err != nil {
+		return err
+	}
+	return isFencedProducer(producer, producer.CommitTxn())
 }
