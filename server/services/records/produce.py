@@ -387,7 +387,8 @@ class ProduceService:
                 partition=partition,
                 topic_id=topic_id,
             )
-        check_not_internal(name)
+        if name.startswith("__"):
+            check_not_internal(name)
         self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(
