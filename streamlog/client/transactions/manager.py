@@ -62,7 +62,9 @@ from streamlog.errors import (
 log = logging.getLogger(__name__)
 
 ENDING_BACKOFF_MS = 2.0
-"""First wait while the last transaction's markers are written, which takes some milliseconds."""
+ENDING_TRIES = 8
+"""The last transaction's markers are written within some milliseconds: so many tries come with the
+first wait, and only then do waits grow."""
 
 
 class TransactionManager:
@@ -379,15 +381,11 @@ class TransactionManager:
 
     def _retry_later(self, error: StreamlogError, now: float) -> None:
         self._failures += 1
-        first_ms = self._settings.retry_backoff_ms
+        failures, first_ms = self._failures, self._settings.retry_backoff_ms
         if isinstance(error, ConcurrentTransactions):
+            failures = max(1, failures - ENDING_TRIES)
             first_ms = min(first_ms, ENDING_BACKOFF_MS)
-        self._retry_at = now + backoff_s(
-            self._failures, first_ms, self._settings.retry_backoff_max_ms
-        )
-        operation = self.operation
-        if operation is not None and not operation.done and operation.deadline <= self._retry_at:
-            self._timed_out()
+        self._retry_at = now + backoff_s(failures, first_ms, self._settings.retry_backoff_max_ms)
 
     def _timed_out(self) -> None:
         """The operation's time is over, and no attempt is under way."""
