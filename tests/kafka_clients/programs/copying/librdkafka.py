@@ -23,6 +23,8 @@ from tests.kafka_clients.programs.numbered.protocol import (
 WAIT_S = 120.0
 """For the broker, and for the others' open transactions."""
 PAUSE_S = 0.05
+END = "_PARTITION_EOF"
+"""What librdkafka says where nothing follows."""
 ABORTED = 0.3
 """The share of transactions that end so."""
 
@@ -163,7 +165,7 @@ class Copier:
                 error = message.error()
                 if error is None:
                     place = max(place, self._behind(message))
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.name() == END:
                     if message.offset() >= ends[message.partition()]:
                         waiting.discard(message.partition())
                 elif not error.retriable() and time.monotonic() > give_up_at:
