@@ -76,6 +76,8 @@ def _print(name: str, report: Report, seconds: float) -> None:
             f"  {client}: {report.commits[client]} committed, {report.aborts[client]} aborted; "
             f"gave up {report.refused[client]} times"
         )
+    for reason, count in report.reasons.most_common():
+        print(f"    {count} times: {reason}")
     for finding in report.findings[:SHOWN_MAX]:
         print(f"  {finding.kind}: {finding.text}")
     if len(report.findings) > SHOWN_MAX:
