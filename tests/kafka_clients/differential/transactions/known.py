@@ -194,8 +194,8 @@ UNEVEN = [
     (
         "Produce from version 12 on: a producer that the partition does not know begins with any "
         "sequence number",
-        "Kafka refuses others than 0 (45), since each transaction has an epoch of its own; a node's "
-        "clients do not use these versions yet",
+        "Kafka refuses others than 0 (45), since each transaction has an epoch of its own; clients "
+        "of a node do not use these versions yet",
     ),
     (
         "Produce: another transactional id than the one that the producer's batch was verified for",
