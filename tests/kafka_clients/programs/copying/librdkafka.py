@@ -128,8 +128,11 @@ class Copier:
 
         self._repeat(send)
 
-    def _repeat(self, call: Callable[[], object]) -> None:
-        """Calls until it succeeds. Errors: MustAbort; SystemExit, where the client is of no use."""
+    def _repeat(self, call: Callable[[], object], *, changes_nothing: bool = False) -> None:
+        """Calls until it succeeds. Errors: MustAbort; SystemExit, where the client is of no use.
+
+        `changes_nothing`: no error of the call is the client's last word.
+        """
         give_up_at = time.monotonic() + WAIT_S
         while True:
             try:
@@ -139,7 +142,8 @@ class Copier:
                 reason: KafkaError = error.args[0]
                 if reason.txn_requires_abort():
                     raise MustAbort(str(reason)) from error
-                if not reason.retriable() or time.monotonic() > give_up_at:
+                is_final = not reason.retriable() and not changes_nothing
+                if is_final or time.monotonic() > give_up_at:
                     say("again", "fatal", reason)
                     sys.exit(FATAL)
                 say("again", reason)
@@ -191,7 +195,7 @@ class Copier:
                 for number in range(self._partitions)
             ]
 
-        self._repeat(ask)
+        self._repeat(ask, changes_nothing=True)
         asking.close()
         return ends
 
