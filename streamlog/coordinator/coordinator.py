@@ -144,6 +144,10 @@ class Coordinator:
         return TopicPartition(TRANSACTION_STATE_TOPIC, partition_of(transactional_id, count))
 
     async def ensure_topic(self) -> None:
+        if not self.hosted.count:
+            await self._bounded(self._create_topic(), "metadata and store")
+
+    async def _create_topic(self) -> None:
         async with self._creating:
             if self.hosted.count:
                 return
@@ -253,17 +257,16 @@ class Coordinator:
             try:
                 return await self._bounded(partition.call(transactional_id, deciding))
             except NeedsProducerId:
-                fresh_id, _ = await self._logs.init_producer_id()
+                taking = self._logs.init_producer_id()
+                fresh_id, _ = await self._bounded(taking, "the metadata store")
 
-    async def _bounded(self, answer: Awaitable[T]) -> T:
-        """Errors: CoordinatorNotAvailable, where the answer does not become durable in time."""
+    async def _bounded(self, answer: Awaitable[T], who: str = TRANSACTION_STATE_TOPIC) -> T:
+        """Errors: CoordinatorNotAvailable, where `who` takes too long."""
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 return await answer
         except TimeoutError:
-            raise _not_available(
-                f"{TRANSACTION_STATE_TOPIC} has stored nothing for {ANSWER_S_MAX:.0f} s"
-            ) from None
+            raise _not_available(f"{who} did not answer within {ANSWER_S_MAX:.0f} s") from None
 
     def _count(self, state: TransactionState) -> int:
         return sum(partition.table.counts[state] for partition in self.hosted.loaded)

@@ -29,6 +29,7 @@ from streamlog.errors import (
     NotFound,
     ProducerFenced,
     StreamlogError,
+    Unavailable,
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import TransactionMarker
@@ -162,7 +163,7 @@ class Markers:
             async with asyncio.timeout(TRY_S_MAX):
                 return await self._sender.send(partition, markers)
         except TimeoutError:
-            error = StreamlogError(f"{partition} has not answered for {TRY_S_MAX:.0f} s")
+            error = Unavailable(f"{partition} has not answered for {TRY_S_MAX:.0f} s")
             return [error] * len(markers)
         except StreamlogError as error:
             return [error] * len(markers)

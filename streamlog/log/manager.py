@@ -23,7 +23,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
 from streamlog.log.api.environment import LogEnvironment
-from streamlog.log.api.internal_topics import is_internal
+from streamlog.log.api.internal_topics import check_not_internal, is_internal
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
@@ -169,7 +169,7 @@ class LogManager:
         """
         self._check_open()
         check_topic_name(name)
-        _check_not_internal(name)
+        check_not_internal(name)
         count = None if partitions is None else _checked_count(partitions)
         given = dict(configs or {})
         return await self._background.shielded(
@@ -196,7 +196,7 @@ class LogManager:
         """
         self._check_open()
         check_topic_name(name)
-        _check_not_internal(name)
+        check_not_internal(name)
         checked = _checked_count(count)
         return await self._background.shielded(
             lambda: self._admin.create_partitions(name, checked, validate_only),
@@ -242,7 +242,7 @@ class LogManager:
         """
         self._check_open()
         check_topic_name(name)
-        _check_not_internal(name)
+        check_not_internal(name)
         await self._background.shielded(lambda: self._admin.delete(name, topic_id), name="delete")
 
     async def repair(self) -> None:
@@ -424,15 +424,6 @@ class LogManager:
         self._is_closed = True
         await self._background.close()
         await self._logs.kill()
-
-
-def _check_not_internal(name: str) -> None:
-    """Errors: PolicyViolation."""
-    if is_internal(name):
-        raise PolicyViolation(
-            f"{name} is an internal topic: nodes create it, clients cannot create, extend or "
-            "delete it"
-        )
 
 
 def _checked_count(partitions: int) -> int:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.internal_topics import check_not_internal
 from streamlog.model.batch import BatchAttributes, RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import AttachedRow, StagedStreams, UnattachedObject, maybe_attached
@@ -301,6 +302,7 @@ class StagedLogs:
         return _sorted(parts)
 
     async def _taking(self, partition: TopicPartition) -> TakesStaged:
+        check_not_internal(partition.topic)
         log = await self._log(partition)
         # isinstance of a Protocol is slow, so the answer for the class is kept.
         takes = self._takes.get(type(log))

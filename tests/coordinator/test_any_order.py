@@ -14,9 +14,6 @@ from random import Random
 
 import pytest
 
-from streamlog.codec.batch import scan
-from streamlog.codec.committed import committed
-from streamlog.codec.records import decode
 from streamlog.coordinator.api import (
     TRANSACTION_STATE_TOPIC,
     ProducerIdAndEpoch,
@@ -24,11 +21,10 @@ from streamlog.coordinator.api import (
     TransactionState,
 )
 from streamlog.errors import StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.transaction_conformance import transactional
-from tests.coordinator.world import Node, World, check_replay, retried, world
+from tests.coordinator.world import Node, World, check_replay, retried, seen, world
 
 DATA = [TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)]
 STATE = [TopicPartition(TRANSACTION_STATE_TOPIC, number) for number in range(2)]
@@ -145,21 +141,6 @@ class Chaos:
         node.client.hold()
         await asyncio.sleep(self._random.random() * 2)
         node.client.release()
-
-
-async def seen(opened: AbstractLog) -> set[str]:
-    """The transactions whose records a read_committed reader gets."""
-    labels: list[str] = []
-    offset = opened.log_start_offset
-    while offset < opened.high_watermark:
-        fetched = await opened.fetch(offset, 1 << 20, isolation=Isolation.READ_COMMITTED)
-        aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
-        for _, view in committed(scan(b"".join(fetched.parts)), aborted):
-            labels += [bytes(value or b"").decode() for _, _, _, value, _ in decode(view)]
-        assert fetched.next_offset > offset, "something is still open"
-        offset = fetched.next_offset
-    assert len(labels) == len(set(labels)), "a record is there twice"
-    return set(labels)
 
 
 async def quiet(one: World) -> None:

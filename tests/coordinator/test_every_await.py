@@ -23,8 +23,7 @@ from streamlog.errors import StreamlogError
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.transaction_conformance import transactional
 from streamlog.wiring import OpenEngine, WalMode
-from tests.coordinator.test_any_order import seen
-from tests.coordinator.world import retried
+from tests.coordinator.world import retried, seen
 from tests.support.every_await import Kind, Lab, every, start
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from streamlog.codec.batch import scan
+from streamlog.codec.committed import committed
+from streamlog.codec.records import decode
 from streamlog.coordinator.api import (
     ProducerIdAndEpoch,
     TransactionState,
@@ -29,7 +32,7 @@ from streamlog.errors import (
     NotLeader,
     StreamlogError,
 )
-from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, TransactionMarker
 from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.world.incarnation import SimulationClock
@@ -212,3 +215,18 @@ async def check_replay(node: Node) -> None:
         assert replayed.table.transactions == live
         assert replayed.table.sizes == sizes
         assert replayed.table.counts == counts
+
+
+async def seen(opened: AbstractLog) -> set[str]:
+    """The transactions whose records a read_committed reader gets."""
+    labels: list[str] = []
+    offset = opened.log_start_offset
+    while offset < opened.high_watermark:
+        fetched = await opened.fetch(offset, 1 << 20, isolation=Isolation.READ_COMMITTED)
+        aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
+        for _, view in committed(scan(b"".join(fetched.parts)), aborted):
+            labels += [bytes(value or b"").decode() for _, _, _, value, _ in decode(view)]
+        assert fetched.next_offset > offset, "something is still open"
+        offset = fetched.next_offset
+    assert len(labels) == len(set(labels)), "a record is there twice"
+    return set(labels)

@@ -26,6 +26,7 @@ from streamlog.log.api.abstract_log import (
     LogAppendInfo,
     ProduceContext,
 )
+from streamlog.log.api.internal_topics import check_not_internal
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
@@ -371,7 +372,7 @@ class ProduceService:
     def _check_access(
         self, context: RequestContext, name: str, topic_id: str, partition: int
     ) -> None:
-        """Errors: UnknownTopicId, Unauthorized."""
+        """Errors: UnknownTopicId, PolicyViolation (an internal topic), Unauthorized."""
         if topic_id and not name:
             raise UnknownTopicId(
                 f"there is no topic with the id {topic_id!r}; look it up again",
@@ -379,6 +380,8 @@ class ProduceService:
                 partition=partition,
                 topic_id=topic_id,
             )
+        if name.startswith("__"):
+            check_not_internal(name)
         self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
 
     async def _open(

@@ -6,12 +6,21 @@ import json
 import subprocess
 from pathlib import Path
 
-from streamlog.codec.records import encode_values
+from confluent_kafka import Producer
+
+from streamlog.codec.batch import scan
+from streamlog.codec.records import encode_values, iterate
 from streamlog.coordinator.api import TransactionState
-from streamlog.coordinator.transactions.records import encode_key, encode_value
+from streamlog.coordinator.transactions.records import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 from streamlog.coordinator.transactions.state import Transaction
-from tests.coordinator.test_records import KEY, PARTITIONS, WRITTEN_BY_KAFKA
+from tests.coordinator.kafkas_records import KEY, PARTITIONS, WRITTEN_BY_KAFKA
 from tests.kafka_clients.client_programs import PROGRAMS, java
+from tests.support.kafka_server import KafkaServer
 
 PROGRAM = str(PROGRAMS / "TransactionRecords.java")
 KNOWN = [
@@ -69,3 +78,58 @@ def test_kafkas_dump_tool_shows_a_transaction_log(tmp_path: Path) -> None:
         fields = json.loads(line.partition("payload: ")[2])["data"]
         assert fields["producerId"] == one.producer_id
         assert fields["transactionStatus"] == one.state
+
+
+def test_a_real_kafkas_transaction_log_is_replayed_to_what_it_describes(tmp_path: Path) -> None:
+    names = ["done", "open", "aborted", "idle"]
+    kafka = KafkaServer(tmp_path / "kafka")
+    with kafka:
+        producers = {name: _begun(kafka.server, name) for name in names}
+        producers["done"].commit_transaction(30)
+        producers["aborted"].abort_transaction(30)
+        described = {name: _described(kafka.server, name) for name in names}
+        kafka.stop()
+        states = _replayed(kafka.data)
+    for name in names:
+        known, told_of = states[name], described[name]
+        assert told_of[:5] == [
+            name,
+            str(known.producer_id),
+            str(known.producer_epoch),
+            _kafkas_name(known.state),
+            str(known.timeout_ms),
+        ]
+    assert described["open"][-1] == "t-0"
+    assert states["open"].partitions == {("t", 0)}
+
+
+def _begun(server: str, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": server, "transactional.id": name})
+    producer.init_transactions(60)
+    if name != "idle":
+        producer.begin_transaction()
+        producer.produce("t", b"x")
+        producer.flush(30)
+    return producer
+
+
+def _described(server: str, name: str) -> list[str]:
+    command = "org.apache.kafka.tools.TransactionsCommand"
+    table = told(command, "--bootstrap-server", server, "describe", "--transactional-id", name)
+    return table.strip().splitlines()[-1].split()[1:]
+
+
+def _replayed(data: Path) -> dict[str, Transaction]:
+    states = {}
+    for segment in sorted(data.glob("__transaction_state-*/*.log")):
+        for _, view in scan(segment.read_bytes()):
+            for _, _, key, value, _ in iterate(view):
+                name = decode_key(key)
+                assert name is not None
+                assert value is not None
+                states[name] = decode_value(name, value)
+    return states
+
+
+def _kafkas_name(state: TransactionState) -> str:
+    return "".join(part.capitalize() for part in state.name.split("_"))
