@@ -636,6 +636,8 @@ class TransactionConformance(ABC):
                 wrong = transactional([b"b"], sequence=5)
                 await refused(OutOfOrderSequence, append(t.log, wrong))
                 await t.crashed()
+            await append(t.log, transactional([b"b"], sequence=1))
+            assert (await append(t.log, transactional([b"a"]))).is_duplicate
             await end(t.log, ABORT)
             assert await aborted_in(t.log, 0) == [(1, 0)]
             assert [one.producer_id for one in t.log.producers()] == [1]

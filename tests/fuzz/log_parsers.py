@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from streamlog.codec.control import (
+    ControlType,
+    EndMarker,
+    decode_end_marker,
+    encode_end_marker,
+)
 from streamlog.codec.crc import crc32c
-from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.errors import Corrupt, CorruptMessage, InvalidRecord, UnsupportedVersion
 from streamlog.log.partition.batch_metadata import (
     LogBatchMetadata,
     decode_batch_metadata,
@@ -13,6 +19,11 @@ from streamlog.log.partition.batch_metadata import (
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.log.partition.transactions.aborted_txn import (
+    AbortedTxn,
+    decode_aborted,
+    encode_aborted,
+)
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -65,6 +76,26 @@ _RECORDS = (
     LogStart(50),
     SegmentRemoved(0),
 )
+_TRANSACTIONS = Checkpoint(
+    150,
+    100,
+    900,
+    101,
+    -1,
+    1235,
+    7,
+    140,
+    139,
+    33,
+    (
+        ProducerStateEntry.of(3, 7, 11, (ProducerBatch(5, 5, 140, 140),))._replace(
+            coordinator_epoch=4, txn_first_offset=140
+        ),
+        ProducerStateEntry(2**40, 32000, 10, b"", 2**31 - 1, -1),
+    ),
+    txn_stream_end=77,
+)
+_MARKER = EndMarker(ControlType.ABORT, 9)
 
 
 def mend_entry(data: bytes) -> bytes:
@@ -90,15 +121,35 @@ PARSERS = (
             encode_entry(_RECORDS, is_snapshot=True),
             encode_entry(_RECORDS[1:2]),
             *encoded_entries(_RECORDS, bytes_max=300),
+            *encoded_entries([_TRANSACTIONS]),
         ),
         mend=mend_entry,
         is_sealed=True,
     ),
-    Parser("meta_state", _folded, (encode_entry(_RECORDS, is_snapshot=True),), mend=mend_entry),
+    Parser(
+        "meta_state",
+        _folded,
+        (encode_entry(_RECORDS, is_snapshot=True), *encoded_entries([_TRANSACTIONS])),
+        mend=mend_entry,
+    ),
     Parser(
         "batch_metadata",
         decode_batch_metadata,
-        (encode_batch_metadata(LogBatchMetadata(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
+        (
+            encode_batch_metadata(LogBatchMetadata(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),
+            encode_batch_metadata(LogBatchMetadata(0x30, 7, 78, 1, 2, 42, 3, -1, 1, _MARKER)),
+        ),
+    ),
+    Parser(
+        "aborted_txn",
+        decode_aborted,
+        (encode_aborted([AbortedTxn(1, 2, 3, 4), AbortedTxn(2**40, 0, 2**40, 9)]),),
+    ),
+    Parser(
+        "end_marker",
+        decode_end_marker,
+        (encode_end_marker(42, 3, _MARKER, 1_700_000_000_000),),
+        (CorruptMessage, InvalidRecord),
     ),
     Parser(
         "time_index",

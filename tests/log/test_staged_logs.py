@@ -30,6 +30,14 @@ from streamlog.log.staged_logs import CommittedRange, ManifestCommit, ManifestEn
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
+from streamlog.testing.transaction_conformance import (
+    ABORT,
+    aborted_in,
+    begin,
+    committed_values,
+    end,
+    transactional,
+)
 from streamlog.wal.config import WalMode
 from tests.compaction.compacting_engine import CONFIG
 from tests.engine.harness import error_of, until
@@ -99,6 +107,30 @@ def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
             assert await produce(logs[0], b"d") == 3
             assert epoch_of(logs[0], 3) > epochs[0]
             assert (await staged_of(engine).commit("w", 0, [])).was_committed
+
+    run(scenario)
+
+
+def test_a_commit_into_an_open_transaction_is_seen_when_that_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, "disk")
+        async with site.open(crash=True) as engine:
+            [partition] = await topic(engine)
+            log = await engine.logs.log(partition)
+            await begin(log, transactional([b"open"]))
+            staged = await stage(engine, "1", {partition: encoded([b"a", b"b"])})
+            await staged_of(engine).commit("w", 0, [entry(staged)])
+            assert (log.high_watermark, log.last_stable_offset) == (3, 0)
+            await begin(log, transactional([b"more"], sequence=1))
+        async with site.open() as engine:
+            log = await engine.logs.log(partition)
+            assert (log.high_watermark, log.last_stable_offset) == (4, 0)
+            wait = asyncio.create_task(log.wait_for(2, Isolation.READ_COMMITTED))
+            await end(log, ABORT)
+            await wait
+            assert log.last_stable_offset == 5
+            assert await committed_values(log) == [b"a", b"b"]
+            assert await aborted_in(log, 1, 1) == [(1, 0)]
 
     run(scenario)
 

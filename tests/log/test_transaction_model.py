@@ -77,7 +77,8 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def sequenced(self, call: Any, batch: Appended) -> None:
         async def begun() -> asyncio.Future[Any]:
-            return asyncio.ensure_future(await call)
+            answer: asyncio.Future[Any] = asyncio.ensure_future(await call)
+            return answer
 
         self.under_way.append((self.do(begun()), batch))
         assert self.log.log_end_offset == batch.end

@@ -73,11 +73,11 @@ class _OverEngine(LogConformance):
                 yield under_test
 
 
-class TestDiskMode(_OverEngine, TransactionConformance):
+class TestDiskMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
     mode = "disk"
 
 
-class TestObjectMode(_OverEngine, TransactionConformance):
+class TestObjectMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
     mode = "object"
 
 
