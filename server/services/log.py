@@ -27,6 +27,7 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.ports import Logs, open_deadline, opened_until
 from streamlog.server.services.records.partition_read import check_leader_epoch, epoch_end
+from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import LimitsConfig
@@ -135,6 +136,7 @@ class LogService:
         deadline = self._clock.monotonic() + wait_s
 
         async def ask(log: AbstractLog, value: int | None) -> int:
+            check_clients_write(log.topic_partition.topic)
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise DeadlinePassed(

@@ -22,7 +22,6 @@ from streamlog.errors import (
     CoordinatorNotAvailable,
     DeadlinePassed,
     Invalid,
-    InvalidName,
     OutcomeUnknown,
     StreamlogError,
     Unauthorized,
@@ -41,6 +40,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs, opened_until
+from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import client_error, id_of
 from streamlog.settings.limits import LimitsConfig
@@ -253,8 +253,7 @@ class TransactionService:
     async def _write(
         self, partition: TopicPartition, marker: TransactionMarker, deadline: float
     ) -> None:
-        if is_internal(partition.topic):
-            raise InvalidName(f"{partition.topic} is an internal topic: the node alone writes it")
+        check_clients_write(partition.topic)
         log = self._logs.open_log(partition)
         if log is None:
             log = await opened_until(deadline, self._clock, self._logs.log(partition), partition)

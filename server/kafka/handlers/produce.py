@@ -31,12 +31,13 @@ from streamlog.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
     NotLeader,
+    PolicyViolation,
     StreamlogError,
     TransactionAbortable,
     TransactionalIdFenced,
     Unauthorized,
 )
-from streamlog.kafka.messages.produce_request import ProduceRequest, TopicProduceData
+from streamlog.kafka.messages.produce_request import ProduceRequest
 from streamlog.kafka.messages.produce_response import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -48,7 +49,6 @@ from streamlog.kafka.messages.produce_response import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.kafka.protocol.topic_ids import id_text
-from streamlog.log.api.internal_topics import is_internal
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
@@ -179,11 +179,10 @@ class _Checked:
         whole = _refusal_of_all(request)
         version, frame_bytes = call.version, call.frame_bytes
         for position, topic in enumerate(request.topic_data):
-            refusal = whole or _refusal_of_topic(topic)
             partitions = []
             for number, part in enumerate(topic.partition_data):
                 records = part.records or b""
-                found = refusal or _refusal(records, version)
+                found = whole or _refusal(records, version)
                 if found is TRANSACTIONAL_BATCH:
                     self.is_transactional = True
                 elif found is not None:
@@ -275,15 +274,6 @@ def _refusal_of_all(request: ProduceRequest) -> BatchRefusal | None:
     if request.acks not in ACKS:
         return BatchRefusal(
             KafkaError.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, but must be -1, 0 or 1"
-        )
-    return None
-
-
-def _refusal_of_topic(topic: TopicProduceData) -> BatchRefusal | None:
-    if is_internal(topic.name):
-        return BatchRefusal(
-            KafkaError.INVALID_TOPIC_EXCEPTION,
-            f"{topic.name} is an internal topic: the node alone writes it",
         )
     return None
 
@@ -401,6 +391,8 @@ def _code(error: StreamlogError, version: int) -> KafkaError:
         return KafkaError.NOT_ENOUGH_REPLICAS
     if isinstance(error, TransactionalIdFenced):
         return KafkaError.INVALID_PRODUCER_EPOCH
+    if isinstance(error, PolicyViolation):
+        return KafkaError.INVALID_TOPIC_EXCEPTION  # An internal topic.
     if isinstance(error, TransactionAbortable) and version < ABORTABLE_FROM:
         return KafkaError.INVALID_TXN_STATE
     return code_of(error)
