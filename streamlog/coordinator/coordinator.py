@@ -57,9 +57,9 @@ T = TypeVar("T")
 
 ANSWER_S_MAX = 30.0
 """A caller waits no longer for its answer to be durable, and has to ask again."""
+MESSAGE_BYTES_MAX = 1_048_588
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
-    "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
     "segment.bytes": str(100 << 20),
 }
@@ -151,9 +151,12 @@ class Coordinator:
         async with self._creating:
             if self.hosted.count:
                 return
+            # A node with lower limits takes no topic that asks for more.
+            message_bytes = min(MESSAGE_BYTES_MAX, self._logs.message_bytes_max)
+            configs = {**TOPIC_CONFIGS, "max.message.bytes": str(message_bytes)}
             try:
                 await self._logs.create_internal_topic(
-                    TRANSACTION_STATE_TOPIC, self._config.state_partitions, TOPIC_CONFIGS
+                    TRANSACTION_STATE_TOPIC, self._config.state_partitions, configs
                 )
             except TopicAlreadyExists:
                 pass  # Another node was faster: this one will hear of it.

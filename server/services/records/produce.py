@@ -48,6 +48,7 @@ from streamlog.server.services.records.verification import (
     needs_verification,
     transactional_producer,
 )
+from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.plain_records import encode_plain_records
 from streamlog.server.services.support.topic_identity import check_topic_id, id_of
 

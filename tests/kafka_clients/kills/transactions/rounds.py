@@ -52,6 +52,8 @@ class Report:
     commits: Counter[str] = field(default_factory=Counter)
     aborts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why clients gave up, in their words."""
     undecided: int = 0
     """Transactions of which no copier knew whether they were committed."""
     findings: list[Finding] = field(default_factory=list)
@@ -214,6 +216,7 @@ def _count(copiers: Sequence[Copier], told: dict[str, Told], report: Report) -> 
         report.commits[client] += copier.commits
         report.aborts[client] += copier.aborts
         report.refused[client] += copier.refused
+        report.reasons.update(f"{client}: {reason}" for reason in copier.reasons)
     for one in told.values():
         report.undecided += len(one.committing - one.committed - one.aborted)
 
