@@ -24,22 +24,6 @@ Done = Callable[..., bytes]
 WAIT_S = 30
 
 
-def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    # Tests that run under `nohup` ignore SIGHUP, and their children would inherit that.
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            bufsize=0,
-        )
-    finally:
-        signal.signal(signal.SIGHUP, inherited)
-
-
 @contextmanager
 def silent(node: NodeProcess) -> Iterator[None]:
     """The node's port is open and nothing answers there."""

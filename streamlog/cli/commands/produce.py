@@ -172,8 +172,13 @@ def produce(
     if isinstance(sender, TransactionalLineSender) and transactional_id is not None:
         _await_markers(state, transactional_id)
     progress.done(sender.sent, reader.bytes_read)
+    _tell_stored(state, topic, sender, reader.bytes_read)
+
+
+def _tell_stored(state: State, topic: str, sender: LineSender, bytes_read: int) -> None:
+    """The command's result: on stdout with --json, else a word to who typed the lines."""
     if state.json:
-        told: dict[str, Any] = {"topic": topic, "records": sender.sent, "bytes": reader.bytes_read}
+        told: dict[str, Any] = {"topic": topic, "records": sender.sent, "bytes": bytes_read}
         if isinstance(sender, TransactionalLineSender):
             told["transactions"] = sender.transactions
         emit(told)
