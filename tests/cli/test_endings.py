@@ -18,6 +18,7 @@ from streamlog.cli.commands import produce
 from streamlog.client import Admin, Consumer
 from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
+from tests.cli.started import start
 from tests.client.fake_node import FakeNode
 
 Done = Callable[..., bytes]

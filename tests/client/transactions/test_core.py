@@ -12,7 +12,7 @@ from streamlog.client.produce.core import ProducerCore
 from streamlog.client.produce.options import producer_settings
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.transactions.requests import NEVER, RequestKind
-from streamlog.client.transactions.state import TRANSITIONS, TransactionState
+from streamlog.client.transactions.state import TRANSITIONS, TransactionPhase
 from streamlog.codec.batch import scan
 from streamlog.errors import OutOfOrderSequence, StoreUnavailable, TransactionAbortable
 from streamlog.v1 import log_pb2
@@ -93,7 +93,7 @@ def test_an_answer_to_a_call_that_was_given_up_changes_nothing() -> None:
     world.core.abandon(StoreUnavailable("over"))
     world.manager.answered(request, {}, 0.0)
     world.manager.refused(request, StoreUnavailable("late"), 0.0)
-    assert world.manager.state is TransactionState.FATAL_ERROR
+    assert world.manager.state is TransactionPhase.FATAL_ERROR
     assert not world.manager.may_send_to(("t", 0))
 
 
@@ -105,7 +105,7 @@ def test_a_sequence_that_is_lost_leaves_only_the_abort() -> None:
     world.refuse(OutOfOrderSequence("a gap", expected=0, actual=0))
     world.core.take_done()
     world.core.transaction_request(1.0)
-    assert world.manager.state is TransactionState.ABORTABLE_ERROR
+    assert world.manager.state is TransactionPhase.ABORTABLE_ERROR
     (batch,) = world.core.take_done()
     assert isinstance(batch.error, TransactionAbortable)
     with pytest.raises(TransactionAbortable):
@@ -128,18 +128,18 @@ def test_the_limit_of_a_call_is_what_is_left_of_the_operation() -> None:
     assert world.core.transaction_wake_at(119.9999) == pytest.approx(120.0)
     world.core.expire(120.0)
     assert operation.done
-    assert world.manager.state is TransactionState.ABORTABLE_ERROR
+    assert world.manager.state is TransactionPhase.ABORTABLE_ERROR
 
 
 def test_every_state_can_be_left_and_ends_for_good() -> None:
-    assert TRANSITIONS.keys() == set(TransactionState)
+    assert TRANSITIONS.keys() == set(TransactionPhase)
     for state, following in TRANSITIONS.items():
-        is_final = state is TransactionState.FATAL_ERROR
-        assert (TransactionState.FATAL_ERROR in following) is not is_final
-    reached = {TransactionState.UNINITIALIZED}
+        is_final = state is TransactionPhase.FATAL_ERROR
+        assert (TransactionPhase.FATAL_ERROR in following) is not is_final
+    reached = {TransactionPhase.UNINITIALIZED}
     while more := {to for state in reached for to in TRANSITIONS[state]} - reached:
         reached |= more
-    assert reached == set(TransactionState)
+    assert reached == set(TransactionPhase)
 
 
 def test_a_partition_belongs_to_its_topic_s_name() -> None:
