@@ -364,7 +364,7 @@ class Sequence:
         version = self._version(3, 11)
         if one.is_version_2 and self._rng.random() < 0.9:
             version = self._rng.choice((PRODUCE_ADDS, PRODUCE_ADDS + 1))
-            if pair not in partition.following:
+            if pair not in partition.begun:
                 sequence = 0
         return Produce(place.topic, version, place.partition, kind, given, pair, sequence, data)
 
