@@ -104,7 +104,7 @@ class Instance:
         """One transaction after another, until it stops."""
         try:
             while True:
-                await asyncio.sleep(0.4 * self._random())
+                await asyncio.sleep(0.15 * self._random())
                 await self._transaction()
         except Stopped:
             self._world.trace.add("txn-stopped", self)
@@ -294,7 +294,7 @@ class Instance:
             except (NoAnswer, *TRIED_AGAIN) as error:
                 self._world.trace.add("txn-again", self, purpose, node, type(error).__name__)
                 tries -= 1
-            await asyncio.sleep(0.1 + 0.5 * self._random())
+            await asyncio.sleep(0.05 + 0.35 * self._random())
         raise NoAnswer
 
 

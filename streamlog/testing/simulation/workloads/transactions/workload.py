@@ -52,6 +52,7 @@ PARTITIONS = 3
 NAMES = ("stock", "payments", "orders")
 """The transactional ids; not all of them have the same coordinator."""
 SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
+WATCH_S = 0.15
 ENDS_S_MAX = 120.0
 """Virtual seconds within which every transaction has ended, without faults."""
 OPEN = {
@@ -79,7 +80,7 @@ class TransactionWorkload:
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What the history runs until it ends."""
-        works = [self._leaders.run(), self._operate()]
+        works = [self._leaders.run(), self._operate(), self._watch()]
         works += [self._use(name) for name in NAMES]
         works += [self._read_all(number) for number in range(PARTITIONS)]
         return works
@@ -119,7 +120,7 @@ class TransactionWorkload:
         random = self._random.random
         version, timeout_ms = 1 + int(random() * 2), 1000 + int(4000 * random())
         while True:
-            await asyncio.sleep(0.1 + 0.4 * random())
+            await asyncio.sleep(0.05 + 0.2 * random())
             node = self._leaders.coordinator_of(name)
             if node is None:
                 continue
@@ -186,6 +187,18 @@ class TransactionWorkload:
         isolation = Isolation(int(2 * random()))
         low, high = log.log_start_offset, log.high_watermark
         await self._fetch(log, number, low + int(random() * (high - low + 1)), isolation)
+
+    async def _watch(self) -> None:
+        """Looks at every leader's offsets, as those who list offsets do."""
+        while True:
+            await asyncio.sleep(WATCH_S * self._random.random())
+            for node in self._world.nodes[-4:]:
+                if not node.is_up:
+                    continue
+                for number, partition in enumerate(self._cluster.partitions):
+                    log = node.engine.logs.open_log(partition)
+                    if log is not None:
+                        self._bounds(number, log)
 
     def _bounds(self, number: int, log: AbstractLog) -> None:
         self.model.logs[number].bounds(
