@@ -399,6 +399,21 @@ def test_the_topic_is_the_nodes_own() -> None:
             lambda: node.logs.alter_topic_configs(
                 TRANSACTION_STATE_TOPIC, set={"cleanup.policy": "delete"}
             ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, append={"cleanup.policy": "delete"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"max.message.bytes": "10"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, delete=["max.message.bytes"]
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"message.timestamp.before.max.ms": "0"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"segment.ms": "1000"}, is_replacing=True
+            ),
         ):
             with pytest.raises(PolicyViolation):
                 await call()
