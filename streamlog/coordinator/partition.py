@@ -19,13 +19,17 @@ from streamlog.coordinator.state_log import StateLog
 from streamlog.coordinator.transactions.decisions import Decision, is_expired, shown
 from streamlog.coordinator.transactions.ends import complete
 from streamlog.coordinator.transactions.records import encode_key, encode_value
-from streamlog.coordinator.transactions.state import Transaction
+from streamlog.coordinator.transactions.state import COMPLETED, Transaction
 from streamlog.errors import MessageTooLarge, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 
 T = TypeVar("T")
+
+ENDING_BYTES = 32
+"""Room in the record of an open transaction for what the record of its end has in addition: tags of
+the next and the previous producer id, the last epoch, and the client's version."""
 
 Prepared = Callable[["CoordinatorPartition", Transaction], None]
 Failed = Callable[["CoordinatorPartition", StreamlogError], None]
@@ -147,17 +151,27 @@ class CoordinatorPartition:
         transactional_id = after.transactional_id
         key, value = encode_key(transactional_id), encode_value(after)
         size = len(key) + len(value)
-        if size > self._record_bytes_max:
-            raise MessageTooLarge(
-                f"the transaction of {shown(transactional_id)} has {len(after.partitions)} "
-                f"partitions, and its record {size} bytes: split it",
-                size_bytes=size,
-                max_bytes=self._record_bytes_max,
-            )
+        self._check_size(after, size)
         then = (lambda: self._on_prepared(self, after)) if after.is_prepared else None
         self._writer.add(key, value, then)
         self.table.apply(transactional_id, after, size)
         self._note(transactional_id, after)
+
+    def _check_size(self, after: Transaction, size: int) -> None:
+        """The record of an end is never too large: a transaction that nobody can end would stay.
+
+        Errors: MessageTooLarge.
+        """
+        size_max = self._record_bytes_max - ENDING_BYTES
+        is_end = after.is_prepared or after.state in COMPLETED
+        if size > size_max and not is_end:
+            raise MessageTooLarge(
+                f"the transaction of {shown(after.transactional_id)} has {len(after.partitions)} "
+                f"partitions, and its record {size} bytes, more than {size_max}: split it, or "
+                "choose a shorter transactional id",
+                size_bytes=size,
+                max_bytes=size_max,
+            )
 
     def _note(self, transactional_id: str, after: Transaction) -> None:
         if after.state is TransactionState.ONGOING:

@@ -46,7 +46,15 @@ from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
-CLEANUP_POLICY = "cleanup.policy"
+NODES_OWN = frozenset(
+    {
+        "cleanup.policy",
+        "max.message.bytes",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+    }
+)
+"""Settings of an internal topic with which its records would go by age, or be refused."""
 
 
 class LogManager:
@@ -217,12 +225,15 @@ class LogManager:
         """Makes all changes or none; open partitions follow at once.
 
         `is_replacing`: the topic's settings are what `set` has, and no others.
-        Errors: UnknownTopicOrPartition, InvalidConfig, PolicyViolation (`cleanup.policy` of an
-        internal topic, whose records must not go by age).
+        Errors: UnknownTopicOrPartition, InvalidConfig, PolicyViolation (those of an internal topic
+        that its nodes rely on).
         """
         self._check_open()
-        if is_internal(name) and (is_replacing or CLEANUP_POLICY in {*(set or {}), *delete}):
-            raise PolicyViolation(f"{name} is an internal topic: its {CLEANUP_POLICY} stays")
+        if is_internal(name):
+            changed = {*(set or {}), *delete, *(append or {}), *(subtract or {})}
+            own = NODES_OWN if is_replacing else NODES_OWN & changed
+            if own:
+                raise PolicyViolation(f"{name} is an internal topic: its {min(own)} stays")
         return await self._admin.alter(
             name,
             set=set or {},

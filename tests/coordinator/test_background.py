@@ -111,6 +111,24 @@ def test_a_partition_that_never_answers_is_asked_again() -> None:
     run(test)
 
 
+def test_a_log_that_cannot_store_a_marker_gets_no_second_one() -> None:
+    async def test(world: World, node: Node) -> None:
+        pair = await begun(node, A)
+        opened = await node.logs.log(A)
+        node.client.hold(opened.describe().storage_ids["data"])
+        await node.coordinator.end("tx", pair, is_commit=False)
+        await asyncio.sleep(3600)
+        assert (opened.log_end_offset, opened.high_watermark) == (1, 0)
+        due = node.coordinator.markers.progress()
+        assert due is not None
+        assert "'tx'" in due.waits_for
+        node.client.release()
+        await until(node, ABORTED)
+        assert opened.high_watermark == 1
+
+    run(test)
+
+
 @pytest.mark.parametrize("error", [ProducerFenced("newer"), Invalid("it takes none")])
 def test_a_partition_that_can_have_nothing_open_gets_no_marker(error: StreamlogError) -> None:
     async def test(world: World, node: Node) -> None:
@@ -414,6 +432,21 @@ def test_the_topic_is_the_nodes_own() -> None:
             lambda: node.logs.create_partitions(TRANSACTION_STATE_TOPIC, 9),
             lambda: node.logs.alter_topic_configs(
                 TRANSACTION_STATE_TOPIC, set={"cleanup.policy": "delete"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, append={"cleanup.policy": "delete"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"max.message.bytes": "10"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, delete=["max.message.bytes"]
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"message.timestamp.before.max.ms": "0"}
+            ),
+            lambda: node.logs.alter_topic_configs(
+                TRANSACTION_STATE_TOPIC, set={"segment.ms": "1000"}, is_replacing=True
             ),
         ):
             with pytest.raises(PolicyViolation):

@@ -57,6 +57,7 @@ class NotedMarkers:
         self.failing: dict[TopicPartition, StreamlogError] = {}
         self.held: dict[TopicPartition, asyncio.Event] = {}
         self.delay_s: Callable[[], float] = lambda: 0.0
+        self.senders: dict[LogManager, LocalMarkers] = {}
 
     async def send(
         self, partition: TopicPartition, markers: Sequence[TransactionMarker]
@@ -69,7 +70,8 @@ class NotedMarkers:
         if error is not None:
             return [error] * len(markers)
         node = self._world.leader(partition)
-        outcomes = await LocalMarkers(node.logs).send(partition, markers)
+        sender = self.senders.setdefault(node.logs, LocalMarkers(node.logs))
+        outcomes = await sender.send(partition, markers)
         written = zip(markers, outcomes, strict=True)
         self.written += [(partition, marker) for marker, error in written if error is None]
         return outcomes
