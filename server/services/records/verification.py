@@ -51,6 +51,13 @@ class Verifiable(NamedTuple):
         return self.log.needs_verification(*self.producer)
 
 
+class _Asked(NamedTuple):
+    """A log whose coordinator is asked, and its guard from before the question."""
+
+    log: AbstractLog
+    guard: int
+
+
 Refusals = Mapping[TopicPartition, StreamlogError]
 
 
@@ -93,9 +100,9 @@ class Verification:
             return dict.fromkeys(unverified, late)
         except StreamlogError as error:
             return dict.fromkeys(unverified, error)
-        for partition, log in unverified.items():
+        for partition, asked in unverified.items():
             if partition not in refused:
-                log.verified(*producer)
+                asked.log.verified(*producer, asked.guard)
         return refused
 
     async def _add(
@@ -130,9 +137,9 @@ def transactional_producer(batches: Buffer) -> ProducerIdAndEpoch | None:
 
 def _unverified(
     parts: Iterable[Verifiable],
-) -> tuple[ProducerIdAndEpoch, dict[TopicPartition, AbstractLog]]:
+) -> tuple[ProducerIdAndEpoch, dict[TopicPartition, _Asked]]:
     producer: ProducerIdAndEpoch | None = None
-    unverified: dict[TopicPartition, AbstractLog] = {}
+    unverified: dict[TopicPartition, _Asked] = {}
     for partition, log, batches, found in parts:
         is_unverified = log.needs_verification(*found)
         if is_unverified and not _is_intact(batches):
@@ -144,7 +151,7 @@ def _unverified(
             )
         producer = found
         if is_unverified:
-            unverified[partition] = log
+            unverified[partition] = _Asked(log, log.verification_guard())
     return producer or ProducerIdAndEpoch(-1, -1), unverified
 
 
