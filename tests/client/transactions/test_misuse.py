@@ -81,7 +81,7 @@ def test_a_block_inside_a_block_aborts_the_outer_one(node: FakeNode, make: MakeP
     assert node.transactions.calls[-1] == "Abort"
 
 
-@pytest.mark.parametrize("timeout", ["1", b"1", object()], ids=repr)
+@pytest.mark.parametrize("timeout", ["1", b"1", object()], ids=["text", "bytes", "an object"])
 def test_a_wrong_time_out_changes_nothing(
     node: FakeNode, make: MakeProducer, timeout: object
 ) -> None:
