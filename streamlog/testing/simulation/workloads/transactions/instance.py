@@ -260,9 +260,7 @@ class Instance:
 
     # calls
 
-    async def _ask(
-        self, purpose: str, work: Callable[[SimulationNode], Awaitable[T]]
-    ) -> T:
+    async def _ask(self, purpose: str, work: Callable[[SimulationNode], Awaitable[T]]) -> T:
         """The coordinator's answer; one call in ten goes to any node. Errors: those of the call."""
 
         def coordinator() -> SimulationNode | None:

@@ -22,6 +22,7 @@ from streamlog.errors import CoordinatorNotAvailable, StreamlogError, Unavailabl
 from streamlog.log.api.abstract_log import TransactionMarker
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING
 from streamlog.testing.simulation.workloads.transactions.network import Network, NoAnswer
 from streamlog.testing.simulation.world.node import NODE_TRANSACTIONS, SimulationNode
@@ -69,7 +70,9 @@ class Leaders:
     async def settle(self) -> None:
         """Returns when every serving node knows every leader."""
         ends_at = self._world.now + TELL_S_MAX
-        while self._tell() and self._world.now < ends_at:
+        while self._tell():
+            if self._world.now >= ends_at:
+                raise Violation(f"a node was not told its leaders within {TELL_S_MAX:.0f} s")
             await asyncio.sleep(TELL_S)
 
     def lead_all(self, node: SimulationNode) -> None:
