@@ -30,6 +30,7 @@ def test_every_promise_holds(first: int) -> None:
     assert kinds >= {"append", "conditional append", "produce", "consume", "fetch", "trim", "kv"}
     assert kinds >= {"open", "close", "create", "delete", "create topic", "delete topic", "start"}
     assert kinds >= {"take over", "delete records", "pinned read"}
+    assert kinds >= {"transaction begun", "read committed", "transactional produce"}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -452,10 +452,10 @@ class _History:
         await engine.transactions.close()
         for topic in engine.logs.list_topics():
             # Clients may not delete internal topics; whoever deletes a cluster may.
-            own = is_internal(topic.name)
-            delete = partial(engine.logs._admin.delete, topic_id="") if own else None
-            delete = delete or engine.logs.delete_topic
-            await self._insist(node, partial(delete, topic.name))
+            delete = (
+                engine.logs._admin.delete if is_internal(topic.name) else engine.logs.delete_topic
+            )
+            await self._insist(node, partial(delete, topic.name, ""))
         for row in engine.metadata.streams():
             await self._insist(
                 node, lambda stream_id=row.stream_id: engine.streams.delete_stream(stream_id)

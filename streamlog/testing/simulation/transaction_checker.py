@@ -31,14 +31,14 @@ Pair = tuple[int, int]
 
 
 class Value(NamedTuple):
-    """What a record says: the `position`th of `count` records of a transaction in its partition,
-    and in how many partitions it has records."""
+    """What a record says: the `position`th of `records` of a transaction in its partition, and in
+    how many partitions the transaction has records."""
 
     name: str
     number: int
     partition: int
     position: int
-    count: int
+    records: int
     partitions: int
 
     def encode(self) -> bytes:
@@ -47,8 +47,8 @@ class Value(NamedTuple):
     @staticmethod
     def parse(value: bytes) -> Value:
         name, *numbers = value.decode().split("/")
-        number, partition, position, count, partitions = map(int, numbers)
-        return Value(name, number, partition, position, count, partitions)
+        number, partition, position, records, partitions = map(int, numbers)
+        return Value(name, number, partition, position, records, partitions)
 
 
 @dataclass(eq=False)
@@ -73,10 +73,10 @@ class SentTransaction:
         return f"{self.name}/{self.number}"
 
     def values(self, partition: int) -> list[Value]:
-        count, partitions = self.plan[partition], len(self.plan)
+        records, partitions = self.plan[partition], len(self.plan)
         return [
-            Value(self.name, self.number, partition, position, count, partitions)
-            for position in range(count)
+            Value(self.name, self.number, partition, position, records, partitions)
+            for position in range(records)
         ]
 
 

@@ -222,6 +222,9 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "marker counts at once",
         "the last stable offset passes a transaction whose marker is not durable yet",
         _marker_counts_at_once,
+        # A client has to look between marker and crash, some 100 ms apart, and the marker be lost.
+        found_by="tests/log/test_media.py::TestSharedLogOverMemory"
+        "::test_a_marker_counts_when_it_is_durable",
     ),
     _mutant(
         "read past the stable end",
@@ -252,6 +255,9 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "older coordinator taken",
         "a marker of a coordinator that was replaced is written",
         _older_coordinator_taken,
+        # A marker has to be under way for longer than the next coordinator loads and writes.
+        found_by="tests/log/test_media.py::TestSharedLogOverMemory"
+        "::test_a_marker_of_an_older_coordinator_is_fenced",
     ),
     _mutant(
         "fenced may append",
@@ -267,6 +273,9 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "permission outlives the marker",
         "a batch that was verified before its transaction's end is taken behind it",
         _permission_outlives_marker,
+        # A batch has to wait for room between its verification and its transaction's end.
+        found_by="tests/log/test_media.py::TestSharedLogOverMemory"
+        "::test_a_marker_takes_the_permission_back",
     ),
     _mutant(
         "fencing marker ends nothing",

@@ -96,6 +96,9 @@ class Instance:
     def __repr__(self) -> str:
         return f"{self._name}@{self._pair.producer_epoch}v{self._version}"
 
+    def _note(self, kind: str, *details: object) -> None:
+        self._world.trace.add(kind, repr(self), *details)
+
     @property
     def _is_zombie(self) -> bool:
         return not self._model.is_newest(self._name, self._pair)
@@ -106,12 +109,12 @@ class Instance:
             while True:
                 await asyncio.sleep(0.15 * self._random())
                 await self._transaction()
-        except Stopped:
-            self._world.trace.add("txn-stopped", self)
+        except (Stopped, NoAnswer):
+            self._note("txn-stopped")
         except FENCED as error:
             kind = "zombie refused" if self._is_zombie else "transaction timed out"
             self._tally.count(kind)
-            self._world.trace.add("txn-fenced", self, type(error).__name__)
+            self._note("txn-fenced", type(error).__name__)
 
     async def _transaction(self) -> None:
         transaction = self._begin()
@@ -120,16 +123,36 @@ class Instance:
             await self._write(transaction)
             is_written = True
         except BROKEN as error:
-            self._world.trace.add("txn-broken", self, transaction, type(error).__name__)
+            self._note("txn-broken", transaction, type(error).__name__)
         except NoAnswer:
-            self._world.trace.add("txn-unwritten", self, transaction)
+            self._note("txn-unwritten", transaction)
         draw = self._random()
         if draw < 0.12:
             await asyncio.sleep(self._timeout_ms / 1000 * (0.5 + self._random()))
         is_commit = is_written and self._random() < 0.75
         await self._end(transaction, is_commit=is_commit)
         if not is_written and self._version == 1:
-            raise Stopped  # Batches of unknown outcome: which sequence follows?
+            # The outcome of batches is unknown: the next epoch begins at sequence 0.
+            await self._begin_epoch()
+
+    async def _begin_epoch(self) -> None:
+        """Asks for the next epoch, as the one that has the pair (KIP-360). Errors: FENCED, Stopped,
+        NoAnswer"""
+        name, pair, timeout_ms = self._name, self._pair, self._timeout_ms
+        self._tally.count("next epoch")
+        self._take(
+            await self._ask(
+                f"next epoch of {name}",
+                lambda at: at.engine.transactions.init_producer_id(name, timeout_ms, pair),
+            )
+        )
+
+    def _take(self, pair: ProducerIdAndEpoch) -> None:
+        """A newer instance's answer may have come before this one."""
+        if not self._is_zombie:
+            self._model.initialised(self._name, self, pair)
+        self._pair = pair
+        self._sequences.clear()
 
     def _begin(self) -> SentTransaction:
         random, count = self._random, len(self._cluster.partitions)
@@ -137,7 +160,7 @@ class Instance:
         plan = {number: 1 + int(random() * 2 * RECORDS_MAX) for number in sorted(numbers)}
         transaction = self._model.begin(self._name, plan)
         self._tally.count("transaction begun")
-        self._world.trace.add("txn-begin", self, transaction, plan)
+        self._note("txn-begin", transaction, plan)
         return transaction
 
     # partitions and batches
@@ -181,7 +204,7 @@ class Instance:
             lambda at: self._produce(at, partition, data),
             1 + 5 * self._random(),
         )
-        self._world.trace.add("txn-produced", self, values[0], base)
+        self._note("txn-produced", values[0], base)
         if was_zombie:
             self._model.stored_of_fenced(name, pair, number, base)
         self._model.placed(values, base)
@@ -191,6 +214,7 @@ class Instance:
         """As a server does."""
         deadline = self._world.now + 20
         log = await node.engine.logs.log(partition)
+        # It makes two of the coordinator's calls alone.
         verification = Verification(self._cluster.coordinator, node.clock)  # type: ignore[arg-type]
         refused = await verification.refusals(
             self._name,
@@ -212,17 +236,14 @@ class Instance:
         try:
             pair = await self._ask_end(is_commit)
         except (InvalidTxnState, NoAnswer) as error:
-            self._world.trace.add("txn-end-failed", self, transaction, type(error).__name__)
+            self._note("txn-end-failed", transaction, type(error).__name__)
             raise Stopped from None
         self._ended(transaction, is_commit)
         if self._random() < 0.1:
             await self._end_again(pair, is_commit)
         self._check_pair(pair)
         if pair != self._pair:
-            if not self._is_zombie:
-                self._model.initialised(self._name, self, pair)
-            self._pair = pair
-            self._sequences.clear()
+            self._take(pair)
 
     async def _ask_end(self, is_commit: bool) -> ProducerIdAndEpoch:
         name, pair, bumps_epoch = self._name, self._pair, self._version == 2
@@ -234,7 +255,7 @@ class Instance:
         )
 
     def _ended(self, transaction: SentTransaction, is_commit: bool) -> None:
-        self._world.trace.add("txn-ended", self, transaction, is_commit)
+        self._note("txn-ended", transaction, is_commit)
         if is_commit:
             self._tally.count("transaction committed")
             self._model.committed(transaction)
@@ -290,7 +311,7 @@ class Instance:
             except (*FENCED, *BROKEN):
                 raise
             except (NoAnswer, *TRIED_AGAIN) as error:
-                self._world.trace.add("txn-again", self, purpose, node, type(error).__name__)
+                self._note("txn-again", purpose, node, type(error).__name__)
                 tries -= 1
             await asyncio.sleep(0.05 + 0.35 * self._random())
         raise NoAnswer

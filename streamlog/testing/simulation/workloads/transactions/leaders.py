@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from streamlog.coordinator.api import (
     TRANSACTION_STATE_TOPIC,
@@ -20,12 +22,16 @@ from streamlog.coordinator.markers import Outcome
 from streamlog.coordinator.placement import partition_of
 from streamlog.errors import CoordinatorNotAvailable, StreamlogError, Unavailable
 from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.metadata.interface import Tenure
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING
 from streamlog.testing.simulation.workloads.transactions.network import Network, NoAnswer
 from streamlog.testing.simulation.world.node import NODE_TRANSACTIONS, SimulationNode
 from streamlog.testing.simulation.world.world import World
+
+T = TypeVar("T")
 
 TELL_S = 0.2
 MOVE_S = 4.0
@@ -69,7 +75,9 @@ class Leaders:
     async def settle(self) -> None:
         """Returns when every serving node knows every leader."""
         ends_at = self._world.now + TELL_S_MAX
-        while self._tell() and self._world.now < ends_at:
+        while self._tell():
+            if self._world.now >= ends_at:
+                raise Violation(f"a node was not told its leaders within {TELL_S_MAX:.0f} s")
             await asyncio.sleep(TELL_S)
 
     def lead_all(self, node: SimulationNode) -> None:
@@ -86,11 +94,6 @@ class Leaders:
 
     def coordinator_of(self, transactional_id: str) -> SimulationNode | None:
         return self.node_of(STATE[partition_of(transactional_id, len(STATE))])
-
-    def is_stale(self, node: SimulationNode, partition: TopicPartition) -> bool:
-        """Whether another node has, or had, the partition's log under a newer epoch."""
-        here = _epoch_at(node, partition)
-        return any(_epoch_at(other, partition) > here for other in self._world.nodes)
 
     async def _move(self) -> None:
         """Moves one partition, or all that a machine leads which has no node."""
@@ -115,9 +118,7 @@ class Leaders:
             if node.incarnation.is_alive or tenure is None or node.machine is heir.machine:
                 continue
             try:
-                await self._network.call(
-                    heir, "take over", lambda at, tenure=tenure: at.metadata.take_over(tenure), 10.0
-                )
+                await self._network.call(heir, "take over", partial(_take_over, tenure), 10.0)
             except (NoAnswer, *PASSING):
                 return
 
@@ -192,26 +193,24 @@ class WorldCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
     ) -> Mapping[TopicPartition, StreamlogError]:
-        found: Mapping[TopicPartition, StreamlogError] = await self._ask(
+        return await self._ask(
             transactional_id,
             lambda at: at.engine.transactions.verify_partitions(
                 transactional_id, producer, partitions
             ),
         )
-        return found
 
-    async def _ask(self, transactional_id: str, work: object) -> object:
+    async def _ask(
+        self, transactional_id: str, work: Callable[[SimulationNode], Awaitable[T]]
+    ) -> T:
         node = self._leaders.coordinator_of(transactional_id)
         if node is None:
             raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator")
         try:
-            return await self._network.call(node, f"question about {transactional_id}", work)  # type: ignore[arg-type]
+            return await self._network.call(node, f"question about {transactional_id}", work)
         except NoAnswer:
             raise CoordinatorNotAvailable("the coordinator did not answer") from None
 
 
-def _epoch_at(node: SimulationNode, partition: TopicPartition) -> int:
-    if not node.is_up:
-        return -1
-    opened = node.engine.logs.open_log(partition)
-    return -1 if opened is None else opened.leader_epoch
+async def _take_over(tenure: Tenure, heir: SimulationNode) -> None:
+    await heir.metadata.take_over(tenure)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from streamlog.codec.committed import committed
@@ -132,12 +133,12 @@ class TransactionWorkload:
                     1 + 9 * random(),
                 )
             except (NoAnswer, *TRIED_AGAIN) as error:
-                self._world.trace.add("txn-init-failed", name, node.name, repr(error)[:300])
+                self._world.trace.add("txn-init-failed", name, node.name, type(error).__name__)
                 continue
             instance = Instance(self._cluster, self._world.fork(), name, pair, version, timeout_ms)
             self.model.initialised(name, instance, pair)
             self._tally.count("producer initialised")
-            self._world.trace.add("txn-init", node.name, instance, pair)
+            self._world.trace.add("txn-init", node.name, repr(instance))
             return instance
 
     async def _init(self, node: SimulationNode, name: str, timeout_ms: int) -> ProducerIdAndEpoch:
@@ -161,15 +162,11 @@ class TransactionWorkload:
             node = self._leaders.node_of(partition)
             if node is None or node.engine.logs.topic(TOPIC) is None:
                 continue
-            is_in_order = random() < 0.5
+            work = partial(self._read, number, random() < 0.5)
             with suppress(NoAnswer, *TRIED_AGAIN):
-                await self._network.call(
-                    node,
-                    f"fetch of {partition}",
-                    lambda at, is_in_order=is_in_order: self._read(at, number, is_in_order),
-                )
+                await self._network.call(node, f"fetch of {partition}", work)
 
-    async def _read(self, node: SimulationNode, number: int, is_in_order: bool) -> None:
+    async def _read(self, number: int, is_in_order: bool, node: SimulationNode) -> None:
         log = await node.engine.logs.log(self._cluster.partitions[number])
         random = self._random.random
         if is_in_order:
