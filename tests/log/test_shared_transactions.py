@@ -377,6 +377,17 @@ def test_verifications_are_bounded_and_forget_the_oldest():
     assert not pairs.is_verified(2, 1)
 
 
+def test_an_answer_that_a_marker_has_overtaken_lets_nothing_in():
+    pairs = Verifications()
+    pairs.asked(1, 0)
+    pairs.ended(1)
+    pairs.verified(1, 0)
+    assert not pairs.is_verified(1, 0)
+    pairs.asked(1, 0)
+    pairs.verified(1, 0)
+    assert pairs.is_verified(1, 0)
+
+
 def test_an_isolation_level_without_transactions_waits_for_the_high_watermark():
     async def test(t):
         wait = asyncio.ensure_future(t.log.wait_for(0, COMMITTED))
