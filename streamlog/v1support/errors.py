@@ -179,7 +179,10 @@ def from_status(
         if may_have_happened:
             return errors.OutcomeUnknown(f"{text}; retry idempotently")
         return errors.Unavailable(f"{text}; retry")
-    return _BARE.get(code, errors.Internal)(f"{code.name} from the server: {message}")
+    text = f"{code.name} from the server: {message}"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        text += "; it does not know this call: the node is of an older version, so update it"
+    return _BARE.get(code, errors.Internal)(text)
 
 
 def from_rpc_error(error: grpc.RpcError, *, may_have_happened: bool) -> StreamlogError:

@@ -148,6 +148,18 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     assert b"the producer is fenced" in run("txn", "abort", "watched").stderr
 
 
+def test_a_long_id_does_not_widen_the_table(done: Done, environment: dict[str, str]) -> None:
+    name = "long" + "x" * 32_000
+    with Producer(environment["STREAMLOG_SERVER"], transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.abort_transaction()
+    lines = done("txn", "list").decode().splitlines()
+    assert any(line.startswith("longxxx") and "… " in line for line in lines)
+    assert max(map(len, lines)) < 200
+    listed = [json.loads(line) for line in done("txn", "list", "--json").splitlines()]
+    assert name in [one["transactional_id"] for one in listed]
+
+
 def test_a_list_without_entries_says_what_to_do(run: Command) -> None:
     ended = run("txn", "list", "--pattern", "no such id")
     assert (ended.returncode, ended.stdout) == (0, b"")

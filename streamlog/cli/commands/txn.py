@@ -24,6 +24,9 @@ STATES = (
 )
 """As in `calls.transaction.STATES`; help does not import the protos."""
 
+ID_CHARS_MAX = 80
+"""Of a longer id a table shows the beginning, --json all."""
+
 
 @click.group(cls=CommandGroup)
 def txn() -> None:
@@ -92,7 +95,7 @@ def list_transactions(
         ("transactional id", "state", "producer", "epoch", "open for", "partitions"),
         [
             (
-                transaction.transactional_id,
+                _cut(transaction.transactional_id),
                 _state(transaction),
                 transaction.producer_id,
                 transaction.producer_epoch,
@@ -142,6 +145,12 @@ def abort(state: State, transactional_id: str) -> None:
         note(f"aborted; it was open for {_open_for(found)} in {len(found.partitions)} partitions")
     else:
         note(f"no transaction was open ({_state(found)}); the producer is fenced")
+
+
+def _cut(transactional_id: str) -> str:
+    """As a column has it: one id of 32 KiB would make every row as long."""
+    is_short = len(transactional_id) <= ID_CHARS_MAX
+    return transactional_id if is_short else transactional_id[: ID_CHARS_MAX - 1] + "…"
 
 
 def _with_hint(error: StreamlogError) -> StreamlogError:

@@ -192,6 +192,26 @@ def test_a_result_that_nobody_took_is_not_the_next_transaction_s(
     assert len(node.transactions.committed) == 2
 
 
+def test_an_abort_ends_what_an_add_without_an_answer_has_begun(
+    node: FakeNode, make: MakeProducer
+) -> None:
+    """Left open at the coordinator, it would fence the producer when its time-out comes."""
+    node.create("t")
+    producer = make(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer.begin_transaction()
+    node.transactions.faults.extend([LOSE] * 50)
+    with pytest.raises(StreamlogError):
+        producer.send("t", b"v").result(WAIT_S)
+    assert node.transactions.ids["x"].is_open
+    node.transactions.faults.clear()
+    producer.abort_transaction()
+    assert not node.transactions.ids["x"].is_open
+    assert len(node.transactions.aborted) == 1
+    with producer.transaction():
+        producer.send("t", b"w")
+    assert node.committed_values("t") == [b"w"]
+
+
 @pytest.mark.parametrize("error", [InvalidTxnState("nothing"), InvalidProducerIdMapping("no")])
 def test_an_abort_of_what_the_coordinator_does_not_know_starts_anew(
     node: FakeNode, make: MakeProducer, error: StreamlogError

@@ -111,3 +111,4 @@ def test_a_bare_status_is_unknown_for_writes_and_unavailable_for_reads() -> None
         )
     unknown = wire.from_status(grpc.StatusCode.UNIMPLEMENTED, "", (), may_have_happened=True)
     assert isinstance(unknown, errors.UnsupportedVersion)
+    assert "older version" in unknown.message
