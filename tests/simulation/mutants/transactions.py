@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamlog.codec.batch import TRANSACTIONAL
-from streamlog.coordinator import local_markers, markers, replay, timeouts
+from streamlog.coordinator import markers, replay, timeouts
 from streamlog.coordinator.api import TransactionState
 from streamlog.coordinator.partition import CoordinatorPartition
 from streamlog.coordinator.state_log import StateLog
@@ -174,11 +174,12 @@ def _first_partition_only(patch: Patch) -> None:
     original = patch.set(markers.Pending, "__init__", init)
 
 
-def _complete_before_durable(patch: Patch) -> None:
-    async def outcome(ack: Any) -> Any:
-        return ack if isinstance(ack, Exception) else None
+def _complete_before_markers(patch: Patch) -> None:
+    def begin(self: Any, owner: Any, prepared: Any) -> None:
+        original(self, owner, prepared)
+        owner.complete(prepared)
 
-    patch.set(local_markers, "_outcome", outcome)
+    original = patch.set(markers.Markers, "begin", begin)
 
 
 def _markers_before_prepare(patch: Patch) -> None:
@@ -313,9 +314,9 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         _first_partition_only,
     ),
     _mutant(
-        "complete before durable",
-        "a transaction is complete before its markers are durable",
-        _complete_before_durable,
+        "complete before the markers",
+        "a transaction is complete when its markers are on their way",
+        _complete_before_markers,
     ),
     _mutant(
         "live records not copied",

@@ -286,6 +286,7 @@ class TransactionWorkload:
                 offset = following
             self.model.logs[number].finish(starts[number], end)
         self.model.finish(starts)
+        await self._shorten(node)  # The next node finds every id in what is left.
 
     async def _await_ends(self, node: SimulationNode, logs: Sequence[AbstractLog]) -> None:
         """Every transaction is ended: by its client before, or by its coordinator."""
