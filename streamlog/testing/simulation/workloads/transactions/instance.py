@@ -28,7 +28,11 @@ from streamlog.errors import (
 from streamlog.log.api.abstract_log import ProduceContext
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
-from streamlog.server.services.records.verification import Verifiable, Verification
+from streamlog.server.services.records.verification import (
+    Verifiable,
+    Verification,
+    transactional_producer,
+)
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.transaction_checker import (
     SentTransaction,
@@ -214,11 +218,13 @@ class Instance:
         """As a server does."""
         deadline = self._world.now + 20
         log = await node.engine.logs.log(partition)
+        producer = transactional_producer(data)
+        assert producer is not None
         # It makes two of the coordinator's calls alone.
         verification = Verification(self._cluster.coordinator, node.clock)  # type: ignore[arg-type]
         refused = await verification.refusals(
             self._name,
-            [Verifiable(partition, log, data)],
+            [Verifiable(partition, log, data, producer)],
             deadline,
             adds_partitions=self._version == 2,
         )
