@@ -302,6 +302,7 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "decided again",
         "a transaction that was decided is open again after a load",
         _decided_again,
+        is_quick=True,
     ),
     _mutant(
         "same epoch after a time-out",
@@ -312,6 +313,7 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "first partition only",
         "one partition of a transaction gets its marker",
         _first_partition_only,
+        is_quick=True,
     ),
     _mutant(
         "complete before the markers",
