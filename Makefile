@@ -92,8 +92,8 @@ differential-kafka-transactions: tools ## the same transactions on a node and on
 kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
 	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
 
-kill-kafka-transactions: tools ## kill -9 a node and clients under transactions that copy topics, with both modes of the WAL (ROUNDS=N each, default 30)
-	$(BIN)/python -m tests.kafka_clients.kills.transactions --rounds $(ROUNDS)
+kill-kafka-transactions: tools ## kill -9 a node and clients under transactions that copy topics, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
+	$(BIN)/python -m tests.kafka_clients.kills.transactions --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
 
 outage-kafka: tools ## take store or metadata away under Kafka's clients (OUTAGE_S=600 WAL=disk FAULT=store-hangs)
 	$(BIN)/python -m tests.kafka_clients.outages --seconds $(OUTAGE_S) --wal $(WAL) --fault $(FAULT)

@@ -45,6 +45,7 @@ class KafkaServer:
     `advertised`: the address that clients are told; its own where None. `jvm`: options of Java,
     for the server's heap, too. `settings`: the server's, beside those that one node needs.
     `features`: levels of the cluster's features; the newest ones where they are not named.
+    `environment`: of its processes, beside this one's.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class KafkaServer:
         jvm: Sequence[str] = ("-Xmx1g",),
         settings: Mapping[str, object] = MappingProxyType({}),
         features: Mapping[str, int] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._jvm = tuple(jvm)
         self._features = dict(features)
+        self._environment = environment
         self._output = folder / "server.log"
         self._logging = folder / "log4j2.properties"
         self._logging.write_text(LOGGING)
@@ -110,6 +113,7 @@ class KafkaServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env={**os.environ, **self._environment},
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )  # fmt: skip

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -86,9 +88,11 @@ def running_node(
     command: str = "dev",
     store: str | None = None,
     meta: str | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[RunningNode]:
     """Starts `streamlog dev` on free ports; stops it at the end.
 
+    `environment`: the node's, beside this process's.
     `store` and `meta`: URLs in place of the folder `data`, which then takes the WAL.
     """
     arguments = [sys.executable, "-m", "streamlog.cli.main", command, "--json", "--wal", wal]
@@ -104,7 +108,9 @@ def running_node(
         config.write_text(as_toml(settings))
         arguments += ["--config", str(config)]
     began = time.perf_counter()
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
     try:
         assert child.stdout is not None
         banner = json.loads(child.stdout.readline())

@@ -153,14 +153,7 @@ def compose(
         produce=ProduceService(parts, auto_create=runtime.auto_create),
         fetch=FetchService(parts, polls, record_bytes_max=settings.log.decoded_bytes_max),
         log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
-        transactions=TransactionService(
-            backend.transactions,
-            logs,
-            node_id=settings.node.node_id,
-            clock=clock,
-            authorize=authorize,
-            limits=limits,
-        ),
+        transactions=_transactions(backend, settings, authorize),
         streams=StreamService(
             backend.streams, polls, clock=clock, authorize=authorize, limits=limits
         ),
@@ -197,6 +190,17 @@ def compose(
         node_id=settings.node.node_id,
         rack=settings.engine.metadata.rack or None,
         store_url=settings.node.store or "",
+    )
+
+
+def _transactions(backend: Backend, settings: Settings, authorize: Authorize) -> TransactionService:
+    return TransactionService(
+        backend.transactions,
+        backend.logs,
+        node_id=settings.node.node_id,
+        clock=backend.clock,
+        authorize=authorize,
+        limits=settings.limits,
     )
 
 

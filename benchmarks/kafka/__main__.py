@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command import parsed, parser
-from benchmarks.kafka import clients, encoded, idle, java, stages, transactions
+from benchmarks.kafka import clients, encoded, idle, java, slow_syncs, stages, transactions
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.servers import servers
 from benchmarks.report import HEADER, Report, Row
@@ -32,6 +32,7 @@ GROUPS = {
     "clients": _Group(clients.run, 6),
     "java": _Group(java.run, 3),
     "transactions": _Group(transactions.run, 4),
+    "slow-syncs": _Group(slow_syncs.run, 3),
     "idle": _Group(idle.run, 2),
     "stages": _Group(stages.run, 1),
 }
@@ -56,7 +57,7 @@ def main() -> None:
                 row.facts = {"rss_mb": server.rss_bytes() / 1e6}
                 report.add(row)
             scale, rounds = (QUICK_SCALE, 1) if taken.quick else (taken.scale, None)
-            bench = Bench(report, found, scale, rounds)
+            bench = Bench(report, found, folder, scale, rounds)
             for name, group in GROUPS.items():
                 if name in taken.names:
                     bench.begin_slot(group.minutes)

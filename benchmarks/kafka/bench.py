@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
@@ -46,6 +47,15 @@ AIMS = {
     ),
     "fsynced default": Aim("clients", "librdkafka, 1 KiB, default, by fsynced Kafka's", 8),
     "fsynced 128 KiB": Aim("clients", "librdkafka, 1 KiB, 128 KiB, by fsynced Kafka's", 2.5),
+    "slow default": Aim(
+        "slow-syncs", "librdkafka, 1 KiB, default, by fsynced Kafka's, slow syncs", 8
+    ),
+    "slow 128 KiB": Aim(
+        "slow-syncs", "librdkafka, 1 KiB, 128 KiB, by fsynced Kafka's, slow syncs", 2.5
+    ),
+    "slow p99": Aim(
+        "slow-syncs", "ack p99 by fsynced Kafka's, at half of its load, slow syncs", 1 / 3, True
+    ),
     "p99": Aim("encoded", "ack p99 by fsynced Kafka's, at half of its load", 1 / 3, True),
     "catch-up": Aim("clients", "librdkafka, catch-up by Kafka's", 1.0),
     "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g", 0.5, True),
@@ -64,13 +74,20 @@ class _Met(NamedTuple):
 
 
 class Bench:
-    """`scale`: bytes, requests and consumers of a round by those of a whole run."""
+    """`scale`: bytes, requests and consumers of a round by those of a whole run. `folder`: on the
+    disk that is measured; groups may put servers of their own there."""
 
     def __init__(
-        self, report: Report, servers: Mapping[str, Server], scale: float, rounds: int | None = None
+        self,
+        report: Report,
+        servers: Mapping[str, Server],
+        folder: Path,
+        scale: float,
+        rounds: int | None = None,
     ) -> None:
         self.report = report
         self.servers = servers
+        self.folder = folder
         self.scale = scale
         self._rounds = rounds
         self._slot_ends = float("inf")

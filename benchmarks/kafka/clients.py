@@ -98,7 +98,11 @@ def in_turns(
                     "client_cpu_s_per_gib": done["cpu_s"] / done["bytes"] * GIB,
                     "records_s": done["records"] / done["seconds"],
                     "rss_mb": server.rss_bytes() / 1e6,
-                    **{fact: value for fact, value in done.items() if fact.endswith("_ms")},
+                    **{
+                        fact: value
+                        for fact, value in done.items()
+                        if fact.endswith(("_ms", "_per_mib"))
+                    },
                 }
             )
     for name in servers:

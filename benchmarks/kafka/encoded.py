@@ -133,7 +133,7 @@ def _half_load(bench: Bench, size: int, mb_s: float) -> list[float]:
     """Acks at half of what this node takes: the same rate for all servers but the one that could
     not keep up. Returns the node's RSS by Kafka's."""
     servers = [server for server in bench.servers.values() if server.name != FSYNCED]
-    found = _acks_at(bench, servers, size, mb_s, "half load")
+    found = acks_at(bench, servers, size, mb_s, "half load")
     if KAFKA not in found:
         return []
     return [median(found[NODE].rss_mb) / median(found[KAFKA].rss_mb)]
@@ -144,13 +144,13 @@ def _acks(bench: Bench, size: int, mb_s: float) -> list[float]:
     fsynced, node = bench.servers[FSYNCED], bench.servers[NODE]
     total = int(max(FSYNCED_BYTES, 48 * size) * bench.scale)
     taken, _ = send(fsynced, size, total, window(size))
-    found = _acks_at(bench, [node, fsynced], size, min(mb_s, taken / 2), f"half load of {FSYNCED}")
+    found = acks_at(bench, [node, fsynced], size, min(mb_s, taken / 2), f"half load of {FSYNCED}")
     ratios = zip(found[NODE].p99_ms, found[FSYNCED].p99_ms, strict=True)
     return [median([ours / theirs for ours, theirs in ratios])]
 
 
 @dataclass
-class _Acks:
+class Acks:
     """One server's, by round."""
 
     p50_ms: list[float] = field(default_factory=list)
@@ -158,11 +158,16 @@ class _Acks:
     rss_mb: list[float] = field(default_factory=list)
 
 
-def _acks_at(
-    bench: Bench, servers: Sequence[Server], size: int, mb_s: float, load: str
-) -> dict[str, _Acks]:
+def acks_at(
+    bench: Bench,
+    servers: Sequence[Server],
+    size: int,
+    mb_s: float,
+    load: str,
+    group: str = "encoded",
+) -> dict[str, Acks]:
     """By server; they take turns, since a slow moment of the disk would be one server's alone."""
-    found = {server.name: _Acks() for server in servers}
+    found = {server.name: Acks() for server in servers}
     seconds = max(1.0, HALF_LOAD_S * min(1.0, bench.scale))
     for _ in bench.rounds(HALF_LOAD_ROUNDS):
         for server in servers:
@@ -176,9 +181,8 @@ def _acks_at(
             acks.p99_ms.append(percentile(latencies, 0.99))
             acks.rss_mb.append(server.rss_bytes() / 1e6)
     for name, acks in found.items():
-        row = Row(
-            "encoded", f"{name}, ack at {load}, {size >> 10} KiB", median(acks.p50_ms), "ms p50"
-        )
+        label = f"{name}, ack at {load}, {size >> 10} KiB"
+        row = Row(group, label, median(acks.p50_ms), "ms p50")
         row.facts = {
             "p99_ms": median(acks.p99_ms),
             "p99_ms_least": min(acks.p99_ms),

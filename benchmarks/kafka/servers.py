@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -23,6 +24,7 @@ PARTITIONS = 4
 WAL_BYTES_MAX = 64 << 20
 SETTINGS = {"engine.wal.wal_bytes_max": str(WAL_BYTES_MAX)}
 FSYNC_EACH_REQUEST = {"flush.messages": "1"}
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -77,16 +79,30 @@ def servers(report: Report, folder: Path, *, with_kafka: bool) -> Iterator[dict[
         began = time.perf_counter()
         address, process = stack.enter_context(bare_server(folder / "bare"))
         found[BARE] = Server(BARE, address, process, time.perf_counter() - began, {})
-        node = stack.enter_context(running_node(folder / "node", wal="disk", settings=SETTINGS))
-        found[NODE] = Server(NODE, node.kafka, node.process, node.started_in_s, {}, node)
+        found[NODE] = stack.enter_context(node_server(folder / "node"))
         if with_kafka:
             try:
-                kafka = Kafka(folder / "kafka")
-                began = time.perf_counter()
-                process = stack.enter_context(kafka.running())
-                started = time.perf_counter() - began
-                found[KAFKA] = Server(KAFKA, kafka.server, process, started, {})
-                found[FSYNCED] = Server(FSYNCED, kafka.server, process, started, FSYNC_EACH_REQUEST)
+                kafka = stack.enter_context(kafka_server(folder / "kafka"))
+                found[KAFKA] = kafka
+                found[FSYNCED] = replace(
+                    kafka, name=FSYNCED, topic_settings=dict(FSYNC_EACH_REQUEST)
+                )
             except (Unavailable, OSError) as error:
                 report.note(f"Apache Kafka is left out: {error}")
         yield found
+
+
+@contextmanager
+def node_server(folder: Path, environment: Mapping[str, str] = NOTHING) -> Iterator[Server]:
+    running = running_node(folder, wal="disk", settings=SETTINGS, environment=environment)
+    with running as node:
+        yield Server(NODE, node.kafka, node.process, node.started_in_s, {}, node)
+
+
+@contextmanager
+def kafka_server(folder: Path, environment: Mapping[str, str] = NOTHING) -> Iterator[Server]:
+    """Errors: Unavailable, OSError."""
+    kafka = Kafka(folder, environment=environment)
+    began = time.perf_counter()
+    with kafka.running() as process:
+        yield Server(KAFKA, kafka.server, process, time.perf_counter() - began, {})

@@ -23,7 +23,6 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs
-from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.settings.limits import LimitsConfig
 
 OBJECTS_MAX = 50_000
@@ -109,5 +108,4 @@ class StagingService:
                 "(limits.partitions_per_request_max)"
             )
         for topic in sorted({partition.topic for partition in distinct}):
-            check_clients_write(topic)
             self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))

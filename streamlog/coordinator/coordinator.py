@@ -57,9 +57,10 @@ T = TypeVar("T")
 
 ANSWER_S_MAX = 30.0
 """A caller waits no longer for its answer to be durable, and has to ask again."""
+MAX_MESSAGE_BYTES = "max.message.bytes"
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
-    "max.message.bytes": "1048588",
+    MAX_MESSAGE_BYTES: "1048588",
     "message.timestamp.type": "CreateTime",
     "segment.bytes": str(100 << 20),
 }
@@ -153,7 +154,7 @@ class Coordinator:
                 return
             try:
                 await self._logs.create_internal_topic(
-                    TRANSACTION_STATE_TOPIC, self._config.state_partitions, TOPIC_CONFIGS
+                    TRANSACTION_STATE_TOPIC, self._config.state_partitions, self._topic_configs()
                 )
             except TopicAlreadyExists:
                 pass  # Another node was faster: this one will hear of it.
@@ -166,6 +167,11 @@ class Coordinator:
             if not self.hosted.count:
                 raise _not_available(f"{TRANSACTION_STATE_TOPIC} is being created by another node")
             self.hosted.host_all()
+
+    def _topic_configs(self) -> dict[str, str]:
+        """A topic may not have a larger bound for its batches than the node."""
+        bound = min(int(TOPIC_CONFIGS[MAX_MESSAGE_BYTES]), self._logs.message_bytes_max)
+        return {**TOPIC_CONFIGS, MAX_MESSAGE_BYTES: str(bound)}
 
     async def init_producer_id(
         self,

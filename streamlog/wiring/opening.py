@@ -261,6 +261,7 @@ class _Opening:
             random=runtime.random,
             registry=runtime.registry,
             config=self._configs.transactions,
+            sender=self._components.markers,
         )
         coordinator.open()
         return coordinator

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from streamlog.coordinator.markers import MarkerSender
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid
 from streamlog.kvstore.interface import KVStore
@@ -47,6 +48,8 @@ class Components:
     disk: Disk | None = None
     store: ObjectStore | None = None
     kv: KVStore | None = None
+    markers: MarkerSender | None = None
+    """Takes markers of transactions to partitions; None: into the logs of this engine."""
     log_style: tuple[str, str] = ("text", "info")
     """Format and level of the log lines of child processes."""
 

@@ -18,26 +18,11 @@ from streamlog.cli.commands import produce
 from streamlog.client import Admin, Consumer
 from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
+from tests.cli.started import start
 from tests.client.fake_node import FakeNode
 
 Done = Callable[..., bytes]
 WAIT_S = 30
-
-
-def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    # Tests that run under `nohup` ignore SIGHUP, and their children would inherit that.
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            bufsize=0,
-        )
-    finally:
-        signal.signal(signal.SIGHUP, inherited)
 
 
 @contextmanager

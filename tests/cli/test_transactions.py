@@ -16,7 +16,7 @@ from streamlog.client import Producer
 from streamlog.demo.node import NodeProcess
 from streamlog.errors import MessageTooLarge, StreamlogError, TransactionAbortable
 from tests.cli.conftest import Command
-from tests.cli.test_endings import start
+from tests.cli.started import start
 from tests.client.fake_node import FakeNode
 from tests.client.fake_transactions import CoordinatorFault
 

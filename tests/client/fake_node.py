@@ -338,6 +338,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                             request.transactional_id,
                             (topic.topic, part.partition),
                             (header.producer_id, header.producer_epoch),
+                            is_transactional=header.is_transactional,
                         )
                     result.base_offset, result.duplicate = self.store_part(
                         topic.topic, topic.topic_id, part

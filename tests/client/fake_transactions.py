@@ -119,8 +119,17 @@ class FakeTransactions(transaction_pb2_grpc.TransactionServiceServicer):
 
     # -- what the node asks
 
-    def check_batch(self, transactional_id: str, tp: TopicPartition, producer: Producer) -> None:
-        """Errors: TransactionAbortable, TransactionalIdFenced."""
+    def check_batch(
+        self,
+        transactional_id: str,
+        tp: TopicPartition,
+        producer: Producer,
+        *,
+        is_transactional: bool,
+    ) -> None:
+        """Errors: InvalidTxnState, TransactionAbortable, TransactionalIdFenced."""
+        if not is_transactional:
+            raise InvalidTxnState("a batch of a transaction does not say so")
         with self.lock:
             state = self.ids.get(transactional_id)
             if state is None or state.producer != producer:

@@ -15,6 +15,7 @@ from streamlog.coordinator.api import (
     TransactionFilter,
     TransactionState,
 )
+from streamlog.coordinator.config import TransactionConfig
 from streamlog.coordinator.partition import CoordinatorPartition
 from streamlog.coordinator.replay import replay
 from streamlog.errors import (
@@ -34,6 +35,7 @@ from streamlog.errors import (
     TransactionalIdFenced,
     TransactionalIdNotFound,
 )
+from streamlog.log.api.config import LogConfig
 from streamlog.log.api.leadership import Leadership
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.progress import Due
@@ -418,6 +420,20 @@ def test_what_no_caller_may_give() -> None:
         longest = "ü" * 16_383
         assert await init(node, longest)
         assert (await node.coordinator.describe(longest)).transactional_id == longest
+
+    run(test)
+
+
+def test_a_node_with_a_small_bound_for_batches_creates_the_topic_with_it() -> None:
+    async def test(world: World, _: Node) -> None:
+        small = LogConfig(message_bytes_max=1200)
+        logs = await world.cluster.node(small, node_id=2)
+        node = Node(world, logs, TransactionConfig(state_partitions=2))
+        world.nodes.append(node)
+        await begun(node)
+        topic = logs.topic(TRANSACTION_STATE_TOPIC)
+        assert topic is not None
+        assert topic.configs["max.message.bytes"] == "1200"
 
     run(test)
 

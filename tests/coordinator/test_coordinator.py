@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+import streamlog
 from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionState
 from streamlog.errors import ConcurrentTransactions, InvalidTxnState, TransactionalIdFenced
-from tests.coordinator.world import A, B, Node, World, check_replay, init, run, until
+from streamlog.log.api.config import LogConfig
+from tests.coordinator.world import (
+    TIMEOUT_MS,
+    A,
+    B,
+    Node,
+    World,
+    check_replay,
+    init,
+    retried,
+    run,
+    until,
+)
 
 ABORTED, COMMITTED = TransactionState.COMPLETE_ABORT, TransactionState.COMPLETE_COMMIT
 
@@ -67,3 +82,15 @@ def test_a_crash_loses_nothing_that_was_answered() -> None:
         assert [marker.is_commit for _, marker in world.markers.written] == [False, False]
 
     run(test)
+
+
+def test_a_node_with_lower_limits_coordinates_too() -> None:
+    """Its largest batch is smaller than what the coordinator's topic takes elsewhere."""
+
+    async def body() -> None:
+        limits = LogConfig(message_bytes_max=100_000)
+        async with streamlog.open("memory://", logs=limits) as engine:
+            made = await retried(lambda: engine.transactions.init_producer_id("tx", TIMEOUT_MS))
+            assert made.producer_epoch == 0
+
+    asyncio.run(body())

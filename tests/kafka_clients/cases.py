@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# The last one has no consumer, whose last fetch would be answered in the next client's time.
 CASES = {
     "codecs": "records with keys, headers, nulls and empty values come back, by every codec",
     "acks": "records sent with acks 0, 1 and all, without idempotence, are there",
@@ -14,10 +15,10 @@ CASES = {
     "offsets": "offsets are listed for the earliest, the latest, a timestamp and the largest one",
     "configs": "a topic's setting is described, altered and put back",
     "too_large": "a batch above max.message.bytes is refused, and the next one taken",
-    "cluster": "the cluster has an id, a node and a controller",
     "transactions": "read_committed readers see committed transactions, the others all records",
     "fencing": "a newer instance fences an older one; a time-out above the bound is refused",
     "transaction_timeout": "an open transaction is aborted after its time-out, its producer fenced",
+    "cluster": "the cluster has an id, a node and a controller",
 }
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

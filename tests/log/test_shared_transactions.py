@@ -363,10 +363,9 @@ def test_first_offsets_are_forgotten_when_their_markers_are_durable():
 
 
 def test_verifications_are_bounded_and_forget_the_oldest():
-    pairs = Verifications(pairs_max=3)
+    pairs = Verifications(producers_max=3)
     for producer_id in range(5):
-        pairs.asked(producer_id, 0)
-        pairs.verified(producer_id, 0)
+        pairs.verified(producer_id, 0, pairs.guard)
     assert len(pairs) == 3
     assert [pairs.is_verified(producer_id, 0) for producer_id in range(5)] == [False] * 2 + [
         True
@@ -377,15 +376,24 @@ def test_verifications_are_bounded_and_forget_the_oldest():
     assert not pairs.is_verified(2, 1)
 
 
-def test_an_answer_that_a_marker_has_overtaken_lets_nothing_in():
-    pairs = Verifications()
-    pairs.asked(1, 0)
+def test_answers_that_a_marker_has_overtaken_verify_nothing():
+    pairs = Verifications(producers_max=3)
+    old = pairs.guard
     pairs.ended(1)
-    pairs.verified(1, 0)
+    new = pairs.guard
+    pairs.verified(1, 0, old)
     assert not pairs.is_verified(1, 0)
-    pairs.asked(1, 0)
-    pairs.verified(1, 0)
+    pairs.verified(1, 0, new)
+    pairs.verified(2, 0, old)
     assert pairs.is_verified(1, 0)
+    assert pairs.is_verified(2, 0)
+    pairs.ended(2)
+    for producer_id in (3, 4, 5):
+        pairs.ended(producer_id)
+    pairs.verified(2, 0, new)
+    assert not pairs.is_verified(2, 0), "its last marker is forgotten"
+    pairs.verified(2, 0, pairs.guard)
+    assert pairs.is_verified(2, 0)
 
 
 def test_who_waits_within_an_open_transaction_is_woken_when_its_records_are_deleted():

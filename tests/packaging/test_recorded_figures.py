@@ -13,7 +13,7 @@ from benchmarks.report import Report, Row
 
 def _bench() -> tuple[Bench, list[str]]:
     printed: list[str] = []
-    return Bench(Report(printed.append), {}, 1.0), printed
+    return Bench(Report(printed.append), {}, Path(), 1.0), printed
 
 
 def test_a_row_that_fails_says_so_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from streamlog.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
     NotLeader,
+    PolicyViolation,
     StreamlogError,
     TransactionAbortable,
     TransactionalIdFenced,
@@ -390,6 +391,8 @@ def _code(error: StreamlogError, version: int) -> KafkaError:
         return KafkaError.NOT_ENOUGH_REPLICAS
     if isinstance(error, TransactionalIdFenced):
         return KafkaError.INVALID_PRODUCER_EPOCH
+    if isinstance(error, PolicyViolation):
+        return KafkaError.INVALID_TOPIC_EXCEPTION  # An internal topic.
     if isinstance(error, TransactionAbortable) and version < ABORTABLE_FROM:
         return KafkaError.INVALID_TXN_STATE
     return code_of(error)

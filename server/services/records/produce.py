@@ -46,6 +46,7 @@ from streamlog.server.services.records.verification import (
     Verifiable,
     Verification,
     needs_verification,
+    transactional_producer,
 )
 from streamlog.server.services.support.client_topics import check_clients_write
 from streamlog.server.services.support.plain_records import encode_plain_records
@@ -349,6 +350,10 @@ class ProduceService:
             name = topic.topic or self._name_of(topic.topic_id)
             for part in topic.partitions:
                 partition = TopicPartition(name, part.partition)
+                batches = part.batches or b""
+                producer = transactional_producer(batches)
+                if producer is None:
+                    continue
                 with suppress(StreamlogError):  # It comes again, with the partition's own batches.
                     self._check_access(context, name, topic.topic_id, part.partition)
                     log = self._logs.open_log(partition)
@@ -356,8 +361,10 @@ class ProduceService:
                         await runs.flush()
                         opening = self._logs.log(partition)
                         log = await opened_until(place_by, self._clock, opening, partition)
-                    parts.append(Verifiable(partition, log, part.batches or b""))
-        if any(needs_verification(part.log, part.batches) for part in parts):
+                    parts.append(Verifiable(partition, log, batches, producer))
+        if len({part.producer for part in parts}) < 2:
+            if not any(part.needs_verification() for part in parts):
+                return {}
             await runs.flush()
         try:
             return await self._verification.refusals(

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from struct import Struct
 from typing import NamedTuple
 
-from streamlog.codec.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, parse_header, scan
+from streamlog.codec.batch import HEADER_BYTES, TRANSACTIONAL, scan
 from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionCoordinator
 from streamlog.errors import (
     ConcurrentTransactions,
@@ -34,12 +35,27 @@ ADDS_FOR_S = 0.1
 transaction comes while the markers of the last one are being written."""
 
 
+_PRODUCER = Struct(">21xh20xqh")
+"""Attributes, producer id and epoch of a batch."""
+
+
 class Verifiable(NamedTuple):
-    """Batches of a transactional request whose log is open."""
+    """Transactional batches of a request whose log is open."""
 
     partition: TopicPartition
     log: AbstractLog
     batches: Buffer
+    producer: ProducerIdAndEpoch
+
+    def needs_verification(self) -> bool:
+        return self.log.needs_verification(*self.producer)
+
+
+class _Asked(NamedTuple):
+    """A log whose coordinator is asked, and its guard from before the question."""
+
+    log: AbstractLog
+    guard: int
 
 
 Refusals = Mapping[TopicPartition, StreamlogError]
@@ -84,9 +100,9 @@ class Verification:
             return dict.fromkeys(unverified, late)
         except StreamlogError as error:
             return dict.fromkeys(unverified, error)
-        for partition, log in unverified.items():
+        for partition, asked in unverified.items():
             if partition not in refused:
-                log.verified(*producer)
+                asked.log.verified(*producer, asked.guard)
         return refused
 
     async def _add(
@@ -105,28 +121,26 @@ class Verification:
 
 def needs_verification(log: AbstractLog, batches: Buffer) -> bool:
     """Whether the coordinator has to be asked before the log takes the first of the batches."""
-    header = transactional_header(batches)
-    return header is not None and log.needs_verification(header.producer_id, header.producer_epoch)
+    producer = transactional_producer(batches)
+    return producer is not None and log.needs_verification(*producer)
 
 
-def transactional_header(batches: Buffer) -> BatchHeader | None:
+def transactional_producer(batches: Buffer) -> ProducerIdAndEpoch | None:
     """The first batch's, where it belongs to a transaction. A log finds out whether it lies."""
     if len(batches) < HEADER_BYTES:
         return None
-    header = parse_header(batches)
-    return header if header.attributes & TRANSACTIONAL and header.producer_id >= 0 else None
+    attributes, producer_id, epoch = _PRODUCER.unpack_from(batches)
+    if not attributes & TRANSACTIONAL or producer_id < 0:
+        return None
+    return ProducerIdAndEpoch(producer_id, epoch)
 
 
 def _unverified(
     parts: Iterable[Verifiable],
-) -> tuple[ProducerIdAndEpoch, dict[TopicPartition, AbstractLog]]:
+) -> tuple[ProducerIdAndEpoch, dict[TopicPartition, _Asked]]:
     producer: ProducerIdAndEpoch | None = None
-    unverified: dict[TopicPartition, AbstractLog] = {}
-    for partition, log, batches in parts:
-        header = transactional_header(batches)
-        if header is None:
-            continue
-        found = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+    unverified: dict[TopicPartition, _Asked] = {}
+    for partition, log, batches, found in parts:
         is_unverified = log.needs_verification(*found)
         if is_unverified and not _is_intact(batches):
             continue  # The header may name anybody. The log says that the batch is damaged.
@@ -137,7 +151,7 @@ def _unverified(
             )
         producer = found
         if is_unverified:
-            unverified[partition] = log
+            unverified[partition] = _Asked(log, log.verification_guard())
     return producer or ProducerIdAndEpoch(-1, -1), unverified
 
 

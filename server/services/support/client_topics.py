@@ -1,4 +1,4 @@
-"""Which topics clients may write: all but those of coordinators, which would lose their state."""
+"""What Kafka refuses of internal topics by the code of a wrong name."""
 
 from __future__ import annotations
 

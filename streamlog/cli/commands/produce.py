@@ -149,14 +149,7 @@ def produce(
             _end_interrupted(state, topic, sender, error)
         except LineTooLong as error:
             sender.stop(state.timeout_s)
-            raise MessageTooLarge(
-                f"line {error.number} is over the topic's max.message.bytes = {max_message_bytes}; "
-                f"{sender.outcome()}. Raise it with: streamlog topic alter {topic} --config "
-                "max.message.bytes=N",
-                line=error.number,
-                max_bytes=max_message_bytes,
-                stored_lines=sender.stored,
-            ) from None
+            raise _too_long(error, topic, max_message_bytes, sender) from None
         except StreamlogError as error:
             if interruption.signal_number:
                 progress.done(sender.sent, reader.bytes_read)
@@ -172,13 +165,31 @@ def produce(
     if isinstance(sender, TransactionalLineSender) and transactional_id is not None:
         _await_markers(state, transactional_id)
     progress.done(sender.sent, reader.bytes_read)
+    _tell_stored(state, topic, sender, reader.bytes_read)
+
+
+def _tell_stored(state: State, topic: str, sender: LineSender, bytes_read: int) -> None:
+    """The command's result: on stdout with --json, else a word to who typed the lines."""
     if state.json:
-        told: dict[str, Any] = {"topic": topic, "records": sender.sent, "bytes": reader.bytes_read}
+        told: dict[str, Any] = {"topic": topic, "records": sender.sent, "bytes": bytes_read}
         if isinstance(sender, TransactionalLineSender):
             told["transactions"] = sender.transactions
         emit(told)
     elif stdin_is_terminal():
         note(f"{sender.sent} records are stored in {topic}")
+
+
+def _too_long(
+    error: LineTooLong, topic: str, max_message_bytes: int, sender: LineSender
+) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"line {error.number} is over the topic's max.message.bytes = {max_message_bytes}; "
+        f"{sender.outcome()}. Raise it with: streamlog topic alter {topic} --config "
+        "max.message.bytes=N",
+        line=error.number,
+        max_bytes=max_message_bytes,
+        stored_lines=sender.stored,
+    )
 
 
 def _sender(

@@ -13,7 +13,7 @@ from typing import Any, Self
 from streamlog.client.aio.channel import Caller
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
 from streamlog.client.aio.sender import Sender
-from streamlog.client.aio.transactions import Transactions
+from streamlog.client.aio.transactions import ProducerTransactions
 from streamlog.client.produce.accumulator import TopicQueues
 from streamlog.client.produce.batches import Run
 from streamlog.client.produce.core import ProducerCore
@@ -63,7 +63,7 @@ class Producer:
         )
         self._sender = Sender(self._core, caller, self._settings)
         self._is_closed = False
-        self._transactions = Transactions(
+        self._transactions = ProducerTransactions(
             self._core.transactions,
             check_open=self._check_usable,
             close_batches=self._core.accumulator.close_all,

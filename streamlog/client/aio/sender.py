@@ -290,10 +290,8 @@ class Sender:
         """
         ended = self._core.take_done()
         if ended:
-            # Batches behind those that ended may be sent now, or their transaction ends.
+            # Batches behind those that ended may be sent now.
             self._writable.set()
-            if self._core.transactions is not None:
-                self._work.set()
             if self.waiting_for_room:
                 self.room.set()
         for batch in ended:

@@ -12,8 +12,8 @@ from streamlog.client.settings import wait_s
 from streamlog.client.transactions import outcomes
 from streamlog.client.transactions.blocking import INTERRUPTED_ABORT_S
 from streamlog.client.transactions.manager import TransactionManager
-from streamlog.client.transactions.requests import Operation
-from streamlog.client.transactions.state import NEW, OPEN, TransactionState
+from streamlog.client.transactions.requests import TransactionOperation
+from streamlog.client.transactions.state import NEW, OPEN, TransactionPhase
 from streamlog.errors import StreamlogError
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 now_s = time.monotonic
 
 
-class Transactions:
+class ProducerTransactions:
     """`check_open`, `close_batches` and `wake` are the producer's. A call that is cancelled leaves
     its operation under way."""
 
@@ -71,7 +71,7 @@ class Transactions:
         manager = self._manager("transaction()")
         try:
             yield
-            if manager.state is not TransactionState.READY:
+            if manager.state is not TransactionPhase.READY:
                 await self.commit()
         except BaseException as error:
             if manager.state in OPEN:
@@ -87,7 +87,7 @@ class Transactions:
             error.add_note(outcomes.left_open(failure))
 
     async def end(self, timeout_s: float | None) -> None:
-        """As `streamlog.client.transactions.blocking.Transactions.end`."""
+        """As `streamlog.client.transactions.blocking.ProducerTransactions.end`."""
         if self._given is None:
             return
         operation = self._given.ending(asyncio.Event(), now_s())
@@ -104,7 +104,7 @@ class Transactions:
             raise outcomes.without_transactional_id(call)
         return self._given
 
-    async def _wait(self, operation: Operation, timeout_s: float | None) -> None:
+    async def _wait(self, operation: TransactionOperation, timeout_s: float | None) -> None:
         """Errors: the operation's; TimeoutError, and it goes on."""
         self._wake()
         assert isinstance(operation.waiter, asyncio.Event)

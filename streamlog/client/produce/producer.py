@@ -36,7 +36,7 @@ from streamlog.client.produce.routing import PartitionRecords, checked_partition
 from streamlog.client.produce.sender import Sender
 from streamlog.client.settings import wait_s
 from streamlog.client.tls import Tls
-from streamlog.client.transactions.blocking import Transactions
+from streamlog.client.transactions.blocking import ProducerTransactions
 from streamlog.codec.records import Headers
 from streamlog.errors import Closed, Invalid, MessageTooLarge, Overloaded, UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
@@ -102,7 +102,7 @@ class Producer:
         self._topics = self._core.accumulator.topics
         caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms, tls=tls)
         self._sender = Sender(self._core, caller, self._settings)
-        self._transactions = Transactions(
+        self._transactions = ProducerTransactions(
             self._core.transactions,
             self._sender,
             close_batches=self._core.accumulator.close_all,

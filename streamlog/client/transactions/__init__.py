@@ -1,6 +1,6 @@
 """A producer's transactions: what the application may call when, and what the coordinator is asked.
 
-    Transactions (blocking, or client.aio) ──begin, commit, abort──▶ TransactionManager
+    ProducerTransactions (blocking, or client.aio) ──begin, commit, abort──▶ TransactionManager
                                                 ▲ answers   │ requests, end of batches
                                               Sender ◀──────┘──▶ ProducerCore
 

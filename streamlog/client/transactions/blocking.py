@@ -16,8 +16,8 @@ from typing import Protocol
 from streamlog.client.settings import wait_s
 from streamlog.client.transactions import outcomes
 from streamlog.client.transactions.manager import TransactionManager
-from streamlog.client.transactions.requests import Operation
-from streamlog.client.transactions.state import NEW, OPEN, TransactionState
+from streamlog.client.transactions.requests import TransactionOperation
+from streamlog.client.transactions.state import NEW, OPEN, TransactionPhase
 from streamlog.errors import Closed, StreamlogError
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TransactionHost(Protocol):
     def start(self) -> None: ...
 
 
-class Transactions:
+class ProducerTransactions:
     """`close_batches` and `check_may_wait` are the producer's; the latter is told the call's name
     and raises Invalid in a delivery callback, whose thread brings the answers."""
 
@@ -59,7 +59,7 @@ class Transactions:
     def initialise(self, timeout: float | None = None) -> None:
         limit_s = wait_s(timeout)
 
-        def start(manager: TransactionManager) -> Operation:
+        def start(manager: TransactionManager) -> TransactionOperation:
             return manager.initialise(threading.Event(), now_s())
 
         self._wait(self._start("init_transactions()", start), limit_s)
@@ -78,7 +78,7 @@ class Transactions:
     def commit(self, timeout: float | None = None) -> None:
         limit_s = wait_s(timeout)
 
-        def start(manager: TransactionManager) -> Operation:
+        def start(manager: TransactionManager) -> TransactionOperation:
             operation = manager.commit(threading.Event())
             self._close_batches()
             return operation
@@ -88,7 +88,7 @@ class Transactions:
     def abort(self, timeout: float | None = None) -> None:
         limit_s = wait_s(timeout)
 
-        def start(manager: TransactionManager) -> Operation:
+        def start(manager: TransactionManager) -> TransactionOperation:
             return manager.abort(threading.Event(), now_s())
 
         self._wait(self._start("abort_transaction()", start), limit_s)
@@ -108,7 +108,7 @@ class Transactions:
     @property
     def _is_ended(self) -> bool:
         """The block itself committed or aborted."""
-        return self._manager("transaction()").state is TransactionState.READY
+        return self._manager("transaction()").state is TransactionPhase.READY
 
     def _abort_after(self, error: BaseException) -> None:
         """Where the abort fails, too, a note of the error says so: the block's own error counts."""
@@ -137,7 +137,9 @@ class Transactions:
         except (StreamlogError, TimeoutError) as failure:
             log.warning("closed with a transaction: %s", outcomes.left_open(failure))
 
-    def _start(self, call: str, start: Callable[[TransactionManager], Operation]) -> Operation:
+    def _start(
+        self, call: str, start: Callable[[TransactionManager], TransactionOperation]
+    ) -> TransactionOperation:
         manager = self._manager(call)
         self._check_may_wait(call)
         with self._host.lock:
@@ -161,7 +163,7 @@ class Transactions:
             raise Closed("the producer is closed; open another one")
 
     @staticmethod
-    def _wait(operation: Operation, timeout_s: float | None) -> None:
+    def _wait(operation: TransactionOperation, timeout_s: float | None) -> None:
         """Errors: the operation's; TimeoutError, and it goes on."""
         assert isinstance(operation.waiter, threading.Event)
         if not operation.waiter.wait(timeout_s):

@@ -1,6 +1,6 @@
 """A producer's transactions without their I/O. Pure; the producer's lock is held around each call.
 
-    application  init, begin, commit, abort  → state, and an Operation to wait for
+    application  init, begin, commit, abort  → state, and an TransactionOperation to wait for
     sender       request → one call to the coordinator at a time → answered or refused
     core         may_send_to (before a batch is sent), batch_failed, lost_sequence
 
@@ -33,9 +33,9 @@ from streamlog.client.transactions import outcomes
 from streamlog.client.transactions.requests import (
     NEVER,
     Goal,
-    Operation,
     OperationWaiter,
     RequestKind,
+    TransactionOperation,
     TransactionRequest,
 )
 from streamlog.client.transactions.state import (
@@ -43,7 +43,7 @@ from streamlog.client.transactions.state import (
     SENDING,
     TRANSITIONS,
     WITHOUT_BATCHES,
-    TransactionState,
+    TransactionPhase,
 )
 from streamlog.errors import (
     ConcurrentTransactions,
@@ -62,7 +62,9 @@ from streamlog.errors import (
 log = logging.getLogger(__name__)
 
 ENDING_BACKOFF_MS = 2.0
-"""First wait while the last transaction's markers are written, which takes some milliseconds."""
+ENDING_TRIES = 8
+"""The last transaction's markers are written within some milliseconds: so many tries come with the
+first wait, and only then do waits grow."""
 
 
 class TransactionManager:
@@ -81,13 +83,13 @@ class TransactionManager:
         self._server = server
         self._give_up = give_up
         self._granted = granted
-        self.state = TransactionState.UNINITIALIZED
+        self.state = TransactionPhase.UNINITIALIZED
         self.error: StreamlogError | None = None
         """Why only an abort leads on, or nothing does."""
         self.last_refusal: StreamlogError | None = None
         """Why the last call to the coordinator failed; None once one succeeds."""
         self.identity = NO_IDENTITY
-        self.operation: Operation | None = None
+        self.operation: TransactionOperation | None = None
         """The last one; it is kept until its result was taken."""
         self._added: set[TopicPartition] = set()
         self._is_begun = False
@@ -105,14 +107,14 @@ class TransactionManager:
 
     def check_sending(self) -> None:
         """Errors: InvalidTxnState outside of a transaction; TransactionAbortable; the fatal one."""
-        if self.state is TransactionState.IN_TRANSACTION:
+        if self.state is TransactionPhase.IN_TRANSACTION:
             return
         self._check_usable()
-        if self.state is TransactionState.ABORTABLE_ERROR:
+        if self.state is TransactionPhase.ABORTABLE_ERROR:
             raise outcomes.only_abort(self.error)
         raise outcomes.no_transaction("send()", self.state)
 
-    def initialise(self, waiter: OperationWaiter, now: float) -> Operation:
+    def initialise(self, waiter: OperationWaiter, now: float) -> TransactionOperation:
         """Asks for id and epoch, which fences older producers of the transactional id.
 
         Ended at once where that has happened. Errors: InvalidTxnState in a transaction.
@@ -121,28 +123,31 @@ class TransactionManager:
         if running is not None:
             return running
         self._check_usable()
-        if self.state not in (TransactionState.UNINITIALIZED, TransactionState.READY):
+        if self.state not in (
+            TransactionPhase.UNINITIALIZED,
+            TransactionPhase.READY,
+        ):
             raise outcomes.no_call("init_transactions()", self.state)
         operation = self._begin_operation(Goal.INITIALIZED, waiter)
-        if self.state is TransactionState.READY:
+        if self.state is TransactionPhase.READY:
             operation.end(None)
             return operation
         operation.deadline = now + self._settings.max_block_ms / 1000
-        self._transition_to(TransactionState.INITIALIZING)
+        self._transition_to(TransactionPhase.INITIALIZING)
         return operation
 
     def begin(self) -> None:
         """Errors: InvalidTxnState; TransactionAbortable; the fatal one."""
         self._check_usable()
-        if self.state is TransactionState.ABORTABLE_ERROR:
+        if self.state is TransactionPhase.ABORTABLE_ERROR:
             raise outcomes.only_abort(self.error)
-        if self.state is not TransactionState.READY:
+        if self.state is not TransactionPhase.READY:
             raise outcomes.no_call("begin_transaction()", self.state)
         # A result that nobody took belongs to the transaction before.
         self.operation = None
-        self._transition_to(TransactionState.IN_TRANSACTION)
+        self._transition_to(TransactionPhase.IN_TRANSACTION)
 
-    def commit(self, waiter: OperationWaiter) -> Operation:
+    def commit(self, waiter: OperationWaiter) -> TransactionOperation:
         """Takes no more records; the transaction is committed once all are stored.
 
         Errors: InvalidTxnState; TransactionAbortable where a record failed; the fatal one.
@@ -151,17 +156,17 @@ class TransactionManager:
         if running is not None:
             return running
         self._check_usable()
-        if self.state is TransactionState.ABORTABLE_ERROR:
+        if self.state is TransactionPhase.ABORTABLE_ERROR:
             raise outcomes.only_abort(self.error)
-        is_again = self.state is TransactionState.COMMIT_UNKNOWN
-        if not is_again and self.state is not TransactionState.IN_TRANSACTION:
+        is_again = self.state is TransactionPhase.COMMIT_UNKNOWN
+        if not is_again and self.state is not TransactionPhase.IN_TRANSACTION:
             raise outcomes.no_call("commit_transaction()", self.state)
         operation = self._begin_operation(Goal.COMMITTED, waiter)
         operation.may_have_happened = is_again
-        self._transition_to(TransactionState.COMMITTING)
+        self._transition_to(TransactionPhase.COMMITTING)
         return operation
 
-    def abort(self, waiter: OperationWaiter, now: float) -> Operation:
+    def abort(self, waiter: OperationWaiter, now: float) -> TransactionOperation:
         """Gives up all records of the transaction. Errors: InvalidTxnState; the fatal one."""
         running = self._running(Goal.ABORTED)
         if running is not None:
@@ -171,28 +176,28 @@ class TransactionManager:
             raise outcomes.no_call("abort_transaction()", self.state)
         operation = self._begin_operation(Goal.ABORTED, waiter)
         operation.deadline = now + self._settings.delivery_timeout_ms / 1000
-        self._transition_to(TransactionState.ABORTING, outcomes.aborted(self.error))
+        self._transition_to(TransactionPhase.ABORTING, outcomes.aborted(self.error))
         return operation
 
-    def ending(self, waiter: OperationWaiter, now: float) -> Operation | None:
+    def ending(self, waiter: OperationWaiter, now: float) -> TransactionOperation | None:
         """For the producer's end: aborts what is open; the operation under way, if there is one."""
         if self.state in OPEN:
             return self.abort(waiter, now)
         return None if self.operation is None or self.operation.done else self.operation
 
     def _check_usable(self) -> None:
-        if self.state is TransactionState.FATAL_ERROR and self.error is not None:
+        if self.state is TransactionPhase.FATAL_ERROR and self.error is not None:
             raise self.error.with_traceback(None)
 
-    def _running(self, goal: Goal) -> Operation | None:
+    def _running(self, goal: Goal) -> TransactionOperation | None:
         """An operation of this kind whose result nobody has."""
         operation = self.operation
         if operation is None or operation.goal is not goal or operation.is_taken:
             return None
         return operation
 
-    def _begin_operation(self, goal: Goal, waiter: OperationWaiter) -> Operation:
-        self.operation = Operation(goal, waiter)
+    def _begin_operation(self, goal: Goal, waiter: OperationWaiter) -> TransactionOperation:
+        self.operation = TransactionOperation(goal, waiter)
         self._retry_at, self._failures = 0.0, 0
         return self.operation
 
@@ -221,13 +226,13 @@ class TransactionManager:
             return None
         state = self.state
         request: TransactionRequest | None = None
-        if state is TransactionState.INITIALIZING:
+        if state is TransactionPhase.INITIALIZING:
             request = self._init_request(NO_IDENTITY, now)
         elif state in SENDING:
             request = self._add_request(active, now)
-            if request is None and state is TransactionState.COMMITTING and not has_incomplete:
+            if request is None and state is TransactionPhase.COMMITTING and not has_incomplete:
                 request = self._end_request(now, is_commit=True)
-        elif state is TransactionState.ABORTING:
+        elif state is TransactionPhase.ABORTING:
             if self._must_initialise:
                 request = self._init_request(self.identity, now)
             else:
@@ -321,14 +326,14 @@ class TransactionManager:
             return
         elif _is_repeatable(error) and not (
             # People have to mend that.
-            self.state is TransactionState.INITIALIZING and isinstance(error, TlsHandshakeFailed)
+            self.state is TransactionPhase.INITIALIZING and isinstance(error, TlsHandshakeFailed)
         ):
             self._retry_later(error, now)
-        elif self.state is TransactionState.INITIALIZING:
+        elif self.state is TransactionPhase.INITIALIZING:
             self._not_initialised(error)
         elif request.kind is RequestKind.INIT_PRODUCER_ID:
             self._fail_for_good(error)
-        elif self.state is TransactionState.ABORTING:
+        elif self.state is TransactionPhase.ABORTING:
             # There is nothing to abort: the next epoch comes with a new start.
             self._must_initialise = True
         else:
@@ -356,7 +361,7 @@ class TransactionManager:
 
     def _refused_for_good(self, request: TransactionRequest, error: StreamlogError) -> None:
         operation = self.operation
-        if self.state is TransactionState.INITIALIZING and not isinstance(error, Fenced):
+        if self.state is TransactionPhase.INITIALIZING and not isinstance(error, Fenced):
             self._not_initialised(error)
             return
         fatal = outcomes.fenced(self._id, error) if isinstance(error, Fenced) else error
@@ -379,15 +384,11 @@ class TransactionManager:
 
     def _retry_later(self, error: StreamlogError, now: float) -> None:
         self._failures += 1
-        first_ms = self._settings.retry_backoff_ms
+        failures, first_ms = self._failures, self._settings.retry_backoff_ms
         if isinstance(error, ConcurrentTransactions):
+            failures = max(1, failures - ENDING_TRIES)
             first_ms = min(first_ms, ENDING_BACKOFF_MS)
-        self._retry_at = now + backoff_s(
-            self._failures, first_ms, self._settings.retry_backoff_max_ms
-        )
-        operation = self.operation
-        if operation is not None and not operation.done and operation.deadline <= self._retry_at:
-            self._timed_out()
+        self._retry_at = now + backoff_s(failures, first_ms, self._settings.retry_backoff_max_ms)
 
     def _timed_out(self) -> None:
         """The operation's time is over, and no attempt is under way."""
@@ -398,7 +399,7 @@ class TransactionManager:
         elif operation.goal is Goal.ABORTED:
             self._fail_transaction(outcomes.abort_unanswered(self._server, self._settings, last))
         elif operation.may_have_happened:
-            self._transition_to(TransactionState.COMMIT_UNKNOWN)
+            self._transition_to(TransactionPhase.COMMIT_UNKNOWN)
             operation.end(outcomes.commit_unknown(self._server, self._settings, last))
         else:
             self._fail_transaction(outcomes.commit_unsent(self._server, self._settings, last))
@@ -415,11 +416,11 @@ class TransactionManager:
         self._is_begun = self._must_initialise = False
         self._retry_at, self._failures, self._unknown_topics = 0.0, 0, 0
         self.error = None
-        self._transition_to(TransactionState.READY)
+        self._transition_to(TransactionPhase.READY)
         self._end_operation(None)
 
     def _not_initialised(self, error: StreamlogError) -> None:
-        self._transition_to(TransactionState.UNINITIALIZED)
+        self._transition_to(TransactionPhase.UNINITIALIZED)
         self._end_operation(error)
 
     def _fail_transaction(self, error: StreamlogError) -> None:
@@ -427,25 +428,25 @@ class TransactionManager:
         self.error = error
         goal = None if self.operation is None else self.operation.goal
         told = error if goal is Goal.ABORTED else outcomes.only_abort(error)
-        self._transition_to(TransactionState.ABORTABLE_ERROR, outcomes.given_up(error))
+        self._transition_to(TransactionPhase.ABORTABLE_ERROR, outcomes.given_up(error))
         self._end_operation(told)
 
     def _fail_for_good(self, error: StreamlogError, told: StreamlogError | None = None) -> None:
-        if self.state is TransactionState.FATAL_ERROR:
+        if self.state is TransactionPhase.FATAL_ERROR:
             return
         log.warning("the transactional producer has ended: %s", error)
         self.error = error
         self._asked = None
-        self._transition_to(TransactionState.FATAL_ERROR, error)
+        self._transition_to(TransactionPhase.FATAL_ERROR, error)
         self._end_operation(told or error)
 
     def abandon(self, why: StreamlogError) -> None:
         """The producer has ended: nothing is asked any more. Its batches are given up elsewhere."""
         self._asked = None
-        if self.state is TransactionState.FATAL_ERROR:
+        if self.state is TransactionPhase.FATAL_ERROR:
             return
         self.error = why
-        self.state = TransactionState.FATAL_ERROR
+        self.state = TransactionPhase.FATAL_ERROR
         operation = self.operation
         if operation is not None and not operation.done:
             is_commit = operation.goal is Goal.COMMITTED and operation.deadline != NEVER
@@ -460,7 +461,7 @@ class TransactionManager:
         if self.operation is not None and not self.operation.done:
             self.operation.end(error)
 
-    def _transition_to(self, state: TransactionState, why: StreamlogError | None = None) -> None:
+    def _transition_to(self, state: TransactionPhase, why: StreamlogError | None = None) -> None:
         """`why`: what the batches that are given up fail with."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"{self.state} does not lead to {state}")

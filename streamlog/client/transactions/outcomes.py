@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlog.client.settings import ProducerSettings
-from streamlog.client.transactions.state import TransactionState
+from streamlog.client.transactions.state import TransactionPhase
 from streamlog.errors import (
     Fenced,
     InvalidTxnState,
@@ -14,14 +14,14 @@ from streamlog.errors import (
 )
 
 _WHAT_TO_DO = {
-    TransactionState.UNINITIALIZED: "call begin_transaction() first",
-    TransactionState.INITIALIZING: "wait for init_transactions()",
-    TransactionState.READY: "call begin_transaction() first",
-    TransactionState.IN_TRANSACTION: "commit_transaction() or abort_transaction() ends it first",
-    TransactionState.COMMITTING: "wait for commit_transaction()",
-    TransactionState.COMMIT_UNKNOWN: "call commit_transaction() again, which asks once more",
-    TransactionState.ABORTING: "wait for abort_transaction()",
-    TransactionState.ABORTABLE_ERROR: "call abort_transaction()",
+    TransactionPhase.UNINITIALIZED: "call begin_transaction() first",
+    TransactionPhase.INITIALIZING: "wait for init_transactions()",
+    TransactionPhase.READY: "call begin_transaction() first",
+    TransactionPhase.IN_TRANSACTION: "commit_transaction() or abort_transaction() ends it first",
+    TransactionPhase.COMMITTING: "wait for commit_transaction()",
+    TransactionPhase.COMMIT_UNKNOWN: "call commit_transaction() again, which asks once more",
+    TransactionPhase.ABORTING: "wait for abort_transaction()",
+    TransactionPhase.ABORTABLE_ERROR: "call abort_transaction()",
 }
 
 
@@ -32,11 +32,11 @@ def without_transactional_id(call: str) -> InvalidTxnState:
     )
 
 
-def no_call(call: str, state: TransactionState) -> InvalidTxnState:
+def no_call(call: str, state: TransactionPhase) -> InvalidTxnState:
     return InvalidTxnState(f"{call} while the producer is {state.value}; {_WHAT_TO_DO[state]}")
 
 
-def no_transaction(call: str, state: TransactionState) -> InvalidTxnState:
+def no_transaction(call: str, state: TransactionPhase) -> InvalidTxnState:
     """For what is done only inside a transaction."""
     return InvalidTxnState(
         f"{call} outside of a transaction: the producer is {state.value}; {_WHAT_TO_DO[state]}"

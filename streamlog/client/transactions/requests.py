@@ -44,7 +44,7 @@ class OperationWaiter(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class TransactionOperation:
     """One init, commit or abort under way, until `done`; then `error` tells how it ended.
 
     It goes on when its caller has stopped waiting; a further call of the same kind gets its result

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class TransactionState(Enum):
+class TransactionPhase(Enum):
     UNINITIALIZED = "not initialised"
     INITIALIZING = "being initialised"
     READY = "ready, without a transaction"
@@ -36,8 +36,8 @@ class TransactionState(Enum):
     FATAL_ERROR = "ended by an error"
 
 
-_S = TransactionState
-TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
+_S = TransactionPhase
+TRANSITIONS: dict[TransactionPhase, frozenset[TransactionPhase]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
     _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.FATAL_ERROR}),
     _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),

@@ -301,10 +301,15 @@ class AbstractLog(ABC):
         """
         return True
 
-    def verified(self, producer_id: int, producer_epoch: int) -> None:
+    def verification_guard(self) -> int:
+        """What `verified` is given; to be taken before the coordinator is asked."""
+        return 0
+
+    def verified(self, producer_id: int, producer_epoch: int, guard: int | None = None) -> None:
         """Takes the pair's next transactional batch: its coordinator has the partition.
 
-        The producer's next marker takes this back, so that a batch that was verified before an
+        It does nothing if a marker of the producer has come since the guard was taken (None: just
+        now), and the producer's next marker takes it back: a batch that was verified before an
         abort and comes behind it is refused. The default does nothing.
         """
         return

@@ -140,14 +140,16 @@ class ProducerStateManager:
             or (producer.txn_first_offset >= 0 and producer_epoch == producer.producer_epoch)
         ):
             return False
-        if self._verifications.is_verified(producer_id, producer_epoch):
-            return False
-        self._verifications.asked(producer_id, producer_epoch)
-        return True
+        return not self._verifications.is_verified(producer_id, producer_epoch)
 
-    def verified(self, producer_id: int, producer_epoch: int) -> None:
+    @property
+    def verification_guard(self) -> int:
+        """As AbstractLog.verification_guard."""
+        return self._verifications.guard
+
+    def verified(self, producer_id: int, producer_epoch: int, guard: int) -> None:
         """As AbstractLog.verified."""
-        self._verifications.verified(producer_id, producer_epoch)
+        self._verifications.verified(producer_id, producer_epoch, guard)
 
     def _known(self, producer_id: int, now_ms: int) -> ProducerStateEntry | None:
         """The producer's entry, unless its time has expired."""

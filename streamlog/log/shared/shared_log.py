@@ -291,8 +291,13 @@ class SharedLog(AbstractLog):
         now_ms = self._environment.clock.now_ms()
         return self._tail.producers.needs_verification(producer_id, producer_epoch, now_ms)
 
-    def verified(self, producer_id: int, producer_epoch: int) -> None:
-        self._tail.producers.verified(producer_id, producer_epoch)
+    def verification_guard(self) -> int:
+        return self._tail.producers.verification_guard
+
+    def verified(self, producer_id: int, producer_epoch: int, guard: int | None = None) -> None:
+        producers = self._tail.producers
+        taken = producers.verification_guard if guard is None else guard
+        producers.verified(producer_id, producer_epoch, taken)
 
     @property
     def tests_conditions(self) -> bool:

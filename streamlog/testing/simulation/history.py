@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import NotFound
+from streamlog.log.api.internal_topics import is_internal
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.keys import DATA_PREFIX
@@ -37,6 +39,7 @@ from streamlog.testing.simulation.workloads.observers import (
 from streamlog.testing.simulation.workloads.recovery import OLD_NODES_LIVE_S, MetadataLoss
 from streamlog.testing.simulation.workloads.staging import StagingWorkload
 from streamlog.testing.simulation.workloads.streams import PASSING, StreamWorkload, take_over_holder
+from streamlog.testing.simulation.workloads.transactions.workload import TransactionWorkload
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.incarnation import SimulationClock
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
@@ -60,6 +63,7 @@ TRACE_TAIL = 60
 JOB_SEED = 1 << 40
 SPARE_SEED = 1 << 41
 RECOVERY_SEED = 1 << 42
+TRANSACTIONS_SEED = 1 << 43
 AFTER_RECOVERY_S = 15.0
 """Virtual seconds that a history goes on after a recovery: longer than the deletion delay."""
 
@@ -119,6 +123,8 @@ class HistoryPlan:
     duel_fault_share: float = 0.4
     staged: float = 0.3
     """Share of histories with a job that writes by staging."""
+    transactional: float = 0.3
+    """Share of histories with transactions."""
     recovered: float = 0.1
     """Share of `wal=object` histories in which the metadata is rebuilt from the bucket while nodes
     run. They use streams and partitions alone, because a recovery may lose other things."""
@@ -162,7 +168,10 @@ def run_history(
         has_job = SeededRandom(seed + JOB_SEED).random() < plan.staged
         is_spare = SeededRandom(seed + SPARE_SEED).random() < plan.spare
         loses = mode == "object" and SeededRandom(seed + RECOVERY_SEED).random() < plan.recovered
-        history = _History(worlds[0], plan, has_job=has_job, is_spare=is_spare, loses=loses)
+        has_txns = SeededRandom(seed + TRANSACTIONS_SEED).random() < plan.transactional
+        history = _History(
+            worlds[0], plan, has_job=has_job, is_spare=is_spare, loses=loses, has_txns=has_txns
+        )
         await history.run()
 
     try:
@@ -181,7 +190,14 @@ def run_history(
 
 class _History:
     def __init__(
-        self, world: World, plan: HistoryPlan, *, has_job: bool, is_spare: bool, loses: bool
+        self,
+        world: World,
+        plan: HistoryPlan,
+        *,
+        has_job: bool,
+        is_spare: bool,
+        loses: bool,
+        has_txns: bool,
     ) -> None:
         self._world = world
         self._plan = plan
@@ -206,6 +222,10 @@ class _History:
         ]
         self._register = Register(world, "register")
         self._jobs = [StagingWorkload(world)] if has_job and not loses else []
+        node_ids = [machine.node_id for machine in self._machines]
+        self._transactions = (
+            [TransactionWorkload(world, node_ids)] if has_txns and not loses else []
+        )
         self._loses_metadata = loses
         self._recovered_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -221,6 +241,7 @@ class _History:
             works += [KVWorkload(world, self._register).sessions() for _ in range(2)]
             works += [ShortLivedWorkload(world).sessions(), AbandonedCreates(world).sessions()]
             works += [job.sessions() for job in self._jobs]
+            works += [work for one in self._transactions for work in one.works()]
             works += [PinnedReadWorkload(world).run(), FailoverWorkload(world).run()]
         self._tasks = [world.loop.create_task(work) for work in works]
         while not self._is_enough and not world.failures:
@@ -235,6 +256,8 @@ class _History:
         await asyncio.wait(self._tasks)
         for session in world.sessions:
             session.cancel()
+        for transactions in self._transactions:
+            await transactions.settle()
         world.raise_failures()
         await check_nothing_leaks(world)
         for node in world.nodes:
@@ -418,14 +441,21 @@ class _History:
             await partition.check(node)
         for job in self._jobs:
             await job.check(node)
+        for transactions in self._transactions:
+            await transactions.check(node)
         if not self._loses_metadata:
             await self._register.check(node)
 
     async def _delete_everything(self, node: SimulationNode) -> None:
         """Deletes all topics and streams: no data object may stay, neither dead nor orphaned."""
         engine, world = node.engine, self._world
+        await engine.transactions.close()
         for topic in engine.logs.list_topics():
-            await self._insist(node, lambda name=topic.name: engine.logs.delete_topic(name))
+            # Clients may not delete internal topics; whoever deletes a cluster may.
+            own = is_internal(topic.name)
+            delete = partial(engine.logs._admin.delete, topic_id="") if own else None
+            delete = delete or engine.logs.delete_topic
+            await self._insist(node, partial(delete, topic.name))
         for row in engine.metadata.streams():
             await self._insist(
                 node, lambda stream_id=row.stream_id: engine.streams.delete_stream(stream_id)

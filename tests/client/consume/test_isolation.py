@@ -39,7 +39,7 @@ class History:
         self.written: list[bytes] = []
         self._sequences: dict[int, int] = {}
         self._open: dict[int, list[tuple[int, bytes]]] = {}
-        self._visible: list[tuple[int, bytes]] = []
+        self.visible_now: list[tuple[int, bytes]] = []
 
     def write(self, producer_id: int | None, *values: bytes) -> None:
         """None: outside of any transaction."""
@@ -50,7 +50,7 @@ class History:
         placed = list(enumerate(values, base))
         if producer_id is None:
             data = batch.build()
-            self._visible += placed
+            self.visible_now += placed
         else:
             sequence = self._sequences.get(producer_id, 0)
             self._sequences[producer_id] = sequence + len(values)
@@ -76,13 +76,13 @@ class History:
         first = self.partition.open_transactions.pop(producer_id)
         records = self._open.pop(producer_id)
         if kind == COMMIT:
-            self._visible += records
+            self.visible_now += records
         else:
             self.partition.aborted.append((producer_id, first, offset))
         self._sort()
 
     def _sort(self) -> None:
-        self.committed = [value for _, value in sorted(self._visible)]
+        self.committed = [value for _, value in sorted(self.visible_now)]
 
     @property
     def open_ids(self) -> list[int]:
@@ -169,7 +169,7 @@ def test_read_uncommitted_is_the_default_and_gets_all_records_but_no_marker(node
 def test_a_read_that_begins_anywhere(node: FakeNode, seed: int) -> None:
     """Also within an aborted transaction, whose first offset is behind the reader then."""
     history = random_history(node, seed, steps=40)
-    visible = dict(history._visible)
+    visible = dict(history.visible_now)
     with Consumer(node.server, isolation_level="read_committed", fetch_max_wait_ms=20) as consumer:
         consumer.assign([("t", 0)])
         for start in range(history.partition.next_offset):

@@ -152,17 +152,19 @@ def test_random_faults(node: FakeNode, make: MakeProducer, seed: int) -> None:
 def _abort(producer: Any) -> None:
     while True:
         try:
-            return producer.abort_transaction()
+            producer.abort_transaction()
         except Unavailable:
             # The time was over; the abort may be tried again.
             continue
+        return
 
 
 def _commit_again(producer: Any) -> None:
     while True:
         try:
-            return producer.commit_transaction()
+            producer.commit_transaction()
         except OutcomeUnknown:
             continue
         except TransactionAbortable:
-            return _abort(producer)
+            _abort(producer)
+        return

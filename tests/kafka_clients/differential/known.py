@@ -110,7 +110,8 @@ KNOWN = [
         ),
     ),
     Known(
-        "Produce: a duplicate's append time is -1 unless the topic has log-append time",
+        "Produce: a duplicate's append time is the original's where the topic has log-append time, "
+        "and else -1",
         "Kafka puts the batch's largest timestamp there",
         lambda call, kafka, node: (
             isinstance(call, Produce)
@@ -146,11 +147,6 @@ KNOWN = [
         "Produce: an unknown codec is 76 (UNSUPPORTED_COMPRESSION_TYPE), with Kafka -1",
         "Kafka's validator does not expect it and fails; clients learn nothing from -1",
         _is_refused("codec 7", by_kafka=-1, by_node=76),
-    ),
-    Known(
-        "Produce: a transactional batch is 48 (INVALID_TXN_STATE), with Kafka 53",
-        "there are no transactions yet; Kafka asks who may use the id that the request lacks",
-        _is_refused("transactional", by_kafka=53, by_node=48),
     ),
 ]
 

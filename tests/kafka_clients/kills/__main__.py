@@ -8,7 +8,6 @@ anything was. `--seed` sets the moments of the kills.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -18,10 +17,14 @@ from pathlib import Path
 
 from tests.kafka_clients.kills.history import Kind
 from tests.kafka_clients.kills.rounds import Report, kill_under_writers
-from tests.kafka_clients.kills.victims import KilledKafka, KilledNode, Victim
+from tests.kafka_clients.kills.victims import (
+    KilledKafka,
+    KilledNode,
+    Victim,
+    s3_places,
+    s3_server,
+)
 from tests.kafka_clients.kills.writers import CLIENTS
-from tests.support.s3 import S3Tests
-from tests.support.s3 import start as start_s3
 
 SHOWN_MAX = 20
 WALS = ("disk", "object")
@@ -61,26 +64,12 @@ def _victims(
     if given.broker == "kafka":
         yield "Kafka", KilledKafka(folder), folder
         return
-    s3 = _s3(folder, stack) if given.store == "s3" else None
+    s3 = s3_server(folder, stack) if given.store == "s3" else None
     for wal in given.wal or WALS:
         place = folder / wal
         place.mkdir()
-        places = _places(s3, wal, place) if s3 else ()
+        places = s3_places(s3, wal, place) if s3 else ()
         yield f"wal={wal}, {given.store}", KilledNode(place, wal, places), place
-
-
-def _places(s3: S3Tests, wal: str, folder: Path) -> tuple[str, ...]:
-    places = ("--store", s3.new_url(), "--meta", f"rocksdb://{folder}/meta")
-    return (*places, "--wal-dir", str(folder / "wal")) if wal == "disk" else places
-
-
-def _s3(folder: Path, stack: ExitStack) -> S3Tests:
-    place = folder / "s3"
-    place.mkdir()
-    server = start_s3(place)
-    stack.callback(server.stop)
-    os.environ.update(server.environment)
-    return S3Tests(server)
 
 
 def _print(name: str, report: Report, seconds: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,8 @@ from tests.kafka_clients.kills.follower import PROGRESS_S, Follower
 from tests.kafka_clients.kills.history import Place
 from tests.support.kafka_server import KafkaServer
 from tests.support.node import NodeProcess
+from tests.support.s3 import S3Tests
+from tests.support.s3 import start as start_s3
 from tests.support.stored_records import stored_records
 
 
@@ -115,3 +119,19 @@ class KilledKafka:
 
     def assert_idle(self) -> None:
         """Kafka is not what is tested."""
+
+
+def s3_server(folder: Path, stack: ExitStack) -> S3Tests:
+    """An S3 server that nodes of this process find, until the stack ends."""
+    place = folder / "s3"
+    place.mkdir()
+    server = start_s3(place)
+    stack.callback(server.stop)
+    os.environ.update(server.environment)
+    return S3Tests(server)
+
+
+def s3_places(s3: S3Tests, wal: str, folder: Path) -> tuple[str, ...]:
+    """Where a node with objects on that server has its data."""
+    places = ("--store", s3.new_url(), "--meta", f"rocksdb://{folder}/meta")
+    return (*places, "--wal-dir", str(folder / "wal")) if wal == "disk" else places

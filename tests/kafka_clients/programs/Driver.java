@@ -71,10 +71,10 @@ public class Driver {
         driver.run("offsets", driver::offsets);
         driver.run("configs", driver::configs);
         driver.run("too_large", driver::tooLarge);
-        driver.run("cluster", driver::cluster);
         driver.run("transactions", driver::transactions);
         driver.run("fencing", driver::fencing);
         driver.run("transaction_timeout", driver::transactionTimeout);
+        driver.run("cluster", driver::cluster);
         driver.admin.close();
     }
 
@@ -301,7 +301,7 @@ public class Driver {
 
     void transactionTimeout() throws Exception {
         String name = topic("transaction-timeout", 1, Map.of());
-        KafkaProducer<byte[], byte[]> producer = begun("late", 1000);
+        KafkaProducer<byte[], byte[]> producer = begun("late", 3000);
         try {
             producer.beginTransaction();
             get(producer.send(new ProducerRecord<>(name, 0, null, bytes("late"))));

@@ -297,8 +297,8 @@ run(
         case.__name__: case
         for case in (
             *(codecs, acks, idempotent, auto_create, positions, metadata, topics),
-            *(delete_records, offsets, configs, too_large, cluster),
-            *(transactions, fencing, transaction_timeout),
+            *(delete_records, offsets, configs, too_large),
+            *(transactions, fencing, transaction_timeout, cluster),
         )
     }
 )

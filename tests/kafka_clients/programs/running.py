@@ -16,7 +16,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TRANSACTIONS = (("c", True), ("a", False), ("d", True))
 """Values begin with the letter, and the number of their partition follows; True: committed."""
 TRANSACTION_PARTITIONS = 3
-SHORT_TIMEOUT_MS = 1000
+SHORT_TIMEOUT_MS = 3000
 TOO_LONG_MS = 900_001
 
 Headers = list[tuple[str, bytes | None]]

@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionState
 from streamlog.errors import (
@@ -243,5 +245,21 @@ def test_an_abort_says_what_was_found() -> None:
             transaction_pb2.AbortTransactionRequest(transactional_id="no")
         )
         assert isinstance(await refusal(unknown), TransactionalIdNotFound)
+
+    with_node(work)
+
+
+def test_the_service_is_found_by_health_and_by_reflection() -> None:
+    async def work(transactions: Transactions) -> None:
+        name = "streamlog.v1.TransactionService"
+        stub: Any = health_pb2_grpc.HealthStub(transactions.node.channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        reflected: Any = reflection_pb2_grpc.ServerReflectionStub(transactions.node.channel)
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
+        async for found in reflected.ServerReflectionInfo(iter([request])):
+            (proto,) = found.file_descriptor_response.file_descriptor_proto[:1]
+            assert b"EndTransaction" in proto
+            break
 
     with_node(work)

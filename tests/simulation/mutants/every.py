@@ -1,8 +1,8 @@
 """All mutants: ways to break the engine on purpose, one promise at a time.
 
 A `Mutant` replaces one or two functions of the real engine while a history runs. Its description
-states a fact about the mutated engine. `append.py`, `log.py` and `recovery.py` have the mutants of
-single parts.
+states a fact about the mutated engine. `append.py`, `log.py`, `recovery.py` and `transactions.py`
+have the mutants of single parts.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from tests.simulation.mutants.append import APPEND_MUTANTS
 from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
+from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
 # Transactions without one of their compares, selected by the keys that they put.
 
@@ -881,4 +882,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *APPEND_MUTANTS,
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
+    *TRANSACTION_MUTANTS,
 )

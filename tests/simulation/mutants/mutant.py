@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from streamlog.testing.simulation.history import PLAN, HistoryPlan
 from streamlog.wal.config import WalMode
 
 
@@ -32,7 +33,7 @@ class Patch:
 class Mutant:
     """`broken`: the mistake of the mutated engine. `is_quick`: a few seeds find it, so that the
     tests try it. `found_by`: the test that finds it if no history does, as pytest names it;
-    `--mutants` runs that test instead of histories.
+    `--mutants` runs that test instead of histories. `plan`: what its histories are like.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Mutant:
     install: Callable[[Patch], None]
     is_quick: bool = False
     found_by: str = ""
+    plan: HistoryPlan = PLAN
 
 
 @contextlib.contextmanager

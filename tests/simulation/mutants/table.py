@@ -26,7 +26,7 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
     with installed(mutant):
         for seed in seeds:
             try:
-                run_history(seed, mutant.wal, keep_trace=False)
+                run_history(seed, mutant.wal, mutant.plan, keep_trace=False)
             except Failed as failure:
                 if (bug := _BUG.search(str(failure))) is not None:
                     raise RuntimeError(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin, Producer
+from streamlog.spark.plan.types import StorePiece
 from tests.spark.reading import UPLOAD_AT_ONCE, plan, read, uploaded
 from tests.support.node import NodeProcess
 
@@ -94,7 +95,11 @@ def test_every_way_to_read_leaves_aborted_transactions_out(tmp_path: Path) -> No
             assert _values(**options, maxBytesPerPartition="3000") == committed, mode
             assert _values(**options, isolation="read_uncommitted") == everything, mode
         some = plan(server=node.server, subscribe="orders", readMode="store").plan.tasks
-        assert any(piece.aborted for task in some for piece in task.pieces)
+        assert any(
+            isinstance(piece, StorePiece) and piece.aborted
+            for task in some
+            for piece in task.pieces
+        )
     offline = {"store": f"local://{data}/objects", "meta": f"rocksdb://{data}/meta"}
     assert _values(**offline, subscribe="orders", maxBytesPerPartition="3000") == committed
     assert _values(**offline, subscribe="orders", isolation="read_uncommitted") == everything

@@ -62,17 +62,16 @@ class DescribeTransactionsHandler:
         names = request.state_filters
         states = frozenset(_STATES[name] for name in names if name in _STATES)
         unknown = [name for name in dict.fromkeys(names) if name not in _STATES]
-        found: Iterable[TransactionDescription] = ()
-        if states or not names:
-            found = await self._transactions.transactions(
-                call.context,
-                TransactionFilter(
-                    states,
-                    frozenset(request.producer_id_filters),
-                    max(request.duration_filter, -1),
-                    request.transactional_id_pattern or "",
-                ),
-            )
+        found = await self._transactions.transactions(
+            call.context,
+            TransactionFilter(
+                # No id is dead for long: where no state exists, nothing but the pattern is wrong.
+                states if states or not names else frozenset({TransactionState.DEAD}),
+                frozenset(request.producer_id_filters),
+                max(request.duration_filter, -1),
+                request.transactional_id_pattern or "",
+            ),
+        )
         return listed.ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[

@@ -158,7 +158,7 @@ class Producers:
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class TransactionalProducers:
     """What the checkpoint before has of transactions: `producers` are the rest of its own."""
 
     txn_stream_end: int
@@ -186,7 +186,7 @@ MetaRecord = (
     | Checkpoint
     | LogStart
     | Producers
-    | Transactions
+    | TransactionalProducers
     | FencingToken
 )
 
@@ -215,7 +215,7 @@ def encoded_bytes(record: MetaRecord) -> int:
         return own + sum(map(producer_bytes, record.producers))
     if isinstance(record, Producers):
         return PRODUCERS_HEAD_BYTES + sum(map(producer_bytes, record.producers))
-    if isinstance(record, Transactions):
+    if isinstance(record, TransactionalProducers):
         return TRANSACTIONS_HEAD_BYTES + sum(map(transaction_bytes, record.producers))
     fields = FieldWriter()
     _WRITERS[type(record)][1](fields, record)
@@ -414,7 +414,7 @@ def _write_producer(w: FieldWriter, producer: ProducerStateEntry) -> None:
     w.raw(packed)
 
 
-def _write_transactions(w: FieldWriter, record: Transactions) -> None:
+def _write_transactions(w: FieldWriter, record: TransactionalProducers) -> None:
     w.i64(record.txn_stream_end)
     w.u32(len(record.producers))
     for producer in record.producers:
@@ -459,8 +459,8 @@ def _read_any_producer(r: FieldReader) -> ProducerStateEntry:
     return ProducerStateEntry(producer_id, epoch, append_ms, packed)
 
 
-def _read_transactions(r: FieldReader) -> Transactions:
-    return Transactions(r.i64(), tuple(_read_transaction(r) for _ in range(r.u32())))
+def _read_transactions(r: FieldReader) -> TransactionalProducers:
+    return TransactionalProducers(r.i64(), tuple(_read_transaction(r) for _ in range(r.u32())))
 
 
 def _read_transaction(r: FieldReader) -> ProducerStateEntry:
@@ -479,7 +479,7 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     Checkpoint: (6, _write_checkpoint),
     LogStart: (7, _write_log_start),
     Producers: (8, _write_producers),
-    Transactions: (9, _write_transactions),
+    TransactionalProducers: (9, _write_transactions),
     FencingToken: (16, _write_token),
 }
 _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {

@@ -23,7 +23,7 @@ from streamlog.log.shared.meta.codec import (
     Checkpoint,
     MetaRecord,
     Producers,
-    Transactions,
+    TransactionalProducers,
     encode_entry,
     encoded_bytes,
     producer_bytes,
@@ -80,7 +80,7 @@ def _with_transactions(record: MetaRecord) -> Iterator[MetaRecord]:
         return
     plain = [producer for producer in record.producers if not producer.has_transactions]
     yield replace(record, producers=tuple(plain), txn_stream_end=NO_TXN_ENTRIES)
-    yield Transactions(record.txn_stream_end, tuple(others))
+    yield TransactionalProducers(record.txn_stream_end, tuple(others))
 
 
 def _divided(records: Sequence[MetaRecord], room: int) -> Iterator[MetaRecord]:
@@ -90,7 +90,7 @@ def _divided(records: Sequence[MetaRecord], room: int) -> Iterator[MetaRecord]:
             head_bytes = PRODUCERS_HEAD_BYTES
             for part in _parts(record.producers, producer_bytes, head_bytes, room):
                 yield Producers(part)
-        elif isinstance(record, Transactions):
+        elif isinstance(record, TransactionalProducers):
             yield replace(record, producers=())
             head_bytes = TRANSACTIONS_HEAD_BYTES
             for part in _parts(record.producers, transaction_bytes, head_bytes, room):

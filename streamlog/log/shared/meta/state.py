@@ -26,7 +26,7 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
-    Transactions,
+    TransactionalProducers,
 )
 from streamlog.model.batch import StreamSlice
 
@@ -57,23 +57,23 @@ class MetaState:
         group, self._group = self._group, None
         if entry.is_snapshot:
             self.__init__()  # type: ignore[misc]
-        more: list[Producers | Transactions] = []
+        more: list[Producers | TransactionalProducers] = []
         for record in (record for member in group for record in member.records):
-            if isinstance(record, Producers | Transactions):
+            if isinstance(record, Producers | TransactionalProducers):
                 more.append(record)
             else:
                 self.apply(record)
         if more:
             self._extend_checkpoint(more)
 
-    def _extend_checkpoint(self, more: Sequence[Producers | Transactions]) -> None:
+    def _extend_checkpoint(self, more: Sequence[Producers | TransactionalProducers]) -> None:
         if self.checkpoint is None:
             raise Corrupt("the meta stream has producers without a checkpoint")
         producers = list(self.checkpoint.producers)
         txn_stream_end = self.checkpoint.txn_stream_end
         for record in more:
             producers += record.producers
-            if isinstance(record, Transactions):
+            if isinstance(record, TransactionalProducers):
                 txn_stream_end = record.txn_stream_end
         self.checkpoint = replace(
             self.checkpoint, producers=tuple(producers), txn_stream_end=txn_stream_end

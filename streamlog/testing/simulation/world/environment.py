@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamlog.coordinator.markers import MarkerSender
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
@@ -25,6 +26,8 @@ class Environment:
         self.faults = FaultSource(self.fork(), rates)
         self.store = MemoryObjectStore(SimulationClock(loop))
         self.kv = MemoryKVStore(SimulationClock(loop))
+        self.markers: MarkerSender | None = None
+        """The way of transactions' markers between nodes; None: each node writes its own."""
         self.has_wild_clocks = rates.clock_jump > 0 and self._random.random() < WILD_CLOCKS
 
     @property

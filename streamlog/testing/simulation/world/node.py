@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.coordinator.config import TransactionConfig
 from streamlog.engine.config import (
     MIB,
     AppendConfig,
@@ -112,6 +113,7 @@ NODE_LOGS = LogConfig(
     message_bytes_max=1_200,
 )
 """The message limit is so small that a write to a meta stream often takes several appends."""
+NODE_TRANSACTIONS = TransactionConfig(state_partitions=2, abort_interval_ms=400)
 
 
 def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:
@@ -237,6 +239,7 @@ class SimulationNode:
             node_id=self.machine.node_id,
             config=self.machine.config,
             logs=NODE_LOGS,
+            transactions=NODE_TRANSACTIONS,
             components=Components(
                 clock=self.clock,
                 random=node.random,
@@ -245,6 +248,7 @@ class SimulationNode:
                 store=SimulationStore(environment.store, node, environment.faults),
                 kv=SimulationKV(environment.kv, node, environment.faults),
                 disk=self.machine.disk.disk if environment.wal == "disk" else None,
+                markers=environment.markers,
             ),
         )
 

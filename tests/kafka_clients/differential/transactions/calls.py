@@ -49,13 +49,14 @@ class Call:
     def on(self, side: TransactionalSide) -> Seen:
         """What it answered, and where the partitions of its topic then begin and end."""
         try:
-            seen = self._on(side)
+            seen = self.ask(side)
         except ConnectionEnded:
             return {"closed": True}
         self._settle(side, seen)
         return seen | {OFFSETS: side.offsets(self.topic, PARTITIONS)}
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
+        """What it answered."""
         raise NotImplementedError
 
     def _settle(self, side: TransactionalSide, seen: Seen) -> None:
@@ -78,7 +79,7 @@ class InitProducerId(Call):
     timeout_ms: int
     expected: Pair = NO_PAIR
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "init_producer_id"
         asked = request(
             api,
@@ -109,7 +110,7 @@ class AddPartitions(Call):
     version: int
     transactions: tuple[Adding, ...]
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         if self.version < ADD_MANY:
             return self._add_one(side)
         api = "add_partitions_to_txn"
@@ -191,7 +192,7 @@ class Produce(Call):
             f"{len(self.data)} bytes)"
         )
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "produce"
         producer = BatchProducer(side.id_of(self.pair.producer), self.pair.epoch, self.sequence)
         records = bytes(with_producer(self.data, producer))
@@ -230,7 +231,7 @@ class EndTxn(Call):
     pair: Pair
     is_commit: bool
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "end_txn"
         asked = request(
             api,
@@ -260,7 +261,7 @@ class WriteMarkers(Call):
     coordinator_epoch: int
     partitions: tuple[int, ...]
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "write_txn_markers"
         topic = part(
             api, "WritableTxnMarkerTopic", name=self.topic, partition_indexes=self.partitions
@@ -294,7 +295,7 @@ class WriteMarkers(Call):
 class DescribeTransaction(Call):
     transactional_id: str
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         return side.transaction(self.transactional_id)
 
 
@@ -309,7 +310,7 @@ class ListTransactions(Call):
     open_for_ms: int = -1
     pattern: str | None = None
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "list_transactions"
         more: dict[str, Any] = {}
         if self.version >= 1:
@@ -338,7 +339,7 @@ class ListTransactions(Call):
 class DescribeProducers(Call):
     partition: int
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "describe_producers"
         topic = part(api, "TopicRequest", name=self.topic, partition_indexes=[self.partition])
         answer = side.call(api, 0, request(api, topics=[topic]))
@@ -366,7 +367,7 @@ class Fetch(Call):
     max_bytes: int
     isolation: int
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "fetch"
         place = part(
             api,
@@ -409,14 +410,14 @@ class ReadAll(Call):
     partition: int
     isolation: int
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         handed: list[Seen] = []
         aborted_seen: set[tuple[int, int]] = set()
         start, stable, end = side.offsets(self.topic, PARTITIONS)[self.partition]
         offset, last = start, stable if self.isolation else end
         while offset < last:
             fetch = Fetch(self.topic, 11, self.partition, offset, 1 << 26, self.isolation)
-            seen = fetch._on(side)
+            seen = fetch.ask(side)
             if seen["error"] or not seen["batches"]:
                 return seen | {"stuck at": offset}
             visible, used = _handed(seen)
@@ -454,7 +455,7 @@ class ListOffsets(Call):
     isolation: int
     latest_ms: int
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "list_offsets"
         place = part(
             api, "ListOffsetsPartition", partition_index=self.partition, timestamp=self.timestamp
@@ -479,7 +480,7 @@ class DeleteRecords(Call):
     partition: int
     offset: int
 
-    def _on(self, side: TransactionalSide) -> Seen:
+    def ask(self, side: TransactionalSide) -> Seen:
         api = "delete_records"
         place = part(
             api, "DeleteRecordsPartition", partition_index=self.partition, offset=self.offset

@@ -192,6 +192,12 @@ UNEVEN = [
         "was asked to verify; a node takes them",
     ),
     (
+        "Produce from version 12 on: a producer that the partition does not know begins with any "
+        "sequence number",
+        "Kafka refuses others than 0 (45), since each transaction has an epoch of its own; clients "
+        "of a node do not use these versions yet",
+    ),
+    (
         "Produce: another transactional id than the one that the producer's batch was verified for",
         "Kafka asks the coordinator before each batch until one is stored; a node asks once for a "
         "producer, partition and transaction",

@@ -44,6 +44,9 @@ TOO_LONG_MS = 900_001
 AN_HOUR_MS = 3_600_000
 IDS = 3
 TOPICS = 2
+END_BUMPS = 5
+PRODUCE_ADDS = 12
+"""The first versions of EndTxn and Produce that are those of version 2."""
 NEVER_MADE = PARTITIONS
 """A partition that no topic has."""
 RECENT_MS = 60_000
@@ -100,6 +103,8 @@ class Sequence:
         self._prefix = f"txn-{seed}-"
         self.topics = [f"txn-diff-{seed}-{number}" for number in range(TOPICS)]
         self._ids = [Transactional(f"{self._prefix}{number}") for number in range(IDS)]
+        for one in self._ids if version > 1 else ():
+            one.is_version_2 = self._rng.random() < 0.5
         self._idempotent: list[Pair] = []
         self._partitions = {
             Place(topic, number): Partition()
@@ -218,6 +223,10 @@ class Sequence:
             return
         if parse_header(call.data).attributes & TRANSACTIONAL:
             partition.begin(call.pair)
+            if call.version >= PRODUCE_ADDS:
+                one = next(one for one in self._ids if one.pair.producer == call.pair.producer)
+                one.is_open = True
+                one.added.add(place)
         last_delta = parse_header(call.data).last_offset_delta
         partition.end = offset + last_delta + 1
         partition.following[call.pair] = call.sequence + last_delta + 1
@@ -292,7 +301,10 @@ class Sequence:
         if not one.pairs and self._rng.random() < 0.8:
             return self._fresh(one)
         is_commit = self._rng.random() < 0.5
-        return EndTxn(self.topics[0], self._version(0, 4), one.name, self._pair(one), is_commit)
+        version = self._version(0, 4)
+        if one.is_version_2 and self._rng.random() < 0.9:
+            version = END_BUMPS
+        return EndTxn(self.topics[0], version, one.name, self._pair(one), is_commit)
 
     def _produce(self) -> Call:
         rng, one = self._rng, self._one()
@@ -302,7 +314,7 @@ class Sequence:
         if kind in ("plain", "idempotent"):
             return self._not_transactional(kind)
         place = self._place()
-        if kind not in ("not added", "again") and rng.random() < 0.95:
+        if kind not in ("not added", "again") and not one.is_version_2 and rng.random() < 0.95:
             if not one.added:
                 added = Adding(one.name, one.pair, (place,))
                 return AddPartitions(self.topics[0], self._version(0, 3), (added,))
@@ -350,6 +362,10 @@ class Sequence:
         elif kind == "unknown id":
             given = f"{self._prefix}never"
         version = self._version(3, 11)
+        if one.is_version_2 and self._rng.random() < 0.9:
+            version = self._rng.choice((PRODUCE_ADDS, PRODUCE_ADDS + 1))
+            if pair not in partition.begun:
+                sequence = 0
         return Produce(place.topic, version, place.partition, kind, given, pair, sequence, data)
 
     def _data(self) -> bytes:

@@ -109,6 +109,8 @@ class TransactionalSide(Side):
             api, 0, asked, lambda one: [state.error_code for state in one.transaction_states]
         )
         (found,) = answer.transaction_states
+        if found.error_code:
+            return {"error": found.error_code, "state": found.transaction_state}
         return {
             "error": found.error_code,
             "state": found.transaction_state,

@@ -16,6 +16,8 @@ class Transactional:
     is_open: bool = False
     added: set[Place] = field(default_factory=set)
     """Partitions of the open transaction."""
+    is_version_2: bool = False
+    """Its producer adds partitions by its batches, and gets the next epoch with each end."""
 
     @property
     def pair(self) -> Pair:

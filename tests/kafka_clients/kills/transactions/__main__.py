@@ -1,10 +1,10 @@
-"""`python -m tests.kafka_clients.kills.transactions [--rounds N] [--broker streamlog|kafka]`.
+"""`python -m tests.kafka_clients.kills.transactions [--rounds N] [--store s3]`.
 
-Kills broker and copiers N times with each mode of the WAL, or with a Kafka N times. Prints what
-became of the transactions and all that is wrong, and ends with exit code 1 if anything was.
-`--seed` sets the moments of the kills and what is killed; a run of many rounds is made of runs of
-ROUNDS_AT_ONCE, each with the next seed and a broker of its own, so that copiers find their places
-quickly.
+Kills broker and copiers N times with each mode of the WAL, or, with `--broker kafka`, a Kafka.
+Prints what became of the transactions and all that is wrong, and ends with exit code 1 if anything
+was. `--seed` sets the moments of the kills and what is killed; a run of many rounds is made of runs
+of ROUNDS_AT_ONCE, each with the next seed and a broker of its own, so that copiers find their
+places quickly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from pathlib import Path
 
 from tests.kafka_clients.kills.transactions.copiers import CLIENTS
 from tests.kafka_clients.kills.transactions.rounds import Report, kill_under_copiers
-from tests.kafka_clients.kills.victims import KilledKafka, KilledNode, Victim
+from tests.kafka_clients.kills.victims import (
+    KilledKafka,
+    KilledNode,
+    Victim,
+    s3_places,
+    s3_server,
+)
 
 SHOWN_MAX = 20
 WALS = ("disk", "object")
@@ -37,6 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--wal", choices=WALS, action="append")
     parser.add_argument("--broker", choices=("streamlog", "kafka"), default="streamlog")
+    parser.add_argument("--store", choices=("files", "s3"), default="files")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -49,7 +56,7 @@ def _run_all(name: str, given: argparse.Namespace) -> int:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             began = time.monotonic()
-            victim = _victim(name, folder)
+            victim = _victim(name, folder, given.store, stack)
             rounds = min(left, ROUNDS_AT_ONCE)
             report = kill_under_copiers(victim, given.clients.split(","), rounds, seed, folder)
         _print(f"{name}, seed {seed}", report, time.monotonic() - began)
@@ -58,10 +65,12 @@ def _run_all(name: str, given: argparse.Namespace) -> int:
     return findings
 
 
-def _victim(name: str, folder: Path) -> Victim:
+def _victim(name: str, folder: Path, store: str, stack: ExitStack) -> Victim:
     if name == "Kafka":
         return KilledKafka(folder)
-    return KilledNode(folder, name.removeprefix("wal="))
+    wal = name.removeprefix("wal=")
+    places = s3_places(s3_server(folder, stack), wal, folder) if store == "s3" else ()
+    return KilledNode(folder, wal, places)
 
 
 def _print(name: str, report: Report, seconds: float) -> None:
@@ -76,6 +85,8 @@ def _print(name: str, report: Report, seconds: float) -> None:
             f"  {client}: {report.commits[client]} committed, {report.aborts[client]} aborted; "
             f"gave up {report.refused[client]} times"
         )
+    for reason, count in report.reasons.most_common():
+        print(f"    {count} times: {reason}")
     for finding in report.findings[:SHOWN_MAX]:
         print(f"  {finding.kind}: {finding.text}")
     if len(report.findings) > SHOWN_MAX:

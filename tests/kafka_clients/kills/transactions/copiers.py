@@ -57,6 +57,8 @@ class Copier:
         self._listening: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.again: list[str] = []
+        self.reasons: list[str] = []
+        """The last words of the processes that gave up."""
 
     def start(self) -> None:
         """The program works as soon as it is up."""
@@ -114,6 +116,7 @@ class Copier:
             return
         assert code == FATAL, f"exit code {code}: {self._last_words()}"
         self.refused += 1
+        self.reasons.append(self.again[-1] if self.again else "nothing was said")
         self._end()
         self.start()
 

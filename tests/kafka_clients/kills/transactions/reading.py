@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka_clients.kills.follower import PROGRESS_S
 from tests.kafka_clients.kills.transactions.checks import Read
 
 AT_ONCE = 1000
+END = "_PARTITION_EOF"
+"""What librdkafka says where nothing follows."""
 
 
 def consumer(server: str, isolation: str = "read_committed") -> Consumer:
@@ -84,7 +86,7 @@ class Reading(threading.Thread):
                 error = message.error()
                 if error is None:
                     self.seen.append(record(message))
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.name() == END:
                     self.positions[message.partition()] = message.offset()
                 else:
                     self.failures.append(str(error))

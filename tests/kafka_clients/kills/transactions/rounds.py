@@ -52,6 +52,8 @@ class Report:
     commits: Counter[str] = field(default_factory=Counter)
     aborts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why clients gave up, in their words."""
     undecided: int = 0
     """Transactions of which no copier knew whether they were committed."""
     findings: list[Finding] = field(default_factory=list)
@@ -114,8 +116,12 @@ def kill_under_copiers(
             topic: stack.enter_context(Reading(victim.kafka, topic, PARTITIONS))
             for topic in TOPICS[1:]
         }
-        for _ in range(rounds):
+        for number in range(rounds):
             source.feed(FED)
+            _wait_for_progress(copiers)
+            threading.Event().wait(PAUSE_S_MAX * choose.random())
+            if number % 2 == 0:
+                _wait_for_an_open_one(source, copiers)
             _kill_once(victim, copiers, choose, report)
         source.finish()
         _wait_for_all(victim.kafka, copiers)
@@ -139,9 +145,6 @@ def _tasks(clients: Sequence[str]) -> list[Task]:
 def _kill_once(
     victim: Victim, copiers: Sequence[Copier], choose: random.Random, report: Report
 ) -> None:
-    """Each round begins when a transaction has ended since the last one."""
-    _wait_for_progress(copiers)
-    threading.Event().wait(PAUSE_S_MAX * choose.random())
     what = choose.choice(KILLED)
     victims = [] if what == "broker" else [choose.choice(copiers)]
     met = copiers if what != "copier" else victims
@@ -155,7 +158,20 @@ def _kill_once(
     report.rounds += 1
 
 
+def _wait_for_an_open_one(source: Source, copiers: Sequence[Copier]) -> None:
+    """Returns within a transaction, or shortly behind it."""
+
+    def is_open() -> bool:
+        if any(copier.is_open for copier in copiers):
+            return True
+        source.feed(1)
+        return False
+
+    _wait(copiers, is_open, lambda: "no transaction has begun")
+
+
 def _wait_for_progress(copiers: Sequence[Copier]) -> None:
+    """Returns when a transaction has ended since the call."""
     before = sum(one.commits + one.aborts for one in copiers)
     _wait(
         copiers,
@@ -214,6 +230,7 @@ def _count(copiers: Sequence[Copier], told: dict[str, Told], report: Report) -> 
         report.commits[client] += copier.commits
         report.aborts[client] += copier.aborts
         report.refused[client] += copier.refused
+        report.reasons.update(f"{client}: {reason}" for reason in copier.reasons)
     for one in told.values():
         report.undecided += len(one.committing - one.committed - one.aborted)
 

@@ -23,6 +23,8 @@ from tests.kafka_clients.programs.numbered.protocol import (
 WAIT_S = 120.0
 """For the broker, and for the others' open transactions."""
 PAUSE_S = 0.05
+END = "_PARTITION_EOF"
+"""What librdkafka says where nothing follows."""
 ABORTED = 0.3
 """The share of transactions that end so."""
 
@@ -126,8 +128,11 @@ class Copier:
 
         self._repeat(send)
 
-    def _repeat(self, call: Callable[[], object]) -> None:
-        """Calls until it succeeds. Errors: MustAbort; SystemExit, where the client is of no use."""
+    def _repeat(self, call: Callable[[], object], *, changes_nothing: bool = False) -> None:
+        """Calls until it succeeds. Errors: MustAbort; SystemExit, where the client is of no use.
+
+        `changes_nothing`: no error of the call is the client's last word.
+        """
         give_up_at = time.monotonic() + WAIT_S
         while True:
             try:
@@ -137,7 +142,8 @@ class Copier:
                 reason: KafkaError = error.args[0]
                 if reason.txn_requires_abort():
                     raise MustAbort(str(reason)) from error
-                if not reason.retriable() or time.monotonic() > give_up_at:
+                is_final = not reason.retriable() and not changes_nothing
+                if is_final or time.monotonic() > give_up_at:
                     say("again", "fatal", reason)
                     sys.exit(FATAL)
                 say("again", reason)
@@ -163,7 +169,7 @@ class Copier:
                 error = message.error()
                 if error is None:
                     place = max(place, self._behind(message))
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.name() == END:
                     if message.offset() >= ends[message.partition()]:
                         waiting.discard(message.partition())
                 elif not error.retriable() and time.monotonic() > give_up_at:
@@ -189,7 +195,7 @@ class Copier:
                 for number in range(self._partitions)
             ]
 
-        self._repeat(ask)
+        self._repeat(ask, changes_nothing=True)
         asking.close()
         return ends
 

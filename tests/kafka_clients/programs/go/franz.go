@@ -33,8 +33,8 @@ func franzGo(bootstrap, prefix string) []namedCase {
 		{"codecs", f.codecs}, {"acks", f.acks}, {"idempotent", f.idempotent},
 		{"auto_create", f.autoCreate}, {"positions", f.positions}, {"metadata", f.metadata},
 		{"topics", f.topics}, {"delete_records", f.deleteRecords}, {"offsets", f.offsets},
-		{"configs", f.configs}, {"too_large", f.tooLarge}, {"cluster", f.cluster},
-		{"transactions", f.transactions}, {"fencing", f.fencing}, {"transaction_timeout", f.transactionTimeout},
+		{"configs", f.configs}, {"too_large", f.tooLarge}, {"transactions", f.transactions},
+		{"fencing", f.fencing}, {"transaction_timeout", f.transactionTimeout}, {"cluster", f.cluster},
 	}
 }
 
@@ -507,7 +507,7 @@ func (f *franz) transactionTimeout() error {
 	}
 	ctx, cancel := limited()
 	defer cancel()
-	producer := f.transactional("late", time.Second)
+	producer := f.transactional("late", 3*time.Second)
 	defer producer.Close()
 	if err := producer.BeginTransaction(); err != nil {
 		return err

@@ -35,8 +35,8 @@ func saramaCases(bootstrap, prefix string) []namedCase {
 		{"codecs", s.codecs}, {"acks", s.acks}, {"idempotent", s.idempotent},
 		{"auto_create", s.autoCreate}, {"positions", s.positions}, {"metadata", s.metadata},
 		{"topics", s.topics}, {"delete_records", s.deleteRecords}, {"offsets", s.offsets},
-		{"configs", s.configs}, {"too_large", s.tooLarge}, {"cluster", s.cluster},
-		{"transactions", s.transactions}, {"fencing", s.fencing}, {"transaction_timeout", s.transactionTimeout},
+		{"configs", s.configs}, {"too_large", s.tooLarge}, {"transactions", s.transactions},
+		{"fencing", s.fencing}, {"transaction_timeout", s.transactionTimeout}, {"cluster", s.cluster},
 	}
 }
 
@@ -499,7 +499,7 @@ func (s *saramaClient) transactionTimeout() error {
 	if err != nil {
 		return err
 	}
-	producer, err := s.transactional("late", time.Second)
+	producer, err := s.transactional("late", 3*time.Second)
 	if err != nil {
 		return err
 	}

@@ -166,8 +166,9 @@ def test_the_duration_and_the_pattern_reach_the_coordinator(asked: int, duration
 def test_lists_that_are_refused() -> None:
     async def main() -> None:
         async with kafka_handlers() as node:
-            answer = await listed(node, transactional_id_pattern="(")
-            assert answer.error_code == KafkaError.INVALID_REGULAR_EXPRESSION
+            for states in ([], ["NoSuch"]):
+                answer = await listed(node, state_filters=states, transactional_id_pattern="(")
+                assert answer.error_code == KafkaError.INVALID_REGULAR_EXPRESSION
             for error in (CoordinatorLoadInProgress("replay"), StoreUnavailable("away")):
                 node.coordinator.fails("transactions", error)
                 answer = await listed(node)

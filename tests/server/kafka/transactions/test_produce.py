@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from streamlog.codec.batch import TRANSACTIONAL, BatchProducer, resealed
-from streamlog.codec.records import encode_values
-from streamlog.coordinator.api import ProducerIdAndEpoch
 from streamlog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -39,25 +36,12 @@ from tests.server.kafka.handlers.produce_world import (
     produce_world,
     response_of,
 )
+from tests.server.kafka.transactions.transactional_batches import P0, P1, batch_of, begun, ends
 from tests.support.kafka_handlers import all_but
 
 OK = KafkaError.NONE
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 DEFAULT, ABORTABLE, ADDS = 9, 11, 12
 """The last versions before each change of what a transactional producer is told."""
-
-
-async def begun(world: ProduceWorld, tx: str = "tx") -> ProducerIdAndEpoch:
-    return await world.coordinator.init_producer_id(tx, 60_000)
-
-
-def batch_of(producer: ProducerIdAndEpoch, sequence: int = 0, value: bytes = b"v") -> bytes:
-    """A transactional batch of one record."""
-    made = bytearray(
-        encode_values([value], timestamp_ms=1000, producer=BatchProducer(*producer, sequence)).data
-    )
-    made[22] |= TRANSACTIONAL
-    return bytes(resealed(made))
 
 
 def to_both(first: bytes, second: bytes, **fields: Any) -> ProduceRequest:
@@ -84,10 +68,6 @@ async def code(
     request = produce_request(records, **{"transactional_id": "tx", **fields})
     [only] = await codes(world, request, version)
     return only
-
-
-async def ends(world: ProduceWorld) -> list[int]:
-    return [int((await world.logs.log(one)).log_end_offset) for one in (P0, P1)]
 
 
 def questions(world: ProduceWorld, name: str = "verify_partitions") -> list[Any]:

@@ -7,7 +7,7 @@ import asyncio
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from tests.server.kafka.handlers.produce_world import batch, only, produce_request, produce_world
-from tests.server.kafka.transactions.test_produce import P0, batch_of, begun, ends
+from tests.server.kafka.transactions.transactional_batches import P0, batch_of, begun, ends
 from tests.support.kafka_wire import WireClient, request_bytes, wire
 
 VERSION = 9

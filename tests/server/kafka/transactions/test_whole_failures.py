@@ -23,8 +23,8 @@ from streamlog.server.context import RequestContext
 from streamlog.server.kafka.call import KafkaCall
 from streamlog.server.kafka.handlers.table import handlers, join
 from tests.kafka_clients.wire import error_codes
+from tests.server.kafka.transactions.asked_markers import asked
 from tests.server.kafka.transactions.asking import transaction
-from tests.server.kafka.transactions.test_write_markers import asked
 from tests.support.kafka_handlers import kafka_handlers
 
 LOADING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS

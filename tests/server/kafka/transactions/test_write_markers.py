@@ -17,7 +17,6 @@ from streamlog.errors import (
 )
 from streamlog.kafka.messages.write_txn_markers_request import (
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from streamlog.kafka.protocol.apis import ApiKey
@@ -29,7 +28,7 @@ from streamlog.server.context import Operation, RequestContext, allow_all
 from streamlog.server.services.ports import Logs
 from streamlog.server.services.transactions import MarkerWrite, TransactionService
 from streamlog.settings.limits import LimitsConfig
-from tests.server.kafka.transactions.asking import Topics
+from tests.server.kafka.transactions.asked_markers import asked
 from tests.support.fake_coordinator import FakeCoordinator
 from tests.support.kafka_handlers import KafkaHandlers, all_but, kafka_handlers
 
@@ -93,19 +92,6 @@ def marker(producer_id: int, epoch: int = 0, *, is_commit: bool = False) -> Tran
 
 def parts(*numbers: int, topic: str = "t") -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in numbers]
-
-
-def asked(producer_id: int, topics: Topics, *, is_commit: bool = False) -> WritableTxnMarker:
-    return WritableTxnMarker(
-        producer_id=producer_id,
-        producer_epoch=0,
-        transaction_result=is_commit,
-        topics=[
-            WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
-            for name, numbers in topics.items()
-        ],
-        coordinator_epoch=5,
-    )
 
 
 async def told(node: KafkaHandlers, *markers: WritableTxnMarker) -> Any:

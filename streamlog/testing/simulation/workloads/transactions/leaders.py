@@ -1,0 +1,217 @@
+"""Who leads the partitions of transactions and of their coordinators: as a controller would say.
+
+1. One machine leads a partition. Nodes are told one after the other, so for a while two of them, or
+   none, take themselves for its leader; only one of them holds its streams.
+2. Leaders move: from a node that lives, which gives the partition up, or from a dead one.
+3. Markers and verifications go to the node that leads by what the controller knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from streamlog.coordinator.api import (
+    TRANSACTION_STATE_TOPIC,
+    ProducerIdAndEpoch,
+)
+from streamlog.coordinator.local_markers import LocalMarkers
+from streamlog.coordinator.markers import Outcome
+from streamlog.coordinator.placement import partition_of
+from streamlog.errors import CoordinatorNotAvailable, StreamlogError, Unavailable
+from streamlog.log.api.abstract_log import TransactionMarker
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.simulation.workloads.streams import PASSING
+from streamlog.testing.simulation.workloads.transactions.network import Network, NoAnswer
+from streamlog.testing.simulation.world.node import NODE_TRANSACTIONS, SimulationNode
+from streamlog.testing.simulation.world.world import World
+
+TELL_S = 0.2
+MOVE_S = 4.0
+"""Between two moves, mostly."""
+TELL_S_MAX = 60.0
+STATE = [
+    TopicPartition(TRANSACTION_STATE_TOPIC, n) for n in range(NODE_TRANSACTIONS.state_partitions)
+]
+"""The partitions of the coordinators' log."""
+
+
+class Leaders:
+    """The controller of a history."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        random: SeededRandom,
+        node_ids: Sequence[int],
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._random = random
+        self._node_ids = node_ids
+        self._leaders = dict.fromkeys([*partitions, *STATE], node_ids[0])
+        self._told: dict[tuple[SimulationNode, TopicPartition], int] = {}
+        self._telling: dict[tuple[SimulationNode, TopicPartition], asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Tells nodes and moves leaders, until cancelled."""
+        next_move = self._world.now + MOVE_S
+        while True:
+            await asyncio.sleep(TELL_S)
+            if len(self._node_ids) > 1 and self._world.now >= next_move:
+                next_move = self._world.now + MOVE_S * 2 * self._random.random()
+                await self._move()
+            self._tell()
+
+    async def settle(self) -> None:
+        """Returns when every serving node knows every leader."""
+        ends_at = self._world.now + TELL_S_MAX
+        while self._tell() and self._world.now < ends_at:
+            await asyncio.sleep(TELL_S)
+
+    def lead_all(self, node: SimulationNode) -> None:
+        """The node is the only one that runs."""
+        self._leaders = dict.fromkeys(self._leaders, node.machine.node_id)
+
+    def node_of(self, partition: TopicPartition) -> SimulationNode | None:
+        """The node that leads the partition, if it serves."""
+        leader = self._leaders[partition]
+        for node in reversed(self._world.nodes):
+            if node.is_serving and node.machine.node_id == leader:
+                return node
+        return None
+
+    def coordinator_of(self, transactional_id: str) -> SimulationNode | None:
+        return self.node_of(STATE[partition_of(transactional_id, len(STATE))])
+
+    def is_stale(self, node: SimulationNode, partition: TopicPartition) -> bool:
+        """Whether another node has, or had, the partition's log under a newer epoch."""
+        here = _epoch_at(node, partition)
+        return any(_epoch_at(other, partition) > here for other in self._world.nodes)
+
+    async def _move(self) -> None:
+        """Moves one partition, or all that a machine leads which has no node."""
+        random = self._random.random
+        serving = self._world.serving()
+        if not serving:
+            return
+        heir = serving[int(random() * len(serving))]
+        to, partitions = heir.machine.node_id, list(self._leaders)
+        served = {node.machine.node_id for node in serving}
+        moved = [one for one in partitions if self._leaders[one] not in served]
+        if not moved:
+            moved = [partitions[int(random() * len(partitions))]]
+        for partition in moved:
+            self._leaders[partition] = to
+        self._world.trace.add("leads", heir.name, len(moved))
+        await self._take_over_dead(heir)
+
+    async def _take_over_dead(self, heir: SimulationNode) -> None:
+        for node in self._world.nodes[-4:]:
+            tenure = node.tenure
+            if node.incarnation.is_alive or tenure is None or node.machine is heir.machine:
+                continue
+            try:
+                await self._network.call(
+                    heir, "take over", lambda at, tenure=tenure: at.metadata.take_over(tenure), 10.0
+                )
+            except (NoAnswer, *PASSING):
+                return
+
+    def _tell(self) -> bool:
+        """Begins to tell nodes what they do not know; whether there is anything."""
+        is_any = False
+        for node in self._world.serving():
+            for partition, leader in self._leaders.items():
+                key = (node, partition)
+                if self._told.get(key) == leader:
+                    continue
+                is_any = True
+                task = self._telling.get(key)
+                if task is None or task.done():
+                    work = self._assign(node, partition, leader)
+                    self._telling[key] = node.incarnation.start(work, name="assign")
+        return is_any
+
+    async def _assign(self, node: SimulationNode, partition: TopicPartition, leader: int) -> None:
+        try:
+            await node.engine.logs.leadership.assign(partition, leader)
+        except PASSING:
+            return
+        self._told[node, partition] = leader
+
+
+class WorldMarkers:
+    """As MarkerSender: to the node that leads the partition, over the network."""
+
+    def __init__(self, leaders: Leaders, network: Network) -> None:
+        self._leaders = leaders
+        self._network = network
+
+    async def send(
+        self, partition: TopicPartition, markers: Sequence[TransactionMarker]
+    ) -> Sequence[Outcome]:
+        node = self._leaders.node_of(partition)
+        if node is None:
+            raise Unavailable(f"{partition} has no leader")
+        try:
+            return await self._network.call(
+                node, f"markers to {partition}",
+                lambda at: LocalMarkers(at.engine.logs).send(partition, markers),
+            )  # fmt: skip
+        except NoAnswer:
+            raise Unavailable(f"{partition} did not answer") from None
+
+
+class WorldCoordinator:
+    """What a log's node asks the coordinator of another node."""
+
+    def __init__(self, leaders: Leaders, network: Network) -> None:
+        self._leaders = leaders
+        self._network = network
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        await self._ask(
+            transactional_id,
+            lambda at: at.engine.transactions.add_partitions(
+                transactional_id, producer, partitions
+            ),
+        )
+
+    async def verify_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+    ) -> Mapping[TopicPartition, StreamlogError]:
+        found: Mapping[TopicPartition, StreamlogError] = await self._ask(
+            transactional_id,
+            lambda at: at.engine.transactions.verify_partitions(
+                transactional_id, producer, partitions
+            ),
+        )
+        return found
+
+    async def _ask(self, transactional_id: str, work: object) -> object:
+        node = self._leaders.coordinator_of(transactional_id)
+        if node is None:
+            raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator")
+        try:
+            return await self._network.call(node, f"question about {transactional_id}", work)  # type: ignore[arg-type]
+        except NoAnswer:
+            raise CoordinatorNotAvailable("the coordinator did not answer") from None
+
+
+def _epoch_at(node: SimulationNode, partition: TopicPartition) -> int:
+    if not node.is_up:
+        return -1
+    opened = node.engine.logs.open_log(partition)
+    return -1 if opened is None else opened.leader_epoch
