@@ -50,7 +50,10 @@ class Commands(LazyGroup):
         "stream": ("streamlog.cli.commands.stream:stream", "Work with streams, below topics."),
         "kv": ("streamlog.cli.commands.kv:kv", "Small values under names."),
         "object": ("streamlog.cli.commands.objects:objects", "Look at the objects in the store."),
-        "log": ("streamlog.cli.commands.log:log", "Look inside a partition's log."),
+        "log": (
+            "streamlog.cli.commands.log:log",
+            "Look inside a partition's log, or append to it under conditions.",
+        ),
         "wal": (
             "streamlog.cli.commands.wal:wal",
             "Look at a write-ahead log, or empty it into the store.",

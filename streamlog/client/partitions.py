@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from streamlog.client import forking
 from streamlog.client.calls import partition as partition_calls
@@ -60,15 +61,14 @@ class Partitions(CallingClient):
         Errors: OffsetConflict (`actual`: where it ends), TokenMismatch (`actual`: the token as
         text): nothing is stored. OutcomeUnknown: the time was up, or the client was closed, before
         the answer came; with expected_next_offset the call may be made again, and if it conflicts
-        then, the record at expected_next_offset says whose it is. Overloaded, MessageTooLarge,
-        UnknownTopicOrPartition (nothing is stored).
+        then, the record at expected_next_offset says whose it is. DeadlinePassed (earlier appends
+        took the time), Overloaded, MessageTooLarge, UnknownTopicOrPartition (nothing is stored).
         """
         append = ConditionalAppend.of(
             topic, partition, records, expected_next_offset, fencing_token
         )
-        lock, appends = self._turn_of(topic, partition)
-        with lock:
-            tries = AppendTries(Retry(self._caller, self._timeout_ms))
+        tries = AppendTries(Retry(self._caller, self._timeout_ms))
+        with self._turn(topic, partition, tries.retry.left_s()) as appends:
             count = len(append.records)
             if appends.needs_identity(count):
                 appends.begin(
@@ -99,6 +99,17 @@ class Partitions(CallingClient):
             if not isinstance(error, Conflict):
                 appends.forget()
             raise
+
+    @contextmanager
+    def _turn(self, topic: str, partition: int, wait_s: float) -> Iterator[PartitionAppends]:
+        """Errors: DeadlinePassed."""
+        lock, appends = self._turn_of(topic, partition)
+        if not lock.acquire(timeout=wait_s):
+            raise partition_calls.waited_in_vain(topic, partition, self._timeout_ms)
+        try:
+            yield appends
+        finally:
+            lock.release()
 
     def _turn_of(self, topic: str, partition: int) -> tuple[threading.Lock, PartitionAppends]:
         with self._lock:

@@ -153,7 +153,14 @@ class HostedPartitions:
         if former is not None:
             self._markers.forget(former)
         work = self._load(number, former)
-        self._loading[number] = self._background.spawn(work, name=f"load {number}")
+        task = self._loading[number] = self._background.spawn(work, name=f"load {number}")
+        # One that is cancelled before its first step takes nothing back by itself.
+        task.add_done_callback(lambda _: self._load_ended(number, task))
+
+    def _load_ended(self, number: int, task: asyncio.Task[None] | None) -> None:
+        if task is not None and self._loading.get(number) is task:
+            del self._loading[number]
+            self._errors.pop(number, None)
 
     async def _load(self, number: int, former: CoordinatorPartition | None) -> None:
         began = self._clock.monotonic()
@@ -176,8 +183,7 @@ class HostedPartitions:
                     hosted.resume()
                     return
         finally:
-            del self._loading[number]
-            self._errors.pop(number, None)
+            self._load_ended(number, asyncio.current_task())
 
     async def _loaded(self, partition: TopicPartition) -> CoordinatorPartition:
         opened = await self._logs.log(partition)

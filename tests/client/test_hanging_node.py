@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from streamlog.client import KV, Admin, Consumer, Producer, Streams, aio
+from streamlog.client import KV, Admin, Consumer, Partitions, Producer, Streams, aio
 from streamlog.client.calls.kv import WATCH
 from streamlog.client.calls.stream import READ
-from streamlog.errors import Closed, OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.errors import Closed, DeadlinePassed, OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.v1 import kv_pb2, stream_pb2
 from tests.client.fake_node import FakeNode, Fault
 
@@ -34,6 +35,26 @@ def test_the_first_send_names_the_node_and_how_long_it_tried(silent: str) -> Non
     ):
         producer.send("t", b"v")
     asyncio.run(main())
+
+
+def test_appends_that_wait_for_each_other_end_in_their_own_time(silent: str) -> None:
+    """And not each after the one before."""
+
+    async def main() -> list[BaseException]:
+        async with aio.Partitions(silent, timeout_ms=500) as logs:
+            calls = [logs.append("t", 0, b"v") for _ in range(30)]
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            return [error for error in found if isinstance(error, BaseException)]
+
+    began = time.monotonic()
+    with Partitions(silent, timeout_ms=500) as logs, ThreadPoolExecutor(30) as threads:
+        waiting = [threads.submit(logs.append, "t", 0, b"v") for _ in range(30)]
+        found = [one.exception(WAIT_S) for one in waiting]
+    for errors in (found, asyncio.run(main())):
+        assert len(errors) == 30
+        assert sum(isinstance(error, DeadlinePassed) for error in errors) > 20
+        assert all(isinstance(error, StreamlogError) for error in errors)
+    assert time.monotonic() - began < 15  # One after the other they would take 30 s.
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.STORE_AND_HANG])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -35,6 +36,7 @@ from streamlog.errors import (
     TransactionalIdNotFound,
 )
 from streamlog.log.api.config import LogConfig
+from streamlog.log.api.leadership import Leadership
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.progress import Due
 from tests.coordinator.world import (
@@ -326,6 +328,22 @@ def test_another_leader_takes_ids_over_and_the_former_one_answers_no_more() -> N
         await until(other, COMMITTED)
         await world.assign(place, 1)
         assert await state_of(node) is COMMITTED
+
+    run(test)
+
+
+def test_a_load_that_is_given_up_before_its_first_step_is_begun_again() -> None:
+    async def test(world: World, node: Node) -> None:
+        await init(node)
+        partition = hosted(node)
+        place = partition.topic_partition
+        await partition.stop()
+        with pytest.raises(CoordinatorLoadInProgress):
+            hosted(node)
+        with patch.object(Leadership, "is_led_here", return_value=False):
+            await node.coordinator.hosted.on_leadership_change(place, 2)
+        assert node.coordinator.hosted.progress() is None
+        assert await state_of(node) is EMPTY
 
     run(test)
 

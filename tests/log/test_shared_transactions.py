@@ -396,6 +396,19 @@ def test_answers_that_a_marker_has_overtaken_verify_nothing():
     assert pairs.is_verified(2, 0)
 
 
+def test_who_waits_within_an_open_transaction_is_woken_when_its_records_are_deleted():
+    async def test(t):
+        await begin(t.log, transactional([b"a", b"b"]))
+        wait = asyncio.ensure_future(t.log.wait_for(0, Isolation.READ_COMMITTED))
+        await turns()
+        assert not wait.done()
+        await t.log.raise_start(1)
+        await asyncio.wait_for(wait, 10)
+        assert (t.log.last_stable_offset, t.log.high_watermark) == (1, 2)
+
+    run(test)
+
+
 def test_an_isolation_level_without_transactions_waits_for_the_high_watermark():
     async def test(t):
         wait = asyncio.ensure_future(t.log.wait_for(0, COMMITTED))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from streamlog.client.aio.channel import CallingClient
 from streamlog.client.calls import partition as partition_calls
@@ -50,11 +51,8 @@ class Partitions(CallingClient):
         append = ConditionalAppend.of(
             topic, partition, records, expected_next_offset, fencing_token
         )
-        lock, appends = self._turns.setdefault(
-            (topic, partition), (asyncio.Lock(), PartitionAppends())
-        )
-        async with lock:
-            tries = AppendTries(Retry(self._caller, self._timeout_ms))
+        tries = AppendTries(Retry(self._caller, self._timeout_ms))
+        async with self._turn(topic, partition, tries.retry.left_s()) as appends:
             count = len(append.records)
             if appends.needs_identity(count):
                 appends.begin(
@@ -66,6 +64,24 @@ class Partitions(CallingClient):
             base = await self._try(append, batch, tries, appends)
             appends.stored(count)
         return PartitionAppendResult(base, base + count)
+
+    @asynccontextmanager
+    async def _turn(
+        self, topic: str, partition: int, wait_s: float
+    ) -> AsyncIterator[PartitionAppends]:
+        """Errors: DeadlinePassed."""
+        lock, appends = self._turns.setdefault(
+            (topic, partition), (asyncio.Lock(), PartitionAppends())
+        )
+        try:
+            async with asyncio.timeout(wait_s):
+                await lock.acquire()
+        except TimeoutError:
+            raise partition_calls.waited_in_vain(topic, partition, self._timeout_ms) from None
+        try:
+            yield appends
+        finally:
+            lock.release()
 
     async def _try(
         self, append: ConditionalAppend, batch: bytes, tries: AppendTries, appends: PartitionAppends

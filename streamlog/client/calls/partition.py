@@ -17,6 +17,7 @@ from streamlog.codec.batch import SEQUENCE_MAX, BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.errors import (
     Conflict,
+    DeadlinePassed,
     Internal,
     Invalid,
     OutcomeUnknown,
@@ -177,6 +178,14 @@ class AppendTries:
                 "append again",
                 **final.fields,
             ) from final
+
+
+def waited_in_vain(topic: str, partition: int, timeout_ms: int) -> DeadlinePassed:
+    """The time was up before the append had its turn."""
+    return DeadlinePassed(
+        f"earlier appends of this client to {topic[:80]}-{partition} took {timeout_ms / 1000:g} s; "
+        "nothing of this one was stored: append it again"
+    )
 
 
 def set_fencing_token(

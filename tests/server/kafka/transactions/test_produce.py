@@ -204,6 +204,20 @@ def test_a_refused_batch_comes_again_before_younger_ones() -> None:
     asyncio.run(main())
 
 
+def test_a_refusal_lets_nothing_in_later() -> None:
+    async def main() -> None:
+        async with produce_world() as world:
+            producer = await begun(world)
+            await world.coordinator.add_partitions("tx", producer, [P1])
+            refused = await codes(world, to_both(batch_of(producer), batch_of(producer)))
+            assert refused == [KafkaError.INVALID_TXN_STATE, OK]
+            assert await code(world, batch_of(producer)) is KafkaError.INVALID_TXN_STATE
+            assert len(questions(world)) == 2
+            assert await ends(world) == [0, 1]
+
+    asyncio.run(main())
+
+
 def test_the_last_transactions_markers_are_waited_for_by_newer_requests() -> None:
     async def main() -> None:
         async with produce_world() as world:
