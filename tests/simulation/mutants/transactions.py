@@ -223,9 +223,6 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "marker counts at once",
         "the last stable offset passes a transaction whose marker is not durable yet",
         _marker_counts_at_once,
-        # A client has to look between marker and crash, some 100 ms apart, and the marker be lost.
-        found_by="tests/log/test_media.py::TestSharedLogOverMemory"
-        "::test_a_marker_counts_when_it_is_durable",
     ),
     _mutant(
         "read past the stable end",
