@@ -134,6 +134,8 @@ def abort_unanswered(
 
 
 def left_open(failure: BaseException) -> str:
+    if isinstance(failure, Fenced):
+        return f"the transaction is aborted already ({failure}); nothing of it becomes visible"
     return (
         f"the transaction was not aborted ({failure}); nothing of it becomes visible, and the "
         "coordinator aborts it after transaction_timeout_ms"

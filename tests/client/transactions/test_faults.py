@@ -369,3 +369,16 @@ def test_records_that_get_no_answer_are_aborted_and_the_next_transaction_is_clea
     with producer.transaction():
         producer.send("t", b"next")
     assert node.committed_values("t") == [b"next"]
+
+
+def test_closing_a_fenced_producer_says_that_its_transaction_is_aborted_already(
+    node: FakeNode, make: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.create("t")
+    producer = make()
+    producer.begin_transaction()
+    producer.send("t", b"v").result(WAIT_S)
+    node.transactions.expire("x")
+    producer.close()
+    assert "the transaction is aborted already" in caplog.text
+    assert "after transaction_timeout_ms" not in caplog.text
