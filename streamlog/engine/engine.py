@@ -247,6 +247,8 @@ class Engine:
         self.background.spawn(self.uploader.run(), name="commit")
         self.background.every(lambda: 1.0, self._check_fence, name="check_fence")
         self.background.spawn(self._watch_metadata(), name="watch_metadata")
+        if wal is not None:
+            self.background.spawn(self._watch_wal(wal), name="watch_wal")
         if wal is not None and self.group_commit is None:
             # The appends that disk mode left in the WAL are uploaded now; new appends queue behind
             # them.
@@ -553,6 +555,10 @@ class Engine:
 
     async def _watch_metadata(self) -> None:
         raise await self.metadata.wait_failed()
+
+    async def _watch_wal(self, wal: WriteAheadLog) -> None:
+        """An engine whose log has failed takes nothing any more, and says so at once."""
+        raise await wal.wait_failed()
 
     def _transition_to(self, state: EngineState) -> None:
         if state not in _TRANSITIONS[self._state]:

@@ -76,6 +76,7 @@ class WriteAheadLog:
         self._config = config
         self._metrics = WalMetrics(registry)
         self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
         self._background = Background("wal", self._fail)
         self._keeper = IdentityKeeper(disk, offload, self._background, folder.identity)
         self._lost_tenures = folder.tenures
@@ -445,14 +446,25 @@ class WriteAheadLog:
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise Internal("the write-ahead log failed") from self._failure
+            raise self._told_failure()
         if self._is_closing:
             raise Closed("the write-ahead log was closed")
 
     def _fail(self, error: BaseException) -> None:
         """A bug: every later call fails with it."""
         self._failure = error
+        self._failed.set()
         self._pool.close()
+
+    async def wait_failed(self) -> Internal:
+        """Returns when background work has ended by a bug, with what later calls raise."""
+        await self._failed.wait()
+        return self._told_failure()
+
+    def _told_failure(self) -> Internal:
+        error = Internal("the write-ahead log failed")
+        error.__cause__ = self._failure
+        return error
 
 
 def _damaged(folder: str, error: Corrupt) -> Corrupt:

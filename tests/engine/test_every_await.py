@@ -192,7 +192,7 @@ async def strike(lab: Lab, mode: WalMode, call: Call) -> None:
         if streams.log is not None:
             tasks.append(start("other append to the log", append_and_fetch(streams.log)))
         await lab.answered(victim, *tasks, within_s=ANSWER_S)
-        lab.striker.disarm()
+        await lab.calm_down()
         if streams.log is not None:
             await check_log(lab, engine, streams.log)
         await check_after(
@@ -278,7 +278,7 @@ async def strike_on_full_disk(lab: Lab, mode: WalMode) -> int:
         for after_s, object_bytes_max in ROOM_S:
             lab.loop.call_later(after_s, setattr, store, "object_bytes_max", object_bytes_max)
         await lab.answered(victim, other, within_s=ANSWER_S)
-        lab.striker.disarm()
+        await lab.calm_down()
         await check_after(lab, engine, streams.others[0])
         assert engine.engine.uploader.limit_bytes is None or engine.engine.failure is not None
         ending = start("other close", engine.close())

@@ -249,10 +249,6 @@ def test_fields_without_effect_are_refused() -> None:
                 error = await refusal(node.log_stub.Fetch(request))
                 assert type(error) is errors.Invalid
                 assert "comes with" in error.message
-            tx = log_pb2.ProduceRequest(transactional_id="x")
-            assert "transactions" in (await refusal(node.log_stub.Produce(tx))).message
-            tx_id = log_pb2.InitProducerIdRequest(transactional_id="x")
-            assert "transactions" in (await refusal(node.log_stub.InitProducerId(tx_id))).message
 
     asyncio.run(main())
 

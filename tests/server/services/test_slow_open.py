@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,6 +155,14 @@ def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
     asyncio.run(main())
 
 
+class EmptyLog:
+    def slices(self, start: int, end: int) -> list[Any]:
+        return []
+
+    async def aborted(self, start: int, end: int, deadline: float | None = None) -> list[Any]:
+        return []
+
+
 class SlowLogs(FakeLogs):
     """No partition is open; each opens `open_s` after it was asked for."""
 
@@ -170,7 +177,7 @@ class SlowLogs(FakeLogs):
 
     async def log(self, partition: TopicPartition) -> Any:
         await asyncio.sleep(self._open_s)
-        return SimpleNamespace(slices=lambda start, end: [])
+        return EmptyLog()
 
 
 def test_a_description_of_many_partitions_waits_once_for_all_of_them() -> None:

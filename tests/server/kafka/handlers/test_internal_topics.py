@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from streamlog.errors import PolicyViolation
+from streamlog.errors import InvalidName
 from streamlog.kafka.messages.create_partitions_request import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -104,7 +104,7 @@ def test_it_is_not_written_by_its_name_nor_by_its_id() -> None:
             # The service, which other protocols use, refuses as well.
             call = ProduceCall([ProduceTopic(NAME, [ProducePartition(0, batch(b"a"))])])
             sequenced = await world.service.sequence(RequestContext(), call)
-            assert isinstance(sequenced.results()[0].partitions[0].error, PolicyViolation)
+            assert isinstance(sequenced.results()[0].partitions[0].error, InvalidName)
             log = await world.logs.log(TopicPartition(NAME, 0))
             assert log.log_end_offset == 0
 
