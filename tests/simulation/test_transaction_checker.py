@@ -8,10 +8,10 @@ import pytest
 
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.transaction_checker import (
-    ReadBatch,
+    ObservedTransaction,
     SentTransaction,
     TransactionsModel,
-    Value,
+    TransactionValue,
 )
 
 PAIR = (7, 0)
@@ -28,15 +28,15 @@ def model() -> tuple[TransactionsModel, SentTransaction]:
 
 def batch(
     sent: SentTransaction, partition: int, *, is_visible: bool, at: int = 0, epoch: int = 0
-) -> ReadBatch:
-    return ReadBatch(at, (7, epoch), tuple(sent.values(partition)), -1, is_visible)
+) -> ObservedTransaction:
+    return ObservedTransaction(at, (7, epoch), tuple(sent.values(partition)), -1, is_visible)
 
 
-def marker(at: int, epoch: int = 0, coordinator_epoch: int = 1) -> ReadBatch:
-    return ReadBatch(at, (7, epoch), (), coordinator_epoch)
+def marker(at: int, epoch: int = 0, coordinator_epoch: int = 1) -> ObservedTransaction:
+    return ObservedTransaction(at, (7, epoch), (), coordinator_epoch)
 
 
-def read(made: TransactionsModel, partition: int, *batches: ReadBatch) -> None:
+def read(made: TransactionsModel, partition: int, *batches: ObservedTransaction) -> None:
     asked = batches[0].base_offset
     end = made.read(partition, list(batches), asked, is_committed=True)
     assert end == batches[-1].end_offset
@@ -118,7 +118,7 @@ def _elsewhere(made: TransactionsModel, sent: SentTransaction) -> None:
 
 
 def _unknown(made: TransactionsModel, sent: SentTransaction) -> None:
-    made.placed([Value("tx", 9, 0, 0, 1, 1)], 0)
+    made.placed([TransactionValue("tx", 9, 0, 0, 1, 1)], 0)
 
 
 def _gap(made: TransactionsModel, sent: SentTransaction) -> None:

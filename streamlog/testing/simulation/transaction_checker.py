@@ -30,7 +30,7 @@ Pair = tuple[int, int]
 """Producer id and epoch."""
 
 
-class Value(NamedTuple):
+class TransactionValue(NamedTuple):
     """What a record says: the `position`th of `records` of a transaction in its partition, and in
     how many partitions the transaction has records."""
 
@@ -45,10 +45,10 @@ class Value(NamedTuple):
         return "/".join(map(str, self)).encode()
 
     @staticmethod
-    def parse(value: bytes) -> Value:
+    def parse(value: bytes) -> TransactionValue:
         name, *numbers = value.decode().split("/")
         number, partition, position, records, partitions = map(int, numbers)
-        return Value(name, number, partition, position, records, partitions)
+        return TransactionValue(name, number, partition, position, records, partitions)
 
 
 @dataclass(eq=False)
@@ -72,21 +72,21 @@ class SentTransaction:
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
 
-    def values(self, partition: int) -> list[Value]:
+    def values(self, partition: int) -> list[TransactionValue]:
         records, partitions = self.plan[partition], len(self.plan)
         return [
-            Value(self.name, self.number, partition, position, records, partitions)
+            TransactionValue(self.name, self.number, partition, position, records, partitions)
             for position in range(records)
         ]
 
 
-class ReadBatch(NamedTuple):
+class ObservedTransaction(NamedTuple):
     """A batch as fetched. `values` are empty for a marker, whose coordinator has
     `coordinator_epoch`, and -1 elsewhere."""
 
     base_offset: int
     producer: Pair
-    values: tuple[Value, ...]
+    values: tuple[TransactionValue, ...]
     coordinator_epoch: int = -1
     is_visible: bool = False
     """A `read_committed` reader gets it."""
@@ -101,7 +101,7 @@ class TransactionalLog:
     """What readers of one partition saw."""
 
     name: str
-    batches: dict[int, ReadBatch] = field(default_factory=dict)
+    batches: dict[int, ObservedTransaction] = field(default_factory=dict)
     """By base offset, whether it is visible left out."""
     view: dict[int, bool] = field(default_factory=dict)
     """By base offset: whether the batch is visible, once it lies below the last stable offset."""
@@ -126,7 +126,9 @@ class TransactionalLog:
             )
         self.stable[epoch] = stable
 
-    def read(self, batches: Iterable[ReadBatch], asked: int, *, is_committed: bool) -> int:
+    def read(
+        self, batches: Iterable[ObservedTransaction], asked: int, *, is_committed: bool
+    ) -> int:
         """Checks one fetch from `asked`; returns where it ended."""
         position = asked
         for index, batch in enumerate(batches):
@@ -142,7 +144,7 @@ class TransactionalLog:
             position = batch.end_offset
         return position
 
-    def _see(self, batch: ReadBatch) -> None:
+    def _see(self, batch: ObservedTransaction) -> None:
         earlier = self.view.setdefault(batch.base_offset, batch.is_visible)
         if earlier != batch.is_visible:
             was, now = ("visible", "hidden") if earlier else ("hidden", "visible")
@@ -232,7 +234,7 @@ class TransactionsModel:
         begun = self.transactions[name, number] = SentTransaction(name, number, plan)
         return begun
 
-    def placed(self, values: Iterable[Value], base_offset: int) -> None:
+    def placed(self, values: Iterable[TransactionValue], base_offset: int) -> None:
         """The records were acknowledged, or read, from this offset on."""
         for offset, value in enumerate(values, base_offset):
             sent = self._sent(value)
@@ -270,7 +272,7 @@ class TransactionsModel:
         if transaction.shown and not transaction.is_commit_asked:
             raise Violation(f"{known} was never to be committed, and is in {transaction.shown}")
 
-    def _sent(self, value: Value) -> SentTransaction:
+    def _sent(self, value: TransactionValue) -> SentTransaction:
         sent = self.transactions.get((value.name, value.number))
         if sent is None or value not in sent.values(value.partition):
             raise Violation(f"{self.name}: {value} was never sent")
@@ -279,7 +281,7 @@ class TransactionsModel:
     # reads
 
     def read(
-        self, partition: int, batches: list[ReadBatch], asked: int, *, is_committed: bool
+        self, partition: int, batches: list[ObservedTransaction], asked: int, *, is_committed: bool
     ) -> int:
         """Checks one fetch from `asked`; returns where it ended."""
         end = self.logs[partition].read(batches, asked, is_committed=is_committed)
@@ -292,7 +294,9 @@ class TransactionsModel:
                 self._seen(self._sent(batch.values[0]), partition, batch)
         return end
 
-    def _seen(self, transaction: SentTransaction, partition: int, batch: ReadBatch) -> None:
+    def _seen(
+        self, transaction: SentTransaction, partition: int, batch: ObservedTransaction
+    ) -> None:
         place = f"{self.name}-{partition} at {batch.base_offset}"
         if batch.is_visible:
             transaction.shown = transaction.shown or place

@@ -37,10 +37,13 @@ from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.transaction_checker import (
     SentTransaction,
     TransactionsModel,
-    Value,
+    TransactionValue,
 )
 from streamlog.testing.simulation.workloads.logs import FIRST_TIMESTAMP_MS, TRIED_AGAIN
-from streamlog.testing.simulation.workloads.transactions.leaders import Leaders, WorldCoordinator
+from streamlog.testing.simulation.workloads.transactions.leaders import (
+    SimulationLeaders,
+    WorldCoordinator,
+)
 from streamlog.testing.simulation.workloads.transactions.network import Network, NoAnswer
 from streamlog.testing.simulation.world.node import SimulationNode
 from streamlog.testing.simulation.world.world import World
@@ -61,11 +64,11 @@ class Stopped(Exception):
     """The instance does nothing any more."""
 
 
-class Cluster:
+class SimulationCluster:
     """What instances know of the world."""
 
     def __init__(
-        self, world: World, network: Network, leaders: Leaders, model: TransactionsModel
+        self, world: World, network: Network, leaders: SimulationLeaders, model: TransactionsModel
     ) -> None:
         self.world = world
         self.network = network
@@ -78,7 +81,7 @@ class Cluster:
 class Instance:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SimulationCluster,
         random: SeededRandom,
         name: str,
         pair: ProducerIdAndEpoch,
@@ -192,7 +195,7 @@ class Instance:
             lambda at: at.engine.transactions.add_partitions(name, pair, partitions),
         )
 
-    async def _append(self, number: int, values: list[Value]) -> None:
+    async def _append(self, number: int, values: list[TransactionValue]) -> None:
         first = self._sequences.get(number, 0)
         data = _encoded(values, BatchProducer(*self._pair, first))
         partition, pair, name = self._cluster.partitions[number], self._pair, self._name
@@ -323,7 +326,7 @@ class Instance:
         raise NoAnswer
 
 
-def _encoded(values: list[Value], producer: BatchProducer) -> bytes:
+def _encoded(values: list[TransactionValue], producer: BatchProducer) -> bytes:
     builder = BatchBuilder(1 << 20)
     builder.extend([value.encode() for value in values], timestamp_ms=FIRST_TIMESTAMP_MS)
     return bytes(builder.build(producer, is_transactional=True))

@@ -43,7 +43,7 @@ STATE = [
 """The partitions of the coordinators' log."""
 
 
-class Leaders:
+class SimulationLeaders:
     """The controller of a history."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Leaders:
 class WorldMarkers:
     """As MarkerSender: to the node that leads the partition, over the network."""
 
-    def __init__(self, leaders: Leaders, network: Network) -> None:
+    def __init__(self, leaders: SimulationLeaders, network: Network) -> None:
         self._leaders = leaders
         self._network = network
 
@@ -170,7 +170,7 @@ class WorldMarkers:
 class WorldCoordinator:
     """What a log's node asks the coordinator of another node."""
 
-    def __init__(self, leaders: Leaders, network: Network) -> None:
+    def __init__(self, leaders: SimulationLeaders, network: Network) -> None:
         self._leaders = leaders
         self._network = network
 

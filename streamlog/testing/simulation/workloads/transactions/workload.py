@@ -30,18 +30,18 @@ from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.transaction_checker import (
-    ReadBatch,
+    ObservedTransaction,
     TransactionsModel,
-    Value,
+    TransactionValue,
 )
 from streamlog.testing.simulation.workloads.logs import TRIED_AGAIN, batches_of, log_at_last
 from streamlog.testing.simulation.workloads.streams import take_over_holder
 from streamlog.testing.simulation.workloads.transactions.instance import (
-    Cluster,
     Instance,
+    SimulationCluster,
 )
 from streamlog.testing.simulation.workloads.transactions.leaders import (
-    Leaders,
+    SimulationLeaders,
     WorldMarkers,
 )
 from streamlog.testing.simulation.workloads.transactions.network import Network, NoAnswer
@@ -73,8 +73,8 @@ class TransactionWorkload:
         self._network = Network(world, world.fork())
         self.model = TransactionsModel(TOPIC, PARTITIONS)
         partitions = [TopicPartition(TOPIC, n) for n in range(PARTITIONS)]
-        self._leaders = Leaders(world, self._network, world.fork(), node_ids, partitions)
-        self._cluster = Cluster(world, self._network, self._leaders, self.model)
+        self._leaders = SimulationLeaders(world, self._network, world.fork(), node_ids, partitions)
+        self._cluster = SimulationCluster(world, self._network, self._leaders, self.model)
         self._positions = [0] * PARTITIONS
         world.markers = WorldMarkers(self._leaders, self._network)
         self._zombies: list[asyncio.Task[None]] = []
@@ -324,21 +324,25 @@ class TransactionWorkload:
         return held
 
 
-def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ReadBatch]:
+def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ObservedTransaction]:
     """Decodes every record; a `read_committed` reader's own rule says which are visible."""
     scanned = batches_of(fetched)
     aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
     visible = {batch.header.base_offset for batch in committed(scanned, aborted)}
-    batches: list[ReadBatch] = []
+    batches: list[ObservedTransaction] = []
     for batch in scanned:
         header = batch.header
         producer = (header.producer_id, header.producer_epoch)
         if header.is_control:
             marker = decode_end_marker(batch.view)
             assert marker is not None
-            batches.append(ReadBatch(header.base_offset, producer, (), marker.coordinator_epoch))
+            batches.append(
+                ObservedTransaction(header.base_offset, producer, (), marker.coordinator_epoch)
+            )
             continue
-        values = tuple(Value.parse(bytes(value or b"")) for _, _, _, value, _ in decode(batch.view))
+        values = tuple(
+            TransactionValue.parse(bytes(value or b"")) for _, _, _, value, _ in decode(batch.view)
+        )
         is_visible = is_committed and header.base_offset in visible
-        batches.append(ReadBatch(header.base_offset, producer, values, -1, is_visible))
+        batches.append(ObservedTransaction(header.base_offset, producer, values, -1, is_visible))
     return batches
