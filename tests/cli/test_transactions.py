@@ -116,36 +116,38 @@ def test_read_committed_waits_behind_an_open_transaction_and_says_so(
 def test_an_open_transaction_is_listed_described_and_aborted(
     run: Command, done: Done, node: NodeProcess
 ) -> None:
-    done("topic", "create", "watched", "--partitions", 2)
-    with Producer(node.server, transactional_id="watched", transaction_timeout_ms=9000) as producer:
+    done("topic", "create", "observed", "--partitions", 2)
+    with Producer(
+        node.server, transactional_id="observed", transaction_timeout_ms=9000
+    ) as producer:
         producer.begin_transaction()
         for partition in range(2):
-            producer.send("watched", b"v", partition=partition).result(WAIT_S)
-        listed = ("txn", "list", "--state", "ongoing", "--pattern", "watch.*")
+            producer.send("observed", b"v", partition=partition).result(WAIT_S)
+        listed = ("txn", "list", "--state", "ongoing", "--pattern", "obser.*")
         (line,) = done(*listed, "--json").splitlines()
         found = json.loads(line)
-        assert found["transactional_id"] == "watched"
+        assert found["transactional_id"] == "observed"
         assert (found["state"], found["timeout_ms"]) == ("ongoing", 9000)
-        assert found["partitions"] == {"watched": [0, 1]}
+        assert found["partitions"] == {"observed": [0, 1]}
         assert found["open_ms"] >= 0
         producer_id = found["producer_id"]
         by_producer = done("txn", "list", "--producer-id", producer_id, "--json")
-        assert json.loads(by_producer)["transactional_id"] == "watched"
+        assert json.loads(by_producer)["transactional_id"] == "observed"
         assert b"ongoing" in done(*listed)
         assert done(*listed, "--open-longer-than", "1h", "--json") == b""
-        shown = done("txn", "describe", "watched").decode()
-        assert "watched 0, 1" in shown
+        shown = done("txn", "describe", "observed").decode()
+        assert "observed 0, 1" in shown
         assert "9 s" in shown
-        ended = run("txn", "abort", "watched")
+        ended = run("txn", "abort", "observed")
         assert ended.returncode == 0
         assert b"aborted; it was open for" in ended.stderr
         assert b"in 2 partitions" in ended.stderr
         with pytest.raises(TransactionAbortable):
             producer.commit_transaction()
-    assert committed(done, "watched") == b""
-    again = json.loads(done("txn", "abort", "watched", "--json"))
+    assert committed(done, "observed") == b""
+    again = json.loads(done("txn", "abort", "observed", "--json"))
     assert again["aborted"] is False
-    assert b"the producer is fenced" in run("txn", "abort", "watched").stderr
+    assert b"the producer is fenced" in run("txn", "abort", "observed").stderr
 
 
 def test_a_long_id_does_not_widen_the_table(done: Done, environment: dict[str, str]) -> None:

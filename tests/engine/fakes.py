@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import NoReturn, cast
 
 from streamlog.errors import DiskFull, StreamFenced, StreamlogError, StreamNotFound, TenureFenced
 from streamlog.format.entry import StreamEntry
@@ -263,6 +263,11 @@ class FakeWal:
     def as_wal(self) -> WriteAheadLog:
         """The fake where the real class is asked for: it has what these tests use."""
         return cast(WriteAheadLog, self)
+
+    async def wait_failed(self) -> NoReturn:
+        """It has no work of its own that could fail."""
+        await asyncio.Event().wait()
+        raise AssertionError
 
     @property
     def last_sequence(self) -> int:

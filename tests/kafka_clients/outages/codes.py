@@ -32,6 +32,8 @@ ALLOWED = {
     },
     "list_offsets": STORAGE | {KafkaError.OFFSET_NOT_AVAILABLE},
     "metadata": NONE,
+    # There are no groups: librdkafka asks for one's coordinator even if it only assigns partitions.
+    "find_coordinator": {KafkaError.COORDINATOR_NOT_AVAILABLE},
     "init_producer_id": {KafkaError.COORDINATOR_LOAD_IN_PROGRESS},
     # 36: a client's second try, of a creation that was under way when its first time was up.
     "create_topics": CONTROLLER | TIMED_OUT | {KafkaError.TOPIC_ALREADY_EXISTS},
