@@ -21,6 +21,7 @@ from streamlog.server.grpc import admin as grpc_admin
 from streamlog.server.services.locating import WAITING_PER_TURN_MAX, LocateService
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1.admin_pb2 import LocateRecordsRequest, LocateRecordsResponse
+from tests.support.empty_log import EmptyLog
 
 CONTEXT = RequestContext()
 
@@ -36,14 +37,6 @@ class Held:
         self.asked += 1
         await self.go_on.wait()
         return 7
-
-
-class EmptyLog:
-    def slices(self, start: int, end: int) -> list[Any]:
-        return []
-
-    async def aborted(self, start: int, end: int, deadline: float | None = None) -> list[Any]:
-        return []
 
 
 class EmptyLogs:

@@ -20,6 +20,7 @@ from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
 from tests.engine.remote import LoopClock, virtually
+from tests.support.empty_log import EmptyLog
 from tests.support.log_insides import factory_of
 from tests.support.replacing import replace_method
 from tests.support.running_node import RunningNode, running_node
@@ -153,14 +154,6 @@ def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
             assert opens == 1, "an open is shared, and goes on without those who gave up"
 
     asyncio.run(main())
-
-
-class EmptyLog:
-    def slices(self, start: int, end: int) -> list[Any]:
-        return []
-
-    async def aborted(self, start: int, end: int, deadline: float | None = None) -> list[Any]:
-        return []
 
 
 class SlowLogs(FakeLogs):
