@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.history import PLAN, run_history
+from streamlog.testing.simulation.history import PLAN, TRANSACTIONS_PLAN, run_history
 from streamlog.testing.simulation.world.faults import REMOTE_KINDS
 
 SEEDS = 300
@@ -31,6 +31,14 @@ def test_every_promise_holds(first: int) -> None:
     assert kinds >= {"open", "close", "create", "delete", "create topic", "delete topic", "start"}
     assert kinds >= {"take over", "delete records", "pinned read"}
     assert kinds >= {"transaction begun", "read committed", "transactional produce"}
+
+
+def test_histories_of_transactions_alone_end_transactions_in_every_way() -> None:
+    reports = [run_history(seed, plan=TRANSACTIONS_PLAN, keep_trace=False) for seed in range(8)]
+    kinds = {kind for report in reports for kind in report.by_kind}
+    assert kinds >= {"transaction committed", "transaction aborted", "transaction timed out"}
+    assert kinds >= {"end repeated", "zombie instance", "read committed", "take over"}
+    assert not kinds & {"append", "produce", "kv", "stage"}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -12,7 +12,15 @@ import sys
 import time
 from pathlib import Path
 
-from streamlog.testing.simulation.history import Failed, Report, mode_of, run_history
+from streamlog.testing.simulation.history import (
+    PLAN,
+    TRANSACTIONS_PLAN,
+    Failed,
+    HistoryPlan,
+    Report,
+    mode_of,
+    run_history,
+)
 from streamlog.testing.simulation.many import Total, run_many
 from streamlog.wal.config import WalMode
 
@@ -26,16 +34,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="this history alone")
     parser.add_argument("--first", type=int, default=0, help="seed of the first history (0)")
     parser.add_argument("--wal", choices=MODES, help="one mode instead of both in turn")
+    parser.add_argument(
+        "--transactions", action="store_true", help="smaller histories, of transactions alone"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    plan = TRANSACTIONS_PLAN if options.transactions else PLAN
     if options.seed is not None:
-        return _run_one(options.seed, options.wal, is_traced=options.trace)
+        return _run_one(options.seed, options.wal, plan, is_traced=options.trace)
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
-    total = run_many(seeds, options.wal, options.jobs, is_traced=options.trace)
+    total = run_many(seeds, options.wal, options.jobs, plan=plan, is_traced=options.trace)
     elapsed = time.perf_counter() - began
     print(summary(total, elapsed))
     if options.json is not None:
@@ -43,9 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if total.failed else 0
 
 
-def _run_one(seed: int, wal: WalMode | None, *, is_traced: bool) -> int:
+def _run_one(seed: int, wal: WalMode | None, plan: HistoryPlan, *, is_traced: bool) -> int:
     try:
-        report = run_history(seed, wal, keep_trace=is_traced)
+        report = run_history(seed, wal, plan, keep_trace=is_traced)
     except Failed as failure:
         print("\n".join(failure.trace if is_traced else failure.tail))
         sys.excepthook(type(failure), failure, failure.__traceback__)

@@ -96,12 +96,8 @@ async def _until_released(
 ) -> None:
     """Returns when `held(node)` is empty or 0, or when the node has ended by itself."""
     ends_at = node.environment.now + ANSWER_S_MAX
-    while node.is_serving and not _has_ended(node) and (amount := held(node)):
+    while node.is_serving and not node.has_ended and (amount := held(node)):
         if node.environment.now >= ends_at:
             raise Violation(f"{node} holds {name} for calls that have ended: {amount}")
         node.engine.engine.request_flush()
         await asyncio.sleep(POLL_S)
-
-
-def _has_ended(node: SimulationNode) -> bool:
-    return node.engine.engine.failure is not None or node.metadata.is_fenced

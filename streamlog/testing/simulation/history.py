@@ -128,9 +128,22 @@ class HistoryPlan:
     recovered: float = 0.1
     """Share of `wal=object` histories in which the metadata is rebuilt from the bucket while nodes
     run. They use streams and partitions alone, because a recovery may lose other things."""
+    is_mixed: bool = True
+    """False: transactions, and nothing beside them but what nodes, machines and media do."""
 
 
 PLAN = HistoryPlan()
+TRANSACTIONS_PLAN = HistoryPlan(
+    operations_min=60,
+    faults_min=20,
+    streams=0,
+    partitions=0,
+    staged=0.0,
+    transactional=1.0,
+    recovered=0.0,
+    is_mixed=False,
+)
+"""Transactions alone: a third of the CPU time of a mixed history, so that more of them are run."""
 
 
 class Failed(AssertionError):
@@ -237,6 +250,9 @@ class _History:
         works += [workload.sessions() for workload in self._partitions]
         if self._loses_metadata:
             works += [MetadataLoss(world).run(self._has_data, self._recovered)]
+        elif not self._plan.is_mixed:
+            works += [work for one in self._transactions for work in one.works()]
+            works += [FailoverWorkload(world).run()]
         else:
             works += [KVWorkload(world, self._register).sessions() for _ in range(2)]
             works += [ShortLivedWorkload(world).sessions(), AbandonedCreates(world).sessions()]

@@ -10,11 +10,18 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from streamlog.testing.simulation.history import Failed, Report, run_history
+from streamlog.testing.simulation.history import (
+    PLAN,
+    Failed,
+    HistoryPlan,
+    Report,
+    run_history,
+)
 from streamlog.wal.config import WalMode
 
 PROGRESS_S = 5.0
@@ -75,11 +82,11 @@ Task = tuple[int, WalMode | None, bool]
 Work = Callable[[Task], SeedOutcome]
 
 
-def run_one(task: Task) -> SeedOutcome:
+def run_one(task: Task, plan: HistoryPlan = PLAN) -> SeedOutcome:
     """Runs one history; an error of any kind becomes its outcome."""
     seed, wal, is_traced = task
     try:
-        return SeedOutcome(seed, run_history(seed, wal, keep_trace=is_traced))
+        return SeedOutcome(seed, run_history(seed, wal, plan, keep_trace=is_traced))
     except Exception as failure:  # noqa: BLE001 - reported with its seed
         tail = failure.tail if isinstance(failure, Failed) else []
         broken = "".join(traceback.format_exception(failure))
@@ -178,12 +185,18 @@ def outcomes(
 
 
 def run_many(
-    seeds: Sequence[int], wal: WalMode | None, jobs: int, *, is_traced: bool = False
+    seeds: Sequence[int],
+    wal: WalMode | None,
+    jobs: int,
+    *,
+    plan: HistoryPlan = PLAN,
+    is_traced: bool = False,
 ) -> Total:
     """Runs all seeds and sums up; prints failures at once, and progress."""
     total, began = Total(), time.perf_counter()
     told = began
-    for outcome in outcomes(seeds, wal, jobs, is_traced=is_traced):
+    work = partial(run_one, plan=plan)
+    for outcome in outcomes(seeds, wal, jobs, is_traced=is_traced, work=work):
         if outcome is not None:
             total.seeds += 1
         if outcome is not None and outcome.report is None:

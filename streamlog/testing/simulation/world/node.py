@@ -183,6 +183,11 @@ class SimulationNode:
         return self.is_up and not (self.is_replaced or self.is_paused or self.is_detached)
 
     @property
+    def has_ended(self) -> bool:
+        """By itself: its engine failed, or another process took its place."""
+        return self.engine.engine.failure is not None or self.metadata.is_fenced
+
+    @property
     def metadata(self) -> MetadataSession:
         metadata = self.engine.metadata
         assert isinstance(metadata, MetadataSession)

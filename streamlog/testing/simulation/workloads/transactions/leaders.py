@@ -126,6 +126,8 @@ class SimulationLeaders:
         """Begins to tell nodes what they do not know; whether there is anything."""
         is_any = False
         for node in self._world.serving():
+            if node.has_ended:
+                continue  # It refuses everything from now on.
             for partition, leader in self._leaders.items():
                 key = (node, partition)
                 if self._told.get(key) == leader:
