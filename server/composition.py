@@ -157,7 +157,7 @@ def compose(
         streams=StreamService(
             backend.streams, polls, clock=clock, authorize=authorize, limits=limits
         ),
-        staging=StagingService(logs, authorize=authorize, limits=limits),
+        staging=StagingService(logs, backend.transactions, authorize=authorize, limits=limits),
         kv=KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),
         admin=admin,
         topic_views=TopicViews(

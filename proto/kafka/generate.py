@@ -44,10 +44,12 @@ OWN_FIELDS = {
     "TransactionLogValue": [
         {"name": "LastProducerEpoch", "type": "int16", "versions": "1+", "taggedVersions": "1+",
          "tag": 10_000, "default": -1},
+        {"name": "ApplicationEpoch", "type": "int64", "versions": "1+", "taggedVersions": "1+",
+         "tag": 10_001, "default": -1},
     ],
 }  # fmt: skip
 """Tagged fields that Kafka does not have, and whose readers skip them: what a coordinator of Kafka
-forgets when it moves, and streamlog's does not."""
+forgets when it moves, and what an application says of a transaction (`EndTransactionRequest`)."""
 SHAPES = Path("tests/kafka/shapes.json")
 """What tests need to make random messages: types, versions, nulls and tags of all fields."""
 MANIFEST = HERE / "manifest.json"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import grpc
 
+from streamlog.coordinator.api import ProducerIdAndEpoch
 from streamlog.errors import Invalid
 from streamlog.log.staged_logs import CommittedRange, ManifestEntry
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
+from streamlog.server.grpc.transactions import producer_of
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.services.staging import StagingService
 from streamlog.v1 import staging_pb2
@@ -40,6 +42,7 @@ class GrpcStaging:
             )
         }
         for name, handle, request, response in (
+            ("Attach", self._on_attach, staging_pb2.AttachRequest, staging_pb2.AttachResponse),
             ("Commit", self._on_commit, staging_pb2.CommitRequest, staging_pb2.CommitResponse),
             ("Status", self._on_status, staging_pb2.StatusRequest, staging_pb2.StatusResponse),
             ("Abort", self._on_abort, staging_pb2.AbortRequest, staging_pb2.AbortResponse),
@@ -64,6 +67,7 @@ class GrpcStaging:
                     request.attempt,
                     _batches(request),
                     request.expires_ms,
+                    _producer(request),
                 )
             finally:
                 budget.release(len(message))
@@ -79,10 +83,24 @@ class GrpcStaging:
             )
         return response
 
+    async def _on_attach(
+        self, context: RequestContext, request: staging_pb2.AttachRequest, _: Rpc
+    ) -> staging_pb2.AttachResponse:
+        attached = await self._staging.attach(
+            context,
+            request.transactional_id,
+            producer_of(request.producer),
+            request.epoch,
+            await _manifest(request.objects),
+        )
+        return staging_pb2.AttachResponse(
+            was_attached=attached.was_committed, parts=_parts(attached.parts)
+        )
+
     async def _on_commit(
         self, context: RequestContext, request: staging_pb2.CommitRequest, _: Rpc
     ) -> staging_pb2.CommitResponse:
-        manifest = await _manifest(request)
+        manifest = await _manifest(request.objects)
         committed = await self._staging.commit(context, request.writer_id, request.epoch, manifest)
         return staging_pb2.CommitResponse(
             epoch=committed.epoch,
@@ -104,7 +122,9 @@ class GrpcStaging:
     async def _on_abort(
         self, context: RequestContext, request: staging_pb2.AbortRequest, _: Rpc
     ) -> staging_pb2.AbortResponse:
-        dropped = await self._staging.abort(context, request.writer_id, request.object_ids)
+        dropped = await self._staging.abort(
+            context, request.writer_id, request.object_ids, _producer(request)
+        )
         return staging_pb2.AbortResponse(dropped=dropped)
 
 
@@ -118,12 +138,19 @@ def _batches(request: staging_pb2.StageRequest) -> dict[TopicPartition, Buffer]:
     return batches
 
 
-async def _manifest(request: staging_pb2.CommitRequest) -> list[ManifestEntry]:
+def _producer(
+    request: staging_pb2.StageRequest | staging_pb2.AbortRequest,
+) -> ProducerIdAndEpoch | None:
+    """Errors: Invalid."""
+    return producer_of(request.producer) if request.HasField("producer") else None
+
+
+async def _manifest(objects: Iterable[staging_pb2.StagedManifestEntry]) -> list[ManifestEntry]:
     """Entries in which only the first object with batches of a partition names that partition."""
     entries: list[ManifestEntry] = []
     seen: dict[str, set[int]] = {}
     work = 0
-    for staged in request.objects:
+    for staged in objects:
         partitions: list[TopicPartition] = []
         for named in staged.partitions:
             work += len(named.partitions)

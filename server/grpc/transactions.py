@@ -89,7 +89,10 @@ class GrpcTransactions:
             request.transactional_id,
             producer_of(request),
             is_commit=request.commit,
-            bumps_epoch=True,
+            bumps_epoch=not request.keeps_epoch,
+            application_epoch=(
+                request.application_epoch if request.HasField("application_epoch") else None
+            ),
         )
         return transaction_pb2.EndTransactionResponse(
             producer_id=following.producer_id, producer_epoch=following.producer_epoch
@@ -134,6 +137,8 @@ class GrpcTransactions:
             partitions=_partitions(found.partitions),
             coordinator_node=self._transactions.node_id,
         )
+        if found.application_epoch >= 0:
+            proto.application_epoch = found.application_epoch
         # Kafka's records keep the start of a transaction that has ended.
         if found.start_ms >= 0 and found.state in _OPEN:
             proto.start_time_ms = found.start_ms

@@ -151,11 +151,16 @@ class TransactionService:
         *,
         is_commit: bool,
         bumps_epoch: bool = False,
+        application_epoch: int | None = None,
     ) -> ProducerIdAndEpoch:
         """As `TransactionCoordinator.end`."""
         self._check(context, Operation.WRITE, transactional_id)
         return await self._coordinator.end(
-            transactional_id, producer, is_commit=is_commit, bumps_epoch=bumps_epoch
+            transactional_id,
+            producer,
+            is_commit=is_commit,
+            bumps_epoch=bumps_epoch,
+            application_epoch=application_epoch,
         )
 
     async def describe(

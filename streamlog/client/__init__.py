@@ -14,6 +14,7 @@ from streamlog.client.partitions import PartitionAppendResult, PartitionInfo, Pa
 from streamlog.client.produce.batches import BatchMetadata, RecordMetadata, RunOutcome
 from streamlog.client.produce.delivery import Delivery, ManyDeliveries
 from streamlog.client.produce.producer import Producer
+from streamlog.client.staged_transactions import TransactionalStagedWriter
 from streamlog.client.staging import StagedCommit, StagedObject, StagedWriter, WriterStatus
 from streamlog.client.streams import Append, StreamBatch, StreamFetch, StreamInfo, Streams
 from streamlog.client.tls import Tls
@@ -45,5 +46,6 @@ __all__ = [
     "StreamInfo",
     "Streams",
     "Tls",
+    "TransactionalStagedWriter",
     "WriterStatus",
 ]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from streamlog.client.calls import staging as staging_calls
 from streamlog.client.channel import Call, Retry
 from streamlog.client.closing import CallingClient
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.tls import Tls
 from streamlog.codec.batch import scan
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
@@ -122,9 +123,20 @@ class StagedWriter(CallingClient):
 
         Errors: those of a produce (UnknownTopicOrPartition, MessageTooLarge, …), Unavailable.
         """
+        return self._stage(attempt, batches, expires_ms, None)
+
+    def _stage(
+        self,
+        attempt: str,
+        batches: Mapping[tuple[str, int], Buffer],
+        expires_ms: int,
+        producer: ProducerIdentity | None,
+    ) -> list[StagedObject]:
         staged: list[StagedObject] = []
         for number, parts in enumerate(_calls(batches)):
-            call = staging_calls.stage(self.writer_id, f"{attempt}#{number}", parts, expires_ms)
+            call = staging_calls.stage(
+                self.writer_id, f"{attempt}#{number}", parts, expires_ms, producer
+            )
             response = self._caller.run(call)
             staged.append(
                 StagedObject(
@@ -148,21 +160,20 @@ class StagedWriter(CallingClient):
         StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or made
         anew), OutcomeUnknown (time is over: ask `status`, or commit the same epoch again).
         """
-        manifest: list[tuple[int, list[tuple[str, int]]]] = []
-        seen: set[tuple[str, int]] = set()
-        for staged in objects:
-            new = {(part.topic, part.partition) for part in staged.parts} - seen
-            seen |= new
-            manifest.append((staged.object_id, sorted(new)))
-        response = self._repeated(staging_calls.commit(self.writer_id, epoch, manifest))
-        return StagedCommit(response.epoch, _parts(response.parts), response.was_committed)
+        call = staging_calls.commit(self.writer_id, epoch, manifest_of(objects))
+        response = self._repeated(call)
+        return StagedCommit(response.epoch, parts_of(response.parts), response.was_committed)
+
+    def last_epoch(self) -> int | None:
+        """The writer's last committed epoch; None: nothing was committed in the last seven days."""
+        return self.status().last_epoch
 
     def status(self) -> WriterStatus:
         """The writer's last committed epoch, and its uncommitted objects."""
         status = self._caller.run(staging_calls.status(self.writer_id))
         last_epoch = status.last_epoch if status.HasField("last_epoch") else None
         return WriterStatus(
-            last_epoch, status.committed_ms, _parts(status.parts), status.staged_objects
+            last_epoch, status.committed_ms, parts_of(status.parts), status.staged_objects
         )
 
     def abort(self, objects: Iterable[StagedObject]) -> int:
@@ -170,10 +181,18 @@ class StagedWriter(CallingClient):
 
         After a commit of unknown outcome ask `status` first: objects that it did not attach go.
         """
+        return self.drop(objects)
+
+    def drop(self, objects: Iterable[StagedObject]) -> int:
+        """As `abort`, for one task's objects alone."""
+        return self._drop(objects, None)
+
+    def _drop(self, objects: Iterable[StagedObject], producer: ProducerIdentity | None) -> int:
         ids = [staged.object_id for staged in objects]
         dropped = 0
         for low in range(0, len(ids), ABORTED_AT_ONCE):
-            call = staging_calls.abort(self.writer_id, ids[low : low + ABORTED_AT_ONCE])
+            part = ids[low : low + ABORTED_AT_ONCE]
+            call = staging_calls.abort(self.writer_id, part, producer)
             dropped += self._repeated(call).dropped
         return dropped
 
@@ -188,6 +207,17 @@ class StagedWriter(CallingClient):
             except StreamlogError as error:
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
+
+
+def manifest_of(objects: Iterable[StagedObject]) -> list[tuple[int, list[tuple[str, int]]]]:
+    """Object ids, each with the partitions that no object before it has."""
+    manifest: list[tuple[int, list[tuple[str, int]]]] = []
+    seen: set[tuple[str, int]] = set()
+    for staged in objects:
+        new = {(part.topic, part.partition) for part in staged.parts} - seen
+        seen |= new
+        manifest.append((staged.object_id, sorted(new)))
+    return manifest
 
 
 def _wait_s(retry: Retry, error: OutcomeUnknown) -> float:
@@ -230,7 +260,7 @@ def _pieces(data: Buffer) -> Iterator[bytes]:
     yield bytes(view[start:end])
 
 
-def _parts(parts: Iterable[Any]) -> tuple[CommittedPart, ...]:
+def parts_of(parts: Iterable[Any]) -> tuple[CommittedPart, ...]:
     return tuple(
         CommittedPart(part.topic, part.partition, part.start_offset, part.end_offset)
         for part in parts

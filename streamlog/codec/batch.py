@@ -38,6 +38,8 @@ LENGTH_END = 12
 CRC_START = 21
 """First byte that the CRC covers."""
 SEQUENCE_MAX = (1 << 31) - 1
+NO_SEQUENCE = -1
+"""Of a batch that no sequence orders: one without a producer, a marker, one that was staged."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -286,6 +288,14 @@ def with_producer(batch: Buffer, producer: BatchProducer) -> bytearray:
     """A copy of the batch with another producer id, epoch and base sequence, and its CRC."""
     copy = bytearray(batch)
     _PRODUCER.pack_into(copy, _PRODUCER_AT, *producer)
+    return resealed(copy)
+
+
+def with_transaction(batch: Buffer, producer_id: int, producer_epoch: int) -> bytearray:
+    """A copy of the batch as one of the producer's transaction, without a sequence, and its CRC."""
+    copy = bytearray(batch)
+    _PRODUCER.pack_into(copy, _PRODUCER_AT, producer_id, producer_epoch, NO_SEQUENCE)
+    copy[CRC_START + 1] |= TRANSACTIONAL
     return resealed(copy)
 
 

@@ -50,6 +50,8 @@ class TransactionDescription:
     timeout_ms: int
     start_ms: int
     partitions: tuple[TopicPartition, ...]
+    application_epoch: int = -1
+    """The application's number of its newest committed transaction; -1: it named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,12 @@ class TransactionCoordinator(Protocol):
         *,
         is_commit: bool,
         bumps_epoch: bool = False,
+        application_epoch: int | None = None,
     ) -> ProducerIdAndEpoch:
         """Decides the transaction; markers follow. The pair of the producer's next transaction.
+
+        `application_epoch`: kept with the decision to commit. It rises: InvalidTxnState where the
+        open transaction's is not above the last one.
 
         `bumps_epoch`: the next transaction has the next epoch (KIP-890, version 2); a repeated call
         with the epoch before gets the same answer. Errors: InvalidProducerIdMapping,

@@ -42,6 +42,7 @@ from streamlog.coordinator.transactions.state import Transaction
 from streamlog.errors import (
     Closed,
     CoordinatorNotAvailable,
+    Invalid,
     InvalidTransactionTimeout,
     StreamlogError,
     TopicAlreadyExists,
@@ -223,12 +224,15 @@ class Coordinator:
         *,
         is_commit: bool,
         bumps_epoch: bool = False,
+        application_epoch: int | None = None,
     ) -> ProducerIdAndEpoch:
+        if application_epoch is not None and application_epoch < 0:
+            raise Invalid(f"an application's epoch is at least 0, not {application_epoch}")
         return await self._call(
             transactional_id,
-            lambda known, now_ms, fresh_id: End(producer, is_commit, bumps_epoch, fresh_id).decide(
-                known, now_ms
-            ),
+            lambda known, now_ms, fresh_id: End(
+                producer, is_commit, bumps_epoch, fresh_id, application_epoch
+            ).decide(known, now_ms),
         )
 
     async def describe(self, transactional_id: str) -> TransactionDescription:

@@ -27,9 +27,10 @@ from streamlog.runtime.concurrency.background import Background
 
 T = TypeVar("T")
 
-ENDING_BYTES = 32
+ENDING_BYTES = 48
 """Room in the record of an open transaction for what the record of its end has in addition: tags of
-the next and the previous producer id, the last epoch, and the client's version."""
+the next and the previous producer id, the last epoch, the client's version, and the application's
+epoch."""
 
 Prepared = Callable[["CoordinatorPartition", Transaction], None]
 Failed = Callable[["CoordinatorPartition", StreamlogError], None]

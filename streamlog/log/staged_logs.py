@@ -5,6 +5,9 @@
    them meanwhile. It attaches all batches by one step of the medium, accounts for them in each log,
    then shows them to readers.
 3. A log that cannot account for its batches fails and is opened again: the commit stands.
+4. `attach` does the same for batches of an open transaction: the transaction's end shows them to
+   `read_committed` readers, in the logs of all leaders. What was staged for a producer's
+   transaction is kept under the name of its id and epoch, so that no other transaction takes it.
 """
 
 from __future__ import annotations
@@ -36,8 +39,28 @@ _BATCHES_AT_ONCE = 128
 """Batches that are accounted before other tasks get a turn: about 1.5 ms."""
 
 
+TRANSACTION_WRITERS = "transaction:"
+"""How the writer ids of what is staged for transactions begin; clients choose no such name."""
+
+
+class StagingProducer(NamedTuple):
+    """The producer whose transaction staged batches belong to."""
+
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def writer_id(self) -> str:
+        return f"{TRANSACTION_WRITERS}{self.producer_id}.{self.producer_epoch}"
+
+
 class Attaching(Protocol):
     """A log whose turn is held. Calls come in this order; after an error comes `give_up`."""
+
+    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """For batches of a transaction. Errors: ProducerFenced, InvalidTxnState (the coordinator
+        was not asked whether the partition is part of it), QuotaExceeded."""
+        ...
 
     async def ready(self) -> None:
         """Makes all data before the log's end durable. Errors: as of an append."""
@@ -74,8 +97,13 @@ class TakesStaged(Protocol):
         """The log's offset, near its end."""
         ...
 
-    async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
-        """Errors: those of an append to the log; InvalidRecord for an idempotent producer's."""
+    async def to_stage(
+        self, batches: Buffer, producer: tuple[int, int] | None = None
+    ) -> list[RecordBatch]:
+        """Batches of the producer's transaction, or of no producer at all.
+
+        Errors: those of an append to the log; InvalidRecord for another producer's.
+        """
         ...
 
     def attaching(self) -> AbstractAsyncContextManager[Attaching]:
@@ -153,11 +181,14 @@ class StagedLogs:
         attempt: str,
         batches: Mapping[TopicPartition, Buffer],
         *,
+        producer: StagingProducer | None = None,
         expires_ms: int = 0,
     ) -> StagedBatches:
-        """As StagedStreams.stage. Errors: those, and those of an append."""
+        """As StagedStreams.stage. With a producer, whose transaction the batches belong to, its
+        name stands for the writer's. Errors: those, and those of an append."""
         if not batches:
             raise Invalid("there is nothing to stage")
+        writer_id = _writer_of(writer_id, producer)
         by_stream: dict[int, list[RecordBatch]] = {}
         parts: list[StagedPartition] = []
         for number, partition in enumerate(_in_order(batches)):
@@ -165,7 +196,7 @@ class StagedLogs:
                 await asyncio.sleep(0)
             data = batches[partition]
             log = await self._taking(partition)
-            staged_batches = await log.to_stage(data)
+            staged_batches = await log.to_stage(data, producer)
             by_stream[log.data_stream_id] = staged_batches
             records = sum(batch.record_count for batch in staged_batches)
             parts.append(StagedPartition(partition, records, len(data)))
@@ -181,15 +212,32 @@ class StagedLogs:
         deleted or created again since), NotLeader, StreamFenced, Unavailable, Invalid;
         OutcomeUnknown (the node ended meanwhile: the same epoch again is safe).
         """
+        return await self._shielded(_writer_of(writer_id, None), epoch, manifest, None)
+
+    async def attach(
+        self, producer: StagingProducer, epoch: int, manifest: Sequence[ManifestEntry]
+    ) -> ManifestCommit:
+        """As `commit`, for what was staged for the producer's open transaction, which shows it.
+
+        Whether the transaction has the partitions is for the caller to ask before
+        (`AbstractLog.verified`). Errors: as of `commit`; ProducerFenced, InvalidTxnState.
+        """
+        return await self._shielded(producer.writer_id, epoch, manifest, producer)
+
+    async def _shielded(
+        self,
+        writer_id: str,
+        epoch: int,
+        manifest: Sequence[ManifestEntry],
+        producer: StagingProducer | None,
+    ) -> ManifestCommit:
         # Arguments of wrong types raise here: in the shielded work they would end the node.
-        if not isinstance(writer_id, str):
-            raise Invalid(f"a writer id is text, not {writer_id!r}")
         epoch = index(epoch)
         object_ids = [index(entry.object_id) for entry in manifest]
         partitions = _in_order({partition for entry in manifest for partition in entry.partitions})
         try:
             return await self._background.shielded(
-                lambda: self._commit(writer_id, epoch, object_ids, partitions),
+                lambda: self._commit(writer_id, epoch, object_ids, partitions, producer),
                 name="commit_staged",
             )
         except Closed as error:
@@ -201,9 +249,11 @@ class StagedLogs:
         parts = await self._placed(writer.rows)
         return WriterProgress(writer.last_epoch, writer.attached_ms, parts, writer.staged_objects)
 
-    async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
-        """Drops staged objects that are not committed; returns how many."""
-        return await self._streams.unstage(writer_id, object_ids)
+    async def abort(
+        self, writer_id: str, object_ids: Sequence[int], producer: StagingProducer | None = None
+    ) -> int:
+        """Drops staged objects that are neither committed nor attached; returns how many."""
+        return await self._streams.unstage(_writer_of(writer_id, producer), object_ids)
 
     async def _commit(
         self,
@@ -211,6 +261,7 @@ class StagedLogs:
         epoch: int,
         object_ids: Sequence[int],
         partitions: Sequence[TopicPartition],
+        producer: StagingProducer | None,
     ) -> ManifestCommit:
         if self._streams.writer(writer_id).last_epoch >= epoch:
             attached = await self._streams.attach(writer_id, epoch, ())
@@ -231,6 +282,9 @@ class StagedLogs:
                     await asyncio.sleep(0)
                     turns.push_async_callback(asyncio.sleep, 0)
             attaching = list(held.values())
+            if producer is not None:
+                for attach in attaching:
+                    attach.check_producer(*producer)
             for low in range(0, len(attaching), _READY_AT_ONCE):
                 await gather_all(attach.ready() for attach in attaching[low : low + _READY_AT_ONCE])
             attached = await self._streams.attach(
@@ -311,6 +365,20 @@ class StagedLogs:
         if not takes:
             raise PolicyViolation(f"{partition} lies on a medium without staged writes")
         return cast(TakesStaged, log)
+
+
+def _writer_of(writer_id: str, producer: StagingProducer | None) -> str:
+    """Errors: Invalid."""
+    if not isinstance(writer_id, str):
+        raise Invalid(f"a writer id is text, not {writer_id!r}")
+    if producer is not None:
+        return producer.writer_id
+    if writer_id.startswith(TRANSACTION_WRITERS):
+        raise Invalid(
+            f"the writer id {writer_id!r} begins with {TRANSACTION_WRITERS!r}, as those of "
+            "transactions do; choose another one"
+        )
+    return writer_id
 
 
 def _part(

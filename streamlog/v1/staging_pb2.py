@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1astreamlog/v1/staging.proto\x12\x0cstreamlog.v1\"B\n\rStagedBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\"r\n\x0cStageRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.StagedBatches\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\"S\n\nStagedPart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"b\n\rStageResponse\x12\x11\n\tobject_id\x18\x01 \x01(\x04\x12\x15\n\rexpires_at_ms\x18\x02 \x01(\x03\x12\'\n\x05parts\x18\x03 \x03(\x0b\x32\x18.streamlog.v1.StagedPart\"5\n\x10StagedPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"\\\n\x13StagedManifestEntry\x12\x11\n\tobject_id\x18\x01 \x01(\x04\x12\x32\n\npartitions\x18\x02 \x03(\x0b\x32\x1e.streamlog.v1.StagedPartitions\"e\n\rCommitRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x32\n\x07objects\x18\x03 \x03(\x0b\x32!.streamlog.v1.StagedManifestEntry\"[\n\rCommittedPart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\"b\n\x0e\x43ommitResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x15\n\rwas_committed\x18\x02 \x01(\x08\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.CommittedPart\"\"\n\rStatusRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\"\x92\x01\n\x0eStatusResponse\x12\x17\n\nlast_epoch\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x63ommitted_ms\x18\x02 \x01(\x03\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.CommittedPart\x12\x16\n\x0estaged_objects\x18\x04 \x01(\x03\x42\r\n\x0b_last_epoch\"5\n\x0c\x41\x62ortRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\x12\n\nobject_ids\x18\x02 \x03(\x04\" \n\rAbortResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x03\x32\xa2\x02\n\x12StagedWriteService\x12@\n\x05Stage\x12\x1a.streamlog.v1.StageRequest\x1a\x1b.streamlog.v1.StageResponse\x12\x43\n\x06\x43ommit\x12\x1b.streamlog.v1.CommitRequest\x1a\x1c.streamlog.v1.CommitResponse\x12\x43\n\x06Status\x12\x1b.streamlog.v1.StatusRequest\x1a\x1c.streamlog.v1.StatusResponse\x12@\n\x05\x41\x62ort\x12\x1a.streamlog.v1.AbortRequest\x1a\x1b.streamlog.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1astreamlog/v1/staging.proto\x12\x0cstreamlog.v1\"B\n\rStagedBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\"=\n\x0eStagedProducer\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\xa2\x01\n\x0cStageRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.StagedBatches\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\x12.\n\x08producer\x18\x05 \x01(\x0b\x32\x1c.streamlog.v1.StagedProducer\"S\n\nStagedPart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"b\n\rStageResponse\x12\x11\n\tobject_id\x18\x01 \x01(\x04\x12\x15\n\rexpires_at_ms\x18\x02 \x01(\x03\x12\'\n\x05parts\x18\x03 \x03(\x0b\x32\x18.streamlog.v1.StagedPart\"5\n\x10StagedPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"\\\n\x13StagedManifestEntry\x12\x11\n\tobject_id\x18\x01 \x01(\x04\x12\x32\n\npartitions\x18\x02 \x03(\x0b\x32\x1e.streamlog.v1.StagedPartitions\"e\n\rCommitRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x32\n\x07objects\x18\x03 \x03(\x0b\x32!.streamlog.v1.StagedManifestEntry\"[\n\rCommittedPart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\"b\n\x0e\x43ommitResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x15\n\rwas_committed\x18\x02 \x01(\x08\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.CommittedPart\"\x9c\x01\n\rAttachRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.streamlog.v1.StagedProducer\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x32\n\x07objects\x18\x04 \x03(\x0b\x32!.streamlog.v1.StagedManifestEntry\"R\n\x0e\x41ttachResponse\x12\x14\n\x0cwas_attached\x18\x01 \x01(\x08\x12*\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.streamlog.v1.CommittedPart\"\"\n\rStatusRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\"\x92\x01\n\x0eStatusResponse\x12\x17\n\nlast_epoch\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x63ommitted_ms\x18\x02 \x01(\x03\x12*\n\x05parts\x18\x03 \x03(\x0b\x32\x1b.streamlog.v1.CommittedPart\x12\x16\n\x0estaged_objects\x18\x04 \x01(\x03\x42\r\n\x0b_last_epoch\"e\n\x0c\x41\x62ortRequest\x12\x11\n\twriter_id\x18\x01 \x01(\t\x12\x12\n\nobject_ids\x18\x02 \x03(\x04\x12.\n\x08producer\x18\x03 \x01(\x0b\x32\x1c.streamlog.v1.StagedProducer\" \n\rAbortResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x03\x32\xe7\x02\n\x12StagedWriteService\x12@\n\x05Stage\x12\x1a.streamlog.v1.StageRequest\x1a\x1b.streamlog.v1.StageResponse\x12\x43\n\x06\x41ttach\x12\x1b.streamlog.v1.AttachRequest\x1a\x1c.streamlog.v1.AttachResponse\x12\x43\n\x06\x43ommit\x12\x1b.streamlog.v1.CommitRequest\x1a\x1c.streamlog.v1.CommitResponse\x12\x43\n\x06Status\x12\x1b.streamlog.v1.StatusRequest\x1a\x1c.streamlog.v1.StatusResponse\x12@\n\x05\x41\x62ort\x12\x1a.streamlog.v1.AbortRequest\x1a\x1b.streamlog.v1.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,30 +33,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STAGEDBATCHES']._serialized_start=44
   _globals['_STAGEDBATCHES']._serialized_end=110
-  _globals['_STAGEREQUEST']._serialized_start=112
-  _globals['_STAGEREQUEST']._serialized_end=226
-  _globals['_STAGEDPART']._serialized_start=228
-  _globals['_STAGEDPART']._serialized_end=311
-  _globals['_STAGERESPONSE']._serialized_start=313
-  _globals['_STAGERESPONSE']._serialized_end=411
-  _globals['_STAGEDPARTITIONS']._serialized_start=413
-  _globals['_STAGEDPARTITIONS']._serialized_end=466
-  _globals['_STAGEDMANIFESTENTRY']._serialized_start=468
-  _globals['_STAGEDMANIFESTENTRY']._serialized_end=560
-  _globals['_COMMITREQUEST']._serialized_start=562
-  _globals['_COMMITREQUEST']._serialized_end=663
-  _globals['_COMMITTEDPART']._serialized_start=665
-  _globals['_COMMITTEDPART']._serialized_end=756
-  _globals['_COMMITRESPONSE']._serialized_start=758
-  _globals['_COMMITRESPONSE']._serialized_end=856
-  _globals['_STATUSREQUEST']._serialized_start=858
-  _globals['_STATUSREQUEST']._serialized_end=892
-  _globals['_STATUSRESPONSE']._serialized_start=895
-  _globals['_STATUSRESPONSE']._serialized_end=1041
-  _globals['_ABORTREQUEST']._serialized_start=1043
-  _globals['_ABORTREQUEST']._serialized_end=1096
-  _globals['_ABORTRESPONSE']._serialized_start=1098
-  _globals['_ABORTRESPONSE']._serialized_end=1130
-  _globals['_STAGEDWRITESERVICE']._serialized_start=1133
-  _globals['_STAGEDWRITESERVICE']._serialized_end=1423
+  _globals['_STAGEDPRODUCER']._serialized_start=112
+  _globals['_STAGEDPRODUCER']._serialized_end=173
+  _globals['_STAGEREQUEST']._serialized_start=176
+  _globals['_STAGEREQUEST']._serialized_end=338
+  _globals['_STAGEDPART']._serialized_start=340
+  _globals['_STAGEDPART']._serialized_end=423
+  _globals['_STAGERESPONSE']._serialized_start=425
+  _globals['_STAGERESPONSE']._serialized_end=523
+  _globals['_STAGEDPARTITIONS']._serialized_start=525
+  _globals['_STAGEDPARTITIONS']._serialized_end=578
+  _globals['_STAGEDMANIFESTENTRY']._serialized_start=580
+  _globals['_STAGEDMANIFESTENTRY']._serialized_end=672
+  _globals['_COMMITREQUEST']._serialized_start=674
+  _globals['_COMMITREQUEST']._serialized_end=775
+  _globals['_COMMITTEDPART']._serialized_start=777
+  _globals['_COMMITTEDPART']._serialized_end=868
+  _globals['_COMMITRESPONSE']._serialized_start=870
+  _globals['_COMMITRESPONSE']._serialized_end=968
+  _globals['_ATTACHREQUEST']._serialized_start=971
+  _globals['_ATTACHREQUEST']._serialized_end=1127
+  _globals['_ATTACHRESPONSE']._serialized_start=1129
+  _globals['_ATTACHRESPONSE']._serialized_end=1211
+  _globals['_STATUSREQUEST']._serialized_start=1213
+  _globals['_STATUSREQUEST']._serialized_end=1247
+  _globals['_STATUSRESPONSE']._serialized_start=1250
+  _globals['_STATUSRESPONSE']._serialized_end=1396
+  _globals['_ABORTREQUEST']._serialized_start=1398
+  _globals['_ABORTREQUEST']._serialized_end=1499
+  _globals['_ABORTRESPONSE']._serialized_start=1501
+  _globals['_ABORTRESPONSE']._serialized_end=1533
+  _globals['_STAGEDWRITESERVICE']._serialized_start=1536
+  _globals['_STAGEDWRITESERVICE']._serialized_end=1895
 # @@protoc_insertion_point(module_scope)

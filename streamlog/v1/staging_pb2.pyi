@@ -16,17 +16,27 @@ class StagedBatches(_message.Message):
     batches: bytes
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., batches: _Optional[bytes] = ...) -> None: ...
 
+class StagedProducer(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
 class StageRequest(_message.Message):
-    __slots__ = ("writer_id", "attempt", "parts", "expires_ms")
+    __slots__ = ("writer_id", "attempt", "parts", "expires_ms", "producer")
     WRITER_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
     writer_id: str
     attempt: str
     parts: _containers.RepeatedCompositeFieldContainer[StagedBatches]
     expires_ms: int
-    def __init__(self, writer_id: _Optional[str] = ..., attempt: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[StagedBatches, _Mapping]]] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+    producer: StagedProducer
+    def __init__(self, writer_id: _Optional[str] = ..., attempt: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[StagedBatches, _Mapping]]] = ..., expires_ms: _Optional[int] = ..., producer: _Optional[_Union[StagedProducer, _Mapping]] = ...) -> None: ...
 
 class StagedPart(_message.Message):
     __slots__ = ("topic", "partition", "records", "size_bytes")
@@ -98,6 +108,26 @@ class CommitResponse(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[CommittedPart]
     def __init__(self, epoch: _Optional[int] = ..., was_committed: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[CommittedPart, _Mapping]]] = ...) -> None: ...
 
+class AttachRequest(_message.Message):
+    __slots__ = ("transactional_id", "producer", "epoch", "objects")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer: StagedProducer
+    epoch: int
+    objects: _containers.RepeatedCompositeFieldContainer[StagedManifestEntry]
+    def __init__(self, transactional_id: _Optional[str] = ..., producer: _Optional[_Union[StagedProducer, _Mapping]] = ..., epoch: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[StagedManifestEntry, _Mapping]]] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("was_attached", "parts")
+    WAS_ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    was_attached: bool
+    parts: _containers.RepeatedCompositeFieldContainer[CommittedPart]
+    def __init__(self, was_attached: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[CommittedPart, _Mapping]]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ("writer_id",)
     WRITER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -117,12 +147,14 @@ class StatusResponse(_message.Message):
     def __init__(self, last_epoch: _Optional[int] = ..., committed_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[CommittedPart, _Mapping]]] = ..., staged_objects: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("writer_id", "object_ids")
+    __slots__ = ("writer_id", "object_ids", "producer")
     WRITER_ID_FIELD_NUMBER: _ClassVar[int]
     OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
     writer_id: str
     object_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, writer_id: _Optional[str] = ..., object_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    producer: StagedProducer
+    def __init__(self, writer_id: _Optional[str] = ..., object_ids: _Optional[_Iterable[int]] = ..., producer: _Optional[_Union[StagedProducer, _Mapping]] = ...) -> None: ...
 
 class AbortResponse(_message.Message):
     __slots__ = ("dropped",)

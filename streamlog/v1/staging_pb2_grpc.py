@@ -41,6 +41,11 @@ class StagedWriteServiceStub:
                 request_serializer=streamlog_dot_v1_dot_staging__pb2.StageRequest.SerializeToString,
                 response_deserializer=streamlog_dot_v1_dot_staging__pb2.StageResponse.FromString,
                 _registered_method=True)
+        self.Attach = channel.unary_unary(
+                '/streamlog.v1.StagedWriteService/Attach',
+                request_serializer=streamlog_dot_v1_dot_staging__pb2.AttachRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_staging__pb2.AttachResponse.FromString,
+                _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/streamlog.v1.StagedWriteService/Commit',
                 request_serializer=streamlog_dot_v1_dot_staging__pb2.CommitRequest.SerializeToString,
@@ -65,6 +70,15 @@ class StagedWriteServiceServicer:
 
     def Stage(self, request, context):
         """Stores batches durably and unseen. The same attempt again returns what it stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attach(self, request, context):
+        """Makes objects that were staged for a transaction part of it: they become visible to readers of
+        committed records when the transaction commits. Its partitions were added to it before. The
+        same epoch again changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +112,11 @@ def add_StagedWriteServiceServicer_to_server(servicer, server):
                     servicer.Stage,
                     request_deserializer=streamlog_dot_v1_dot_staging__pb2.StageRequest.FromString,
                     response_serializer=streamlog_dot_v1_dot_staging__pb2.StageResponse.SerializeToString,
+            ),
+            'Attach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=streamlog_dot_v1_dot_staging__pb2.AttachRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_staging__pb2.AttachResponse.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -144,6 +163,33 @@ class StagedWriteService:
             '/streamlog.v1.StagedWriteService/Stage',
             streamlog_dot_v1_dot_staging__pb2.StageRequest.SerializeToString,
             streamlog_dot_v1_dot_staging__pb2.StageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/streamlog.v1.StagedWriteService/Attach',
+            streamlog_dot_v1_dot_staging__pb2.AttachRequest.SerializeToString,
+            streamlog_dot_v1_dot_staging__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,

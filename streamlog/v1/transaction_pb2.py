@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from streamlog.v1 import error_pb2 as streamlog_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estreamlog/v1/transaction.proto\x12\x0cstreamlog.v1\x1a\x18streamlog/v1/error.proto\"8\n\x14TransactionPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\x95\x01\n\x14\x41\x64\x64PartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x36\n\npartitions\x18\x04 \x03(\x0b\x32\".streamlog.v1.TransactionPartition\"H\n\x15\x41\x64\x64PartitionsResponse\x12/\n\x07refused\x18\x01 \x03(\x0b\x32\x1e.streamlog.v1.RefusedPartition\"m\n\x10RefusedPartition\x12\x35\n\tpartition\x18\x01 \x01(\x0b\x32\".streamlog.v1.TransactionPartition\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.streamlog.v1.Error\"n\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x08\"E\n\x16\x45ndTransactionResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\x97\x02\n\x0bTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.streamlog.v1.TransactionState\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x04 \x01(\x05\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x1a\n\rstart_time_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\npartitions\x18\x07 \x03(\x0b\x32\".streamlog.v1.TransactionPartition\x12\x18\n\x10\x63oordinator_node\x18\x08 \x01(\x05\x42\x10\n\x0e_start_time_ms\"8\n\x1b\x44\x65scribeTransactionsRequest\x12\x19\n\x11transactional_ids\x18\x01 \x03(\t\"X\n\x1c\x44\x65scribeTransactionsResponse\x12\x38\n\x0ctransactions\x18\x01 \x03(\x0b\x32\".streamlog.v1.DescribedTransaction\"\x84\x01\n\x14\x44\x65scribedTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.streamlog.v1.Error\x12.\n\x0btransaction\x18\x03 \x01(\x0b\x32\x19.streamlog.v1.Transaction\"\xbb\x01\n\x17ListTransactionsRequest\x12.\n\x06states\x18\x01 \x03(\x0e\x32\x1e.streamlog.v1.TransactionState\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12 \n\x13open_longer_than_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12 \n\x18transactional_id_pattern\x18\x04 \x01(\tB\x16\n\x14_open_longer_than_ms\"K\n\x18ListTransactionsResponse\x12/\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x19.streamlog.v1.Transaction\"3\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"J\n\x18\x41\x62ortTransactionResponse\x12.\n\x0btransaction\x18\x01 \x01(\x0b\x32\x19.streamlog.v1.Transaction*\xd0\x02\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRANSACTION_STATE_EMPTY\x10\x01\x12\x1d\n\x19TRANSACTION_STATE_ONGOING\x10\x02\x12$\n TRANSACTION_STATE_PREPARE_COMMIT\x10\x03\x12#\n\x1fTRANSACTION_STATE_PREPARE_ABORT\x10\x04\x12%\n!TRANSACTION_STATE_COMPLETE_COMMIT\x10\x05\x12$\n TRANSACTION_STATE_COMPLETE_ABORT\x10\x06\x12\x1a\n\x16TRANSACTION_STATE_DEAD\x10\x07\x12)\n%TRANSACTION_STATE_PREPARE_EPOCH_FENCE\x10\x08\x32\x80\x04\n\x12TransactionService\x12X\n\rAddPartitions\x12\".streamlog.v1.AddPartitionsRequest\x1a#.streamlog.v1.AddPartitionsResponse\x12[\n\x0e\x45ndTransaction\x12#.streamlog.v1.EndTransactionRequest\x1a$.streamlog.v1.EndTransactionResponse\x12m\n\x14\x44\x65scribeTransactions\x12).streamlog.v1.DescribeTransactionsRequest\x1a*.streamlog.v1.DescribeTransactionsResponse\x12\x61\n\x10ListTransactions\x12%.streamlog.v1.ListTransactionsRequest\x1a&.streamlog.v1.ListTransactionsResponse\x12\x61\n\x10\x41\x62ortTransaction\x12%.streamlog.v1.AbortTransactionRequest\x1a&.streamlog.v1.AbortTransactionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estreamlog/v1/transaction.proto\x12\x0cstreamlog.v1\x1a\x18streamlog/v1/error.proto\"8\n\x14TransactionPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\x95\x01\n\x14\x41\x64\x64PartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x36\n\npartitions\x18\x04 \x03(\x0b\x32\".streamlog.v1.TransactionPartition\"H\n\x15\x41\x64\x64PartitionsResponse\x12/\n\x07refused\x18\x01 \x03(\x0b\x32\x1e.streamlog.v1.RefusedPartition\"m\n\x10RefusedPartition\x12\x35\n\tpartition\x18\x01 \x01(\x0b\x32\".streamlog.v1.TransactionPartition\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.streamlog.v1.Error\"\xb9\x01\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x08\x12\x13\n\x0bkeeps_epoch\x18\x05 \x01(\x08\x12\x1e\n\x11\x61pplication_epoch\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_application_epoch\"E\n\x16\x45ndTransactionResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\xcd\x02\n\x0bTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.streamlog.v1.TransactionState\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x04 \x01(\x05\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x1a\n\rstart_time_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\npartitions\x18\x07 \x03(\x0b\x32\".streamlog.v1.TransactionPartition\x12\x18\n\x10\x63oordinator_node\x18\x08 \x01(\x05\x12\x1e\n\x11\x61pplication_epoch\x18\t \x01(\x03H\x01\x88\x01\x01\x42\x10\n\x0e_start_time_msB\x14\n\x12_application_epoch\"8\n\x1b\x44\x65scribeTransactionsRequest\x12\x19\n\x11transactional_ids\x18\x01 \x03(\t\"X\n\x1c\x44\x65scribeTransactionsResponse\x12\x38\n\x0ctransactions\x18\x01 \x03(\x0b\x32\".streamlog.v1.DescribedTransaction\"\x84\x01\n\x14\x44\x65scribedTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\"\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x13.streamlog.v1.Error\x12.\n\x0btransaction\x18\x03 \x01(\x0b\x32\x19.streamlog.v1.Transaction\"\xbb\x01\n\x17ListTransactionsRequest\x12.\n\x06states\x18\x01 \x03(\x0e\x32\x1e.streamlog.v1.TransactionState\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12 \n\x13open_longer_than_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12 \n\x18transactional_id_pattern\x18\x04 \x01(\tB\x16\n\x14_open_longer_than_ms\"K\n\x18ListTransactionsResponse\x12/\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x19.streamlog.v1.Transaction\"3\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"J\n\x18\x41\x62ortTransactionResponse\x12.\n\x0btransaction\x18\x01 \x01(\x0b\x32\x19.streamlog.v1.Transaction*\xd0\x02\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRANSACTION_STATE_EMPTY\x10\x01\x12\x1d\n\x19TRANSACTION_STATE_ONGOING\x10\x02\x12$\n TRANSACTION_STATE_PREPARE_COMMIT\x10\x03\x12#\n\x1fTRANSACTION_STATE_PREPARE_ABORT\x10\x04\x12%\n!TRANSACTION_STATE_COMPLETE_COMMIT\x10\x05\x12$\n TRANSACTION_STATE_COMPLETE_ABORT\x10\x06\x12\x1a\n\x16TRANSACTION_STATE_DEAD\x10\x07\x12)\n%TRANSACTION_STATE_PREPARE_EPOCH_FENCE\x10\x08\x32\x80\x04\n\x12TransactionService\x12X\n\rAddPartitions\x12\".streamlog.v1.AddPartitionsRequest\x1a#.streamlog.v1.AddPartitionsResponse\x12[\n\x0e\x45ndTransaction\x12#.streamlog.v1.EndTransactionRequest\x1a$.streamlog.v1.EndTransactionResponse\x12m\n\x14\x44\x65scribeTransactions\x12).streamlog.v1.DescribeTransactionsRequest\x1a*.streamlog.v1.DescribeTransactionsResponse\x12\x61\n\x10ListTransactions\x12%.streamlog.v1.ListTransactionsRequest\x1a&.streamlog.v1.ListTransactionsResponse\x12\x61\n\x10\x41\x62ortTransaction\x12%.streamlog.v1.AbortTransactionRequest\x1a&.streamlog.v1.AbortTransactionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'streamlog.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONSTATE']._serialized_start=1614
-  _globals['_TRANSACTIONSTATE']._serialized_end=1950
+  _globals['_TRANSACTIONSTATE']._serialized_start=1744
+  _globals['_TRANSACTIONSTATE']._serialized_end=2080
   _globals['_TRANSACTIONPARTITION']._serialized_start=74
   _globals['_TRANSACTIONPARTITION']._serialized_end=130
   _globals['_ADDPARTITIONSREQUEST']._serialized_start=133
@@ -42,26 +42,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDPARTITIONSRESPONSE']._serialized_end=356
   _globals['_REFUSEDPARTITION']._serialized_start=358
   _globals['_REFUSEDPARTITION']._serialized_end=467
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=469
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=579
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=581
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=650
-  _globals['_TRANSACTION']._serialized_start=653
-  _globals['_TRANSACTION']._serialized_end=932
-  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_start=934
-  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_end=990
-  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_start=992
-  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_end=1080
-  _globals['_DESCRIBEDTRANSACTION']._serialized_start=1083
-  _globals['_DESCRIBEDTRANSACTION']._serialized_end=1215
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1218
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1405
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1407
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1482
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=1484
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=1535
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=1537
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=1611
-  _globals['_TRANSACTIONSERVICE']._serialized_start=1953
-  _globals['_TRANSACTIONSERVICE']._serialized_end=2465
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=470
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=655
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=657
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=726
+  _globals['_TRANSACTION']._serialized_start=729
+  _globals['_TRANSACTION']._serialized_end=1062
+  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_start=1064
+  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_end=1120
+  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_start=1122
+  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_end=1210
+  _globals['_DESCRIBEDTRANSACTION']._serialized_start=1213
+  _globals['_DESCRIBEDTRANSACTION']._serialized_end=1345
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1348
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1535
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1537
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1612
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=1614
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=1665
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=1667
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=1741
+  _globals['_TRANSACTIONSERVICE']._serialized_start=2083
+  _globals['_TRANSACTIONSERVICE']._serialized_end=2595
 # @@protoc_insertion_point(module_scope)

@@ -64,16 +64,20 @@ class RefusedPartition(_message.Message):
     def __init__(self, partition: _Optional[_Union[TransactionPartition, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "commit")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "commit", "keeps_epoch", "application_epoch")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_EPOCH_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
     commit: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commit: _Optional[bool] = ...) -> None: ...
+    keeps_epoch: bool
+    application_epoch: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., keeps_epoch: _Optional[bool] = ..., application_epoch: _Optional[int] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("producer_id", "producer_epoch")
@@ -84,7 +88,7 @@ class EndTransactionResponse(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
 class Transaction(_message.Message):
-    __slots__ = ("transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "start_time_ms", "partitions", "coordinator_node")
+    __slots__ = ("transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "start_time_ms", "partitions", "coordinator_node", "application_epoch")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +97,7 @@ class Transaction(_message.Message):
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_NODE_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_EPOCH_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     state: TransactionState
     producer_id: int
@@ -101,7 +106,8 @@ class Transaction(_message.Message):
     start_time_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[TransactionPartition]
     coordinator_node: int
-    def __init__(self, transactional_id: _Optional[str] = ..., state: _Optional[_Union[TransactionState, str]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_time_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., coordinator_node: _Optional[int] = ...) -> None: ...
+    application_epoch: int
+    def __init__(self, transactional_id: _Optional[str] = ..., state: _Optional[_Union[TransactionState, str]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_time_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., coordinator_node: _Optional[int] = ..., application_epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeTransactionsRequest(_message.Message):
     __slots__ = ("transactional_ids",)

@@ -1,5 +1,7 @@
 """Chaos for the sink: tasks, drivers, calls and the node fail, seeded; then rows are counted.
 
+Commits are those of a node, or of transactions (`--transactions`).
+
 A run is one streaming query, as Spark would drive it: its batches are replayed until one attempt is
 through, each time cut into other tasks. `python -m tests.spark.chaos --runs N --seed S` prints
 faults by kind, rows missing and rows twice; the exit code is 1 if there is any.
@@ -20,9 +22,18 @@ from typing import Any
 import pyarrow as pa
 
 from streamlog.client.channel import Call
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.staging import StagedObject
 from streamlog.codec.batch import Compression
-from streamlog.errors import OutcomeUnknown, StagedNotFound, StreamlogError, Unavailable
+from streamlog.errors import (
+    ConcurrentTransactions,
+    Fenced,
+    InvalidTxnState,
+    OutcomeUnknown,
+    StagedNotFound,
+    StreamlogError,
+    Unavailable,
+)
 from streamlog.runtime.clock import SystemClock
 from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
 from streamlog.spark.sink.sink import named_once
@@ -76,7 +87,12 @@ def one_per_query(run: int, _: int) -> str:
 
 
 def chaos(
-    runs: int, seed: int, *, faults: float = 1.0, writer_ids: WriterIds = one_per_query
+    runs: int,
+    seed: int,
+    *,
+    faults: float = 1.0,
+    writer_ids: WriterIds = one_per_query,
+    transactions: bool = False,
 ) -> Report:
     """`faults` scales how often things fail."""
     report = Report()
@@ -87,7 +103,8 @@ def chaos(
             written: list[bytes] = []
             for run in range(first, min(runs, first + RUNS_OF_A_NODE)):
                 chance = random.Random(f"{seed}/{run}")
-                written += _Query(node, run, chance, report, faults, writer_ids).run()
+                kind = _TransactionalQuery if transactions else _Query
+                written += kind(node, run, chance, report, faults, writer_ids).run()
                 report.runs += 1
             _count(node, written, report)
     return report
@@ -112,6 +129,10 @@ def _count(node: StagedNode, written: Sequence[bytes], report: Report) -> None:
 
 
 class _Query:
+    decides = "Commit"
+    """The call that makes a batch visible."""
+    producer: ProducerIdentity | None = None
+
     def __init__(
         self,
         node: StagedNode,
@@ -181,7 +202,9 @@ class _Query:
             through, timeout_ms = self._unanswered(arrives="late"), GIVEN_UP_MS
         elif self._happens("commit never arrives", 0.1):
             through, timeout_ms = self._unanswered(arrives="never"), GIVEN_UP_MS
-        with self._node.writer(self._writer_id, through, timeout_ms=timeout_ms) as writer:
+        with self._node.writer(
+            self._writer_id, through, self.producer, timeout_ms=timeout_ms
+        ) as writer:
             commit_epoch(writer, batch, objects)
             if self._happens("commit repeated by a second driver", 0.1):
                 commit_epoch(writer, batch, objects)
@@ -190,7 +213,7 @@ class _Query:
     def _abort(self, batch: int, objects: Sequence[StagedObject]) -> None:
         if self._happens("driver killed before the abort", 0.2):
             return
-        with self._node.writer(self._writer_id, self._through) as writer:
+        with self._node.writer(self._writer_id, self._through, self.producer) as writer:
             abort_epoch(writer, batch, objects)
         self._deliver()
 
@@ -223,7 +246,7 @@ class _Query:
 
     def _staged(self, rows: Sequence[bytes]) -> list[StagedObject]:
         chance = self._random
-        target = self._node.target(self._writer_id, self._through)
+        target = self._node.target(self._writer_id, self._through, self.producer)
         if self._happens("task killed, what it staged stays", 0.08):
             replace_method(target, "drop", lambda _: None)
             dies_after = chance.randrange(3)
@@ -282,7 +305,7 @@ class _Query:
 
     def _unanswered(self, *, arrives: str) -> Callable[[StagedNode, Call], Any]:
         def through(node: StagedNode, call: Call) -> Any:
-            if not call.rpc.endswith("/Commit"):
+            if not call.rpc.endswith(f"/{self.decides}"):
                 return self._through(node, call)
             if arrives == "now":
                 node.answer(call)
@@ -303,14 +326,42 @@ class _Query:
                     self._report.faults["late commit found its objects dropped"] += 1
 
 
+class _TransactionalQuery(_Query):
+    """Its drivers commit by transactions; each driver fences the one before."""
+
+    decides = "EndTransaction"
+
+    def _replayed(self, batch: int, rows: Sequence[bytes]) -> bool:
+        """A driver lives until it fails; with the next one comes another producer."""
+        try:
+            if self.producer is None:
+                self.producer = self._node.initialised(self._writer_id, self._through)
+            if super()._replayed(batch, rows):
+                return True
+        except StreamlogError as error:
+            self._report.faults[f"driver ended by {type(error).__name__}"] += 1
+        self.producer = None
+        return False
+
+    def _deliver(self, *, everything: bool = False) -> None:
+        for call in list(self._late):
+            if everything or self._random.random() < 0.5:
+                self._late.remove(call)
+                try:
+                    self._node.answer(call)
+                except (Fenced, InvalidTxnState, ConcurrentTransactions):
+                    self._report.faults["late end was refused"] += 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=float, default=1.0)
+    parser.add_argument("--transactions", action="store_true")
     given = parser.parse_args(arguments)
     logging.disable(logging.ERROR)
-    report = chaos(given.runs, given.seed, faults=given.faults)
+    report = chaos(given.runs, given.seed, faults=given.faults, transactions=given.transactions)
     print(report.to_json())
     return 0 if report.is_good else 1
 

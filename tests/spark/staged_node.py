@@ -1,4 +1,5 @@
-"""The staged-write service over an engine in memory, and clients that reach it without a socket.
+"""The services of staged writes and of transactions over an engine in memory, and clients that
+reach them without a socket.
 
 The engine can be killed in the middle of a call and opened again on the same data.
 """
@@ -19,22 +20,29 @@ from streamlog.client import channel
 from streamlog.client.channel import Call, Caller
 from streamlog.client.diagnosis import Diagnosis
 from streamlog.client.forking import CallGuard
+from streamlog.client.producer_identity import NO_IDENTITY, ProducerIdentity
+from streamlog.client.staged_transactions import TransactionalStagedWriter
 from streamlog.client.staging import StagedObject, StagedWriter
 from streamlog.codec.batch import scan
+from streamlog.codec.committed import committed
 from streamlog.codec.records import decode
 from streamlog.engine.config import StagingConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.clock import SystemClock
 from streamlog.server.context import RequestContext, allow_all
 from streamlog.server.grpc.staging import GrpcStaging
+from streamlog.server.grpc.transactions import GrpcTransactions
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.metrics import ServerMetrics
 from streamlog.server.services.staging import StagingService
+from streamlog.server.services.transactions import TransactionService
 from streamlog.settings.limits import LimitsConfig
+from streamlog.v1 import log_pb2
 from streamlog.wiring import Components, OpenEngine
 
 T = TypeVar("T")
@@ -87,11 +95,45 @@ class StagedNode:
             components=Components(store=self._store, kv=self._kv, registry=CollectorRegistry()),
         )
         engine = self._engine = await self._opened.__aenter__()
-        service = StagingService(engine.logs, authorize=allow_all, limits=LimitsConfig())
+        service = StagingService(
+            engine.logs, engine.transactions, authorize=allow_all, limits=LimitsConfig()
+        )
         budgets = Budgets(
             LimitsConfig().in_flight_bytes_per_connection_max, ServerMetrics(CollectorRegistry())
         )
-        self._handlers = GrpcStaging(service, calls=None, budgets=budgets)  # type: ignore[arg-type]
+        transactions = GrpcTransactions(
+            TransactionService(
+                engine.transactions,
+                engine.logs,
+                node_id=1,
+                clock=SystemClock(),
+                authorize=allow_all,
+                limits=LimitsConfig(),
+            ),
+            calls=None,  # type: ignore[arg-type]
+        )
+        staging = GrpcStaging(service, calls=None, budgets=budgets)  # type: ignore[arg-type]
+        self._handlers = {
+            "Stage": staging._on_stage,
+            "Attach": staging._on_attach,
+            "Commit": staging._on_commit,
+            "Status": staging._on_status,
+            "Abort": staging._on_abort,
+            "InitProducerId": self._init_producer_id,
+            "AddPartitions": transactions._add_partitions,
+            "EndTransaction": transactions._end_transaction,
+            "DescribeTransactions": transactions._describe_transactions,
+        }
+
+    async def _init_producer_id(
+        self, _: RequestContext, request: log_pb2.InitProducerIdRequest, __: Any
+    ) -> log_pb2.InitProducerIdResponse:
+        pair = await self.engine.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms
+        )
+        return log_pb2.InitProducerIdResponse(
+            producer_id=pair.producer_id, producer_epoch=pair.producer_epoch
+        )
 
     async def _close(self, *, is_killed: bool) -> None:
         assert self._engine is not None
@@ -118,7 +160,7 @@ class StagedNode:
 
     async def _answer(self, call: Call, kill_after: int | None) -> Any:
         name = call.rpc.rpartition("/")[2]
-        handle = getattr(self._handlers, f"_on_{name.lower()}")
+        handle: Any = self._handlers[name]
         request = call.request.SerializeToString()
         asked = request if name == "Stage" else type(call.request).FromString(request)
         task = asyncio.ensure_future(handle(RequestContext(), asked, None))
@@ -149,7 +191,7 @@ class StagedNode:
         return found.partitions
 
     def rows(self, topic: str) -> dict[int, list[Row]]:
-        """All that a reader sees, by partition."""
+        """All that a reader of committed records sees, by partition."""
         return {
             n: self.run(self._rows(TopicPartition(topic, n)))
             for n in range(self.partition_count(topic))
@@ -159,28 +201,52 @@ class StagedNode:
         log = await self.engine.logs.log(partition)
         stored: list[Row] = []
         position = log.log_start_offset
-        while position < log.high_watermark:
-            fetched = await log.fetch(position, 1 << 20)
-            for batch in scan(join(fetched.parts)):
+        while position < log.last_stable_offset:
+            fetched = await log.fetch(position, 1 << 20, isolation=Isolation.READ_COMMITTED)
+            aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
+            for batch in committed(scan(join(fetched.parts)), aborted):
                 for offset, _, key, value, headers in decode(batch.view):
                     if offset >= position:
                         stored.append(Row(offset, key, value, headers))
             position = fetched.next_offset
-        assert [row.offset for row in stored] == list(range(len(stored)))
+        assert log.last_stable_offset == log.high_watermark, "a transaction is open"
+        if not self.engine.transactions.hosted.count:
+            assert [row.offset for row in stored] == list(range(len(stored)))
         return stored
 
     # clients
 
     def writer(
-        self, writer_id: str, through: Through | None = None, *, timeout_ms: int = 60_000
+        self,
+        writer_id: str,
+        through: Through | None = None,
+        producer: ProducerIdentity | None = None,
+        *,
+        timeout_ms: int = 60_000,
     ) -> StagedWriter:
-        writer = StagedWriter("localhost:1", writer_id, timeout_ms=timeout_ms)
+        """`producer`: whose transaction commits; None: the node commits."""
+        if producer is None:
+            writer = StagedWriter("localhost:1", writer_id, timeout_ms=timeout_ms)
+        else:
+            writer = TransactionalStagedWriter(
+                "localhost:1", writer_id, producer, timeout_ms=timeout_ms
+            )
         writer._caller.close()
         writer._caller = DirectCaller(self, timeout_ms, through)
         return writer
 
-    def target(self, writer_id: str, through: Through | None = None) -> DirectTarget:
-        return DirectTarget(self, writer_id, through)
+    def initialised(self, writer_id: str, through: Through | None = None) -> ProducerIdentity:
+        with self.writer(writer_id, through, NO_IDENTITY) as writer:
+            assert isinstance(writer, TransactionalStagedWriter)
+            return writer.initialise()
+
+    def target(
+        self,
+        writer_id: str,
+        through: Through | None = None,
+        producer: ProducerIdentity | None = None,
+    ) -> DirectTarget:
+        return DirectTarget(self, self.writer(writer_id, through, producer))
 
 
 def broken_off(call: Call) -> StreamlogError:
@@ -214,9 +280,9 @@ class DirectCaller(Caller):
 class DirectTarget:
     """As NodeTarget."""
 
-    def __init__(self, node: StagedNode, writer_id: str, through: Through | None) -> None:
+    def __init__(self, node: StagedNode, writer: StagedWriter) -> None:
         self._node = node
-        self._writer = node.writer(writer_id, through)
+        self._writer = writer
         self.batch_bytes = 1 << 20
         self.stages = 0
         self.dropped: list[StagedObject] = []
@@ -235,7 +301,7 @@ class DirectTarget:
 
     def drop(self, objects: Iterable[StagedObject]) -> None:
         self.dropped += objects
-        self._writer.abort(self.dropped)
+        self._writer.drop(self.dropped)
 
 
 @contextmanager

@@ -130,6 +130,7 @@ class FakeCoordinator:
         *,
         is_commit: bool,
         bumps_epoch: bool = False,
+        application_epoch: int | None = None,
     ) -> ProducerIdAndEpoch:
         await self._enter("end", transactional_id, producer, is_commit, bumps_epoch)
         state = self._state(transactional_id, producer)
@@ -145,6 +146,9 @@ class FakeCoordinator:
             producer_epoch=following.producer_epoch,
             start_ms=-1,
             partitions=(),
+            application_epoch=state.application_epoch
+            if application_epoch is None or not is_commit
+            else application_epoch,
         )
         return following
 

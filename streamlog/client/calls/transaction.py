@@ -73,7 +73,14 @@ def add_partitions(
     )
 
 
-def end_transaction(transactional_id: str, identity: ProducerIdentity, *, is_commit: bool) -> Call:
+def end_transaction(
+    transactional_id: str,
+    identity: ProducerIdentity,
+    *,
+    is_commit: bool,
+    keeps_epoch: bool = False,
+    application_epoch: int | None = None,
+) -> Call:
     """Result: id and epoch of the producer's next transaction."""
 
     def read(response: Any) -> ProducerIdentity:
@@ -84,6 +91,8 @@ def end_transaction(transactional_id: str, identity: ProducerIdentity, *, is_com
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         commit=is_commit,
+        keeps_epoch=keeps_epoch,
+        application_epoch=application_epoch,
     )
     return Call(
         "TransactionService/EndTransaction",

@@ -48,6 +48,7 @@ class End:
     bumps_epoch: bool
     fresh_id: int | None = None
     """A producer id that nobody has yet; the call may do without."""
+    application_epoch: int | None = None
 
     def decide(self, known: Transaction | None, now_ms: int) -> Decision[ProducerIdAndEpoch]:
         """Errors: NeedsProducerId."""
@@ -60,7 +61,15 @@ class End:
         if known.producer_epoch != self.producer.producer_epoch:
             return Decision(fenced(known))
         if known.state is TransactionState.ONGOING:
-            after = transition_to(known, _PREPARE[self.is_commit], now_ms, client_version=0)
+            if self._is_passed(known):
+                return Decision(self._passed(known))
+            after = transition_to(
+                known,
+                _PREPARE[self.is_commit],
+                now_ms,
+                application_epoch=self._application_epoch(known),
+                client_version=0,
+            )
             return Decision(after.pair, after)
         if known.state is _PREPARE[self.is_commit]:
             return Decision(still_ending(known))
@@ -78,6 +87,8 @@ class End:
             return Decision(fenced(known))
         if known.state is not TransactionState.ONGOING and self.is_commit:
             return Decision(self._not_open(known))
+        if self._is_passed(known):
+            return Decision(self._passed(known))
         after = self._bumped(known, now_ms)
         return Decision(after.next_pair, after)
 
@@ -94,7 +105,26 @@ class End:
             last_producer_epoch=known.producer_epoch,
             next_producer_id=self.fresh_id if known.is_exhausted else NONE,
             start_ms=known.start_ms if is_open else now_ms,
+            application_epoch=self._application_epoch(known),
             client_version=2,
+        )
+
+    def _application_epoch(self, known: Transaction) -> int:
+        """That of the newest committed transaction, with this decision."""
+        if not self.is_commit or self.application_epoch is None:
+            return known.application_epoch
+        return self.application_epoch
+
+    def _is_passed(self, known: Transaction) -> bool:
+        """Whether the application has committed this epoch, or a later one, before."""
+        epoch = self.application_epoch
+        return self.is_commit and epoch is not None and epoch <= known.application_epoch
+
+    def _passed(self, known: Transaction) -> InvalidTxnState:
+        return InvalidTxnState(
+            f"{shown(known.transactional_id)} has committed its epoch {known.application_epoch}, "
+            f"and now {self.application_epoch} is to be committed: abort this transaction; its "
+            "epoch was committed before"
         )
 
     def _is_repeated(self, known: Transaction) -> bool:

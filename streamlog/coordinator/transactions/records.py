@@ -53,6 +53,7 @@ def encode_value(transaction: Transaction, version: int = VALUE_VERSION) -> byte
         transaction_start_timestamp_ms=transaction.start_ms,
         client_transaction_version=transaction.client_version,
         last_producer_epoch=transaction.last_producer_epoch,
+        application_epoch=transaction.application_epoch,
     )
     return _prefixed(version, transaction_log_value.encode(value, version))
 
@@ -104,6 +105,7 @@ def decode_value(transactional_id: str, value: Buffer) -> Transaction:
         decoded.previous_producer_id,
         decoded.next_producer_id,
         decoded.client_transaction_version,
+        decoded.application_epoch,
     )
 
 

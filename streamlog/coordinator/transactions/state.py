@@ -64,6 +64,8 @@ class Transaction:
     """Takes over when the markers are written, because epochs of this one are used up."""
     client_version: int = 0
     """The transaction version of the client's last call: 2 bumps the epoch with each end."""
+    application_epoch: int = NONE
+    """The application's own number of the newest transaction that was decided to be committed."""
 
     @property
     def pair(self) -> ProducerIdAndEpoch:
@@ -93,6 +95,7 @@ class Transaction:
             self.timeout_ms,
             self.start_ms,
             tuple(sorted(self.partitions)),
+            self.application_epoch,
         )
 
 

@@ -64,7 +64,7 @@ class PartitionsSchema(Structure):
 
 
 class TransactionLogValue(Structure):
-    __slots__ = ("producer_id", "previous_producer_id", "next_producer_id", "producer_epoch", "next_producer_epoch", "transaction_timeout_ms", "transaction_status", "transaction_partitions", "transaction_last_update_timestamp_ms", "transaction_start_timestamp_ms", "client_transaction_version", "last_producer_epoch",)
+    __slots__ = ("producer_id", "previous_producer_id", "next_producer_id", "producer_epoch", "next_producer_epoch", "transaction_timeout_ms", "transaction_status", "transaction_partitions", "transaction_last_update_timestamp_ms", "transaction_start_timestamp_ms", "client_transaction_version", "last_producer_epoch", "application_epoch",)
 
     producer_id: int
     previous_producer_id: int
@@ -78,6 +78,7 @@ class TransactionLogValue(Structure):
     transaction_start_timestamp_ms: int
     client_transaction_version: int
     last_producer_epoch: int
+    application_epoch: int
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class TransactionLogValue(Structure):
         transaction_start_timestamp_ms: int = 0,
         client_transaction_version: int = 0,
         last_producer_epoch: int = -1,
+        application_epoch: int = -1,
     ) -> None:
         self.producer_id = producer_id
         self.previous_producer_id = previous_producer_id
@@ -107,6 +109,7 @@ class TransactionLogValue(Structure):
         self.transaction_start_timestamp_ms = transaction_start_timestamp_ms
         self.client_transaction_version = client_transaction_version
         self.last_producer_epoch = last_producer_epoch
+        self.application_epoch = application_epoch
 
 
 def _decode_0(data: memoryview, at: int, room: int) -> tuple[TransactionLogValue, int]:
@@ -116,6 +119,7 @@ def _decode_0(data: memoryview, at: int, room: int) -> tuple[TransactionLogValue
     message.next_producer_epoch = -1
     message.client_transaction_version = 0
     message.last_producer_epoch = -1
+    message.application_epoch = -1
     message.producer_id, message.producer_epoch, message.transaction_timeout_ms, message.transaction_status, size_1 = _unpack_qhibi(data, at)
     at += 19
     if size_1 == -1:
@@ -147,6 +151,7 @@ def _decode_1(data: memoryview, at: int, room: int) -> tuple[TransactionLogValue
     message.next_producer_epoch = -1
     message.client_transaction_version = 0
     message.last_producer_epoch = -1
+    message.application_epoch = -1
     message.producer_id, message.producer_epoch, message.transaction_timeout_ms, message.transaction_status, size_1 = _unpack_qhibB(data, at)
     at += 16
     if size_1 > 127:
@@ -207,6 +212,10 @@ def _decode_1(data: memoryview, at: int, room: int) -> tuple[TransactionLogValue
                 message.last_producer_epoch, = _unpack_h(data, at)
                 at += 2
                 check_tag_end(at, end_9)
+            if tag_8 == 10001:
+                message.application_epoch, = _unpack_q(data, at)
+                at += 8
+                check_tag_end(at, end_9)
             at = end_9
     return message, at
 
@@ -246,7 +255,7 @@ def _encode_1(
             put(packed(partition_ids_4, "i"))
             put(b"\0")
     put(_pack_qq(message.transaction_last_update_timestamp_ms, message.transaction_start_timestamp_ms))
-    if message.previous_producer_id == -1 and message.next_producer_id == -1 and message.client_transaction_version == 0 and message.next_producer_epoch == -1 and message.last_producer_epoch == -1:
+    if message.previous_producer_id == -1 and message.next_producer_id == -1 and message.client_transaction_version == 0 and message.next_producer_epoch == -1 and message.last_producer_epoch == -1 and message.application_epoch == -1:
         put(b"\0")
     else:
         tags_6: list[bytes] = []
@@ -270,6 +279,10 @@ def _encode_1(
             body_11: list[bytes] = []
             body_11.append(_pack_h(message.last_producer_epoch))
             tags_6.append(tagged(10000, body_11))
+        if not (message.application_epoch == -1):
+            body_12: list[bytes] = []
+            body_12.append(_pack_q(message.application_epoch))
+            tags_6.append(tagged(10001, body_12))
         put(uvarint(len(tags_6)))
         put(b"".join(tags_6))
 

@@ -15,6 +15,7 @@ from streamlog.codec.batch import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER_BYTES,
+    NO_SEQUENCE,
     BatchHeader,
     Compression,
     ScannedBatch,
@@ -41,6 +42,59 @@ def validate_batches(
     buffer: Buffer, config: TopicConfig, now_ms: int, *, with_records: bool = True
 ) -> list[ScannedBatch]:
     """Splits the buffer into batches, all of them valid. Errors: those of AbstractLog.append."""
+    batches = _valid(buffer, config, now_ms, with_records=with_records)
+    for header, _ in batches:
+        if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+            raise InvalidRecord(
+                f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
+                f"{header.base_sequence}; both are at least 0"
+            )
+    if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
+        raise InvalidRecord(
+            "an idempotent producer appends one record batch at a time to a partition; "
+            f"{len(batches)} were sent"
+        )
+    return batches
+
+
+def validate_staged(
+    buffer: Buffer,
+    config: TopicConfig,
+    now_ms: int,
+    producer: tuple[int, int] | None,
+    *,
+    with_records: bool = True,
+) -> list[ScannedBatch]:
+    """Batches whose order only their commit gives, so that none has a sequence.
+
+    `producer`: id and epoch whose transaction all of them belong to; None: they belong to none.
+    Errors: as of `validate_batches`.
+    """
+    batches = _valid(buffer, config, now_ms, with_records=with_records)
+    for header, _ in batches:
+        if producer is None and header.producer_id >= 0:
+            raise InvalidRecord(
+                "a staged batch has no producer id: the commit is what happens once; encode it "
+                "without, or stage it for a transaction"
+            )
+        if producer is not None and (
+            (header.producer_id, header.producer_epoch) != producer
+            or not header.is_transactional
+            or header.base_sequence != NO_SEQUENCE
+        ):
+            raise InvalidRecord(
+                f"a batch staged for the transaction of producer {producer[0]} (epoch "
+                f"{producer[1]}) has the producer id {header.producer_id}, epoch "
+                f"{header.producer_epoch} and sequence {header.base_sequence}; encode it with that "
+                f"producer, the transactional flag and the sequence {NO_SEQUENCE}"
+            )
+    return batches
+
+
+def _valid(
+    buffer: Buffer, config: TopicConfig, now_ms: int, *, with_records: bool
+) -> list[ScannedBatch]:
+    """What holds for every batch, whoever its producer is."""
     if not len(buffer):
         raise InvalidRecord("there is no record batch to append")
     batches = scan(buffer)
@@ -48,11 +102,6 @@ def validate_batches(
         _validate(batch, config, now_ms)
         if with_records and not batch.header.attributes & CODEC_MASK:
             check_records(batch.view)
-    if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
-        raise InvalidRecord(
-            "an idempotent producer appends one record batch at a time to a partition; "
-            f"{len(batches)} were sent"
-        )
     return batches
 
 
@@ -75,11 +124,6 @@ def _validate(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
     # Most batches have no attribute at all.
     if attributes:
         _validate_attributes(header, view)
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise InvalidRecord(
-            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
-            f"{header.base_sequence}; both are at least 0"
-        )
     _validate_timestamps(batch, config, now_ms)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from streamlog.codec.batch import CONTROL, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
+from streamlog.codec.batch import CONTROL, NO_SEQUENCE, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
 from streamlog.codec.control import ControlType
 from streamlog.errors import (
     CoordinatorFenced,
@@ -116,6 +116,18 @@ class ProducerStateManager:
             self._check_transaction(header, producer)
         return original
 
+    def check_attach(self, producer_id: int, producer_epoch: int, now_ms: int) -> None:
+        """Whether staged batches of the producer's transaction may come in.
+
+        Errors: ProducerFenced, InvalidTxnState, QuotaExceeded.
+        """
+        producer = self._known(producer_id, now_ms)
+        if producer is not None and producer_epoch < producer.producer_epoch:
+            raise _fenced(producer, producer_epoch, "the attach")
+        self._check_verified(producer_id, producer_epoch, producer)
+        if producer is None and producer_id not in self._producers:
+            self._check_room(producer_id, now_ms)
+
     def check_marker(self, marker: TransactionMarker, now_ms: int) -> None:
         """Errors: ProducerFenced, CoordinatorFenced."""
         producer = self._known(marker.producer_id, now_ms)
@@ -163,21 +175,27 @@ class ProducerStateManager:
 
         Errors: InvalidTxnState.
         """
-        is_open = producer is not None and producer.txn_first_offset >= 0
         if not header.attributes & TRANSACTIONAL:
             raise InvalidTxnState(
                 f"producer {header.producer_id} sent a batch without the transactional flag inside "
                 "its open transaction: end the transaction first",
                 producer_id=header.producer_id,
             )
-        if is_open and producer is not None and producer.producer_epoch == header.producer_epoch:
+        self._check_verified(header.producer_id, header.producer_epoch, producer)
+
+    def _check_verified(
+        self, producer_id: int, producer_epoch: int, producer: ProducerStateEntry | None
+    ) -> None:
+        """Errors: InvalidTxnState."""
+        is_open = producer is not None and producer.txn_first_offset >= 0
+        if is_open and producer is not None and producer.producer_epoch == producer_epoch:
             return
-        if not self._verifications.is_verified(header.producer_id, header.producer_epoch):
+        if not self._verifications.is_verified(producer_id, producer_epoch):
             raise InvalidTxnState(
-                f"producer {header.producer_id} (epoch {header.producer_epoch}) has no open "
-                "transaction here, and its coordinator was not asked for one: add the partition "
-                "to the transaction (AddPartitionsToTxn), or abort it and begin anew",
-                producer_id=header.producer_id,
+                f"producer {producer_id} (epoch {producer_epoch}) has no open transaction here, "
+                "and its coordinator was not asked for one: add the partition to the transaction "
+                "(AddPartitionsToTxn), or abort it and begin anew",
+                producer_id=producer_id,
             )
 
     def _check_room(self, producer_id: int, now_ms: int) -> None:
@@ -219,12 +237,14 @@ class ProducerStateManager:
         txn_first_offset: int = -1,
     ) -> ProducerStateEntry:
         producer_id, append_time_ms = metadata.producer_id, metadata.append_time_ms
-        packed = PRODUCER_BATCH.pack(
-            metadata.base_sequence,
-            metadata.last_sequence(span),
-            base_offset,
-            base_offset + span - 1,
-        )
+        packed = b""  # A batch without a sequence was staged: nobody sends it again.
+        if metadata.base_sequence != NO_SEQUENCE:
+            packed = PRODUCER_BATCH.pack(
+                metadata.base_sequence,
+                metadata.last_sequence(span),
+                base_offset,
+                base_offset + span - 1,
+            )
         epoch = metadata.producer_epoch
         # Batches of an expired entry must not pass for originals of later batches.
         if entry is None or self._is_expired(entry, append_time_ms):

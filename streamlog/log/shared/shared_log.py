@@ -323,12 +323,14 @@ class SharedLog(AbstractLog):
     def offset_of(self, stream_offset: int) -> int:
         return stream_offset - self._tail.active.data_shift
 
-    async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+    async def to_stage(
+        self, batches: Buffer, producer: tuple[int, int] | None = None
+    ) -> list[RecordBatch]:
         self._check_open()
         offload = self._environment.offload
         if offload is None or len(batches) <= STAGE_INLINE_BYTES:
-            return self._writer.to_stage(batches)
-        return await offload.run(Lane.CPU, self._writer.to_stage, batches)
+            return self._writer.to_stage(batches, producer)
+        return await offload.run(Lane.CPU, self._writer.to_stage, batches, producer)
 
     @asynccontextmanager
     async def attaching(self) -> AsyncIterator[SharedLogAttach]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from streamlog.client.staging import StagedCommit, StagedObject, WriterStatus
+from streamlog.client.staging import StagedCommit, StagedObject
 from streamlog.errors import StreamlogError
 from streamlog.spark.errors import EpochPassed
 
@@ -26,7 +26,7 @@ class EpochWriter(Protocol):
 
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit: ...
 
-    def status(self) -> WriterStatus: ...
+    def last_epoch(self) -> int | None: ...
 
     def abort(self, objects: Iterable[StagedObject]) -> int: ...
 
@@ -44,7 +44,7 @@ def commit_epoch(
     commit = writer.commit(epoch, objects)
     if not commit.was_committed:
         return commit
-    last = writer.status().last_epoch
+    last = writer.last_epoch()
     _drop(writer, objects)
     if last is not None and last > epoch:
         raise EpochPassed(
@@ -70,7 +70,7 @@ def abort_epoch(writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]
     """
     if not objects:
         return False
-    last = writer.status().last_epoch
+    last = writer.last_epoch()
     dropped = writer.abort(objects)
     is_committed = last is not None and last >= epoch
     if is_committed:

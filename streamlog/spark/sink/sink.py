@@ -15,26 +15,28 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.staging import StagedObject, StagedWriter
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SystemRandom
-from streamlog.spark.cluster.cluster import CLIENT_ID
 from streamlog.spark.cluster.node_target import NodeTarget
+from streamlog.spark.cluster.staged_writers import initialised, staged_writer
 from streamlog.spark.garbage_freeze import freeze_gc, freeze_worker_gc
 from streamlog.spark.read.worker import worker
 from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
 from streamlog.spark.sink.stage import StagingTask
 from streamlog.spark.sink.write_columns import NAMES, check_columns
-from streamlog.spark.sink.write_options import WriteOptions, parse_write_options
+from streamlog.spark.sink.write_options import CommitKind, WriteOptions, parse_write_options
 from streamlog.spark.sink.writer_ids import batch_writer_id, stream_writer_id
 
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """The objects that one task staged, as sent to the driver."""
+    """The objects that one task staged, as sent to the driver, and for whose transaction."""
 
     objects: tuple[StagedObject, ...]
+    producer: ProducerIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,16 @@ class TableSink:
 
     options: WriteOptions
     writer_id: str
+    producer: ProducerIdentity | None = None
+    """Of the transaction that commits; None: a node commits, or it is not known here."""
+
+    def initialised(self) -> TableSink:
+        """As tasks need it. Errors: those of asking for a producer, where a transaction commits."""
+        options = self.options
+        if options.commit is not CommitKind.TRANSACTION or self.producer is not None:
+            return self
+        producer = initialised(options.server, self.writer_id, options.timeout_ms, options.tls)
+        return replace(self, producer=producer)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Runs in a task. Errors: InvalidRecord, which names the column; those of a produce."""
@@ -51,7 +63,9 @@ class TableSink:
         context = TaskContext.get()
         task = "task" if context is None else f"{context.partitionId()}"
         options = self.options
-        with NodeTarget(options.server, self.writer_id, options.timeout_ms, options.tls) as target:
+        with NodeTarget(
+            options.server, self.writer_id, options.timeout_ms, options.tls, self.producer
+        ) as target:
             staging = StagingTask(
                 target,
                 self.options,
@@ -59,28 +73,31 @@ class TableSink:
                 clock=SystemClock(),
                 start=random.random(),
             )
-            message = StagedMessage(named_once(staging.write(batches)))
+            message = StagedMessage(named_once(staging.write(batches)), self.producer)
         freeze_gc("write")
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: those of commit_epoch."""
-        with self._driver() as writer:
+        with self._driver(messages) as writer:
             commit_epoch(writer, epoch, _objects(messages))
         freeze_worker_gc("commit")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: those of abort_epoch."""
-        with self._driver() as writer:
+        with self._driver(messages) as writer:
             abort_epoch(writer, epoch, _objects(messages))
 
-    def _driver(self) -> StagedWriter:
-        return StagedWriter(
-            self.options.server,
+    def _driver(self, messages: Sequence[WriterCommitMessage | None]) -> StagedWriter:
+        """Commits for the producer that the tasks had."""
+        options = self.options
+        producers = [one.producer for one in messages if isinstance(one, StagedMessage)]
+        return staged_writer(
+            options.server,
             self.writer_id,
-            timeout_ms=self.options.timeout_ms,
-            client_id=CLIENT_ID,
-            tls=self.options.tls,
+            producers[0] if producers else None,
+            options.timeout_ms,
+            options.tls,
         )
 
 
@@ -108,9 +125,21 @@ def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObjec
     ]
 
 
-class BatchWriter(DataSourceArrowWriter):
+class _SentToTasks:
+    """Spark asks for a writer on the driver and pickles it for the tasks; then it makes another one
+    for the commit of a stream. So a producer is asked for when a writer is pickled, once: a later
+    one would fence the tasks."""
+
     def __init__(self, sink: TableSink) -> None:
         self._sink = sink
+
+    def __reduce__(self) -> tuple[object, ...]:
+        self._sink = self._sink.initialised()
+        return type(self), (self._sink,)
+
+
+class BatchWriter(_SentToTasks, DataSourceArrowWriter):
+    """Of a batch query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)
@@ -122,11 +151,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.abort(messages, self._sink.options.writer_epoch)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_SentToTasks, DataSourceStreamArrowWriter):
     """Spark makes a new one for each commit, so it has no state but its options."""
-
-    def __init__(self, sink: TableSink) -> None:
-        self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)

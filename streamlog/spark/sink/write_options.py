@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from streamlog.client.settings import COMPRESSIONS
 from streamlog.client.tls import Tls
@@ -29,12 +30,22 @@ WRITE_OPTIONS = {
     "batchBytes": "bytes of a record batch at most, before compression",
     "bufferBytes": "what a task gathers, encoded, before it stores it",
     "writerId": "who writes; the same for all runs that together must write once",
+    "commit": "node or transaction: who makes all records of a write visible at once",
     "writerEpoch": "of a batch write with writerId: which of its writes this is, rising",
     "timeoutMs": "how long a call to a node that is not there is repeated",
     "stagedTtlMs": "how long staged records are kept when nothing commits them",
 }
 """Names as users write them, with their values."""
 _READ_ALONE = ("store", "meta", "readMode")
+
+
+class CommitKind(Enum):
+    """Who commits a write."""
+
+    NODE = "node"
+    """The node that leads all of its partitions, by one step."""
+    TRANSACTION = "transaction"
+    """The transaction coordinator, whoever leads the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class WriteOptions:
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     staged_ttl_ms: int = 0
     """0: the node's setting, a day by default."""
+    commit: CommitKind = CommitKind.NODE
     checkpoint: str | None = None
     """The checkpoint of the streaming query, as it was given to Spark."""
 
@@ -89,6 +101,9 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         writer_id=writer_id,
         writer_epoch=options.number("writerEpoch", 0) or 0,
         timeout_ms=options.number("timeoutMs", 1) or TIMEOUT_MS_DEFAULT,
+        commit=CommitKind(
+            options.choice("commit", tuple(kind.value for kind in CommitKind), "node")
+        ),
         staged_ttl_ms=options.number("stagedTtlMs", 1000, STAGED_TTL_MS_MAX) or 0,
         checkpoint=options.text("checkpointLocation"),
     )

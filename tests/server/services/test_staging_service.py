@@ -13,6 +13,7 @@ from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import error_of
 from tests.log.staging import encoded
 from tests.repair.cluster import Cluster, run
+from tests.support.fake_coordinator import FakeCoordinator
 
 CONTEXT = RequestContext(principal="job")
 
@@ -36,7 +37,9 @@ def test_staging_and_commits_need_the_right_to_write_to_the_topics() -> None:
             await engine.logs.create_topic("t", 1)
             rules = Rules()
             limits = LimitsConfig(partitions_per_request_max=2)
-            service = StagingService(engine.logs, authorize=rules, limits=limits)
+            service = StagingService(
+                engine.logs, engine.transactions, authorize=rules, limits=limits
+            )
             batches = {TopicPartition("t", 0): encoded([b"a"])}
             stored = await service.stage(CONTEXT, "w", "1", batches, 0)
             topic = Resource(ResourceType.TOPIC, "t")
@@ -72,6 +75,7 @@ def test_staged_writes_are_refused_on_a_medium_without_them() -> None:
 
     service = StagingService(
         Logs(),  # type: ignore[arg-type]
+        FakeCoordinator(),
         authorize=Rules(),
         limits=LimitsConfig(),
     )

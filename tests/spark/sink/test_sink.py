@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.client import Admin
+from streamlog.client import Admin, TransactionalStagedWriter
 from streamlog.client.produce.partitioner import partition_for_key
 from streamlog.client.staging import StagedWriter, WriterStatus
 from streamlog.spark.functions import partition_of
@@ -48,6 +48,7 @@ def _copy(
     checkpoint: Path,
     *,
     columns: Sequence[str] = ("key", "value"),
+    **options: str,
 ) -> Any:
     """A query that copies what there is, and has ended."""
     rows = (
@@ -59,7 +60,7 @@ def _copy(
     query = (
         rows.selectExpr(*columns)
         .writeStream.format("streamlog")
-        .options(server=server, topic=target, checkpointLocation=str(checkpoint))
+        .options(server=server, topic=target, checkpointLocation=str(checkpoint), **options)
         .trigger(availableNow=True)
         .start()
     )
@@ -197,6 +198,32 @@ def test_a_stream_goes_on_and_a_batch_that_is_replayed_is_written_once(
     assert _values(node.server, target, 3) == values + more
     status = _status(node.server, writer_id)
     assert (status.last_epoch, status.staged_objects) == (last + 1, 0)
+
+
+def test_transactions_commit_batches_and_streams_once(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target, checkpoint = new_topic(), new_topic(3), tmp_path / "check"
+    values = [b"%05d" % n for n in range(250)]
+    frame = spark.range(0, 250, 1, 3).selectExpr("format_string('%05d', id) value")
+    for _ in range(2):  # The second one finds the first.
+        _write(frame, node.server, topic=source, commit="transaction", writerId=f"job-{source}")
+    assert _values(node.server, source, 2) == values
+    query = _copy(spark, node.server, source, target, checkpoint, commit="transaction")
+    assert _values(node.server, target, 3) == values
+    last = max(int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdigit())
+    assert last >= 2
+    with TransactionalStagedWriter(node.server, f"spark-query-{query.id}") as writer:
+        assert writer.last_epoch() == last
+    # As if the driver had died between the sink's commit and Spark's note of it.
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    _copy(spark, node.server, source, target, checkpoint, commit="transaction")
+    assert _values(node.server, target, 3) == values
+    seen = spark.read.format("streamlog").options(server=node.server, subscribe=target).load()
+    assert sorted(row.value for row in seen.select("value").collect()) == values
+    with pytest.raises(Exception, match="choose one of node, transaction"):
+        _write(frame, node.server, topic=source, commit="twice")
 
 
 def test_a_stream_without_a_name_is_refused(

@@ -42,6 +42,39 @@ def test_writes_lose_and_double_no_row() -> None:
     assert set(report.faults) >= KINDS
 
 
+TRANSACTION_KINDS = {
+    "addpartitions: answer lost",
+    "addpartitions: came twice",
+    "addpartitions: node killed meanwhile",
+    "attach: answer lost",
+    "attach: came twice",
+    "commit arrives late, driver gives up",
+    "commit arrives, driver gives up",
+    "commit never arrives",
+    "commit repeated by a second driver",
+    "driver ended by TransactionalIdFenced",
+    "driver killed after the commit",
+    "driver killed before the abort",
+    "driver killed before the commit",
+    "endtransaction: answer lost",
+    "endtransaction: came twice",
+    "initproducerid: answer lost",
+    "late end was refused",
+    "stage: answer lost",
+    "stage: node killed meanwhile",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_writes_that_transactions_commit_lose_and_double_no_row() -> None:
+    report = chaos(RUNS, seed=1, transactions=True)
+    assert report.is_good, report.to_json()
+    assert report.runs == RUNS
+    assert report.rows > 10 * RUNS
+    assert set(report.faults) >= TRANSACTION_KINDS, report.to_json()
+
+
 def test_a_writer_that_is_another_one_at_each_attempt_is_found_out() -> None:
     report = chaos(15, seed=1, writer_ids=lambda run, attempt: f"query-{run}-{attempt}")
     assert report.twice > 0

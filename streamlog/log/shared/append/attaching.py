@@ -27,6 +27,7 @@ class SharedLogAttach:
         self._data = parts.streams.data
         self._tail = parts.tail
         self._placer = placer
+        self._clock = parts.environment.clock
         self._metrics = parts.environment.metrics.of_topic(parts.partition.topic)
         self._is_given_up = False
         self._runs = 0
@@ -36,6 +37,11 @@ class SharedLogAttach:
     def has_attached(self) -> bool:
         """Whether batches have come into the log since `start`."""
         return self._tail.end_offset != self.start
+
+    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """As Attaching.check_producer."""
+        now_ms = self._clock.now_ms()
+        self._tail.producers.check_attach(producer_id, producer_epoch, now_ms)
 
     async def ready(self) -> None:
         """As Attaching.ready. The leader epoch of the batches to come is written down, too."""

@@ -19,18 +19,17 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from streamlog.codec.batch import ScannedBatch
-from streamlog.errors import Internal, InvalidRecord, StreamlogError
+from streamlog.errors import Internal, StreamlogError
 from streamlog.log.api.abstract_log import (
     AppendOutcome,
     LogAppend,
     LogAppendInfo,
     ProduceContext,
 )
-from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.append_conditions import AppendConditions, refused_after
 from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
-from streamlog.log.partition.log_validator import validate_batches
+from streamlog.log.partition.log_validator import validate_batches, validate_staged
 from streamlog.log.partition.producer_state_entry import ProducerBatch
 from streamlog.log.shared.append.waiting import WaitingAppends
 from streamlog.log.shared.parts import LogParts
@@ -158,13 +157,16 @@ class LogWriter:
                     break
         return outcomes
 
-    def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+    def to_stage(self, batches: Buffer, producer: tuple[int, int] | None) -> list[RecordBatch]:
         """Batches without offsets and leader epoch; log-append time is now. Burns CPU.
 
-        Errors: those of an append; InvalidRecord for a batch with a producer id.
+        Errors: those of `validate_staged`.
         """
         now_ms, config = self._clock.now_ms(), self._placer.config
-        return [_staged(batch, config, now_ms) for batch in self._validated(batches, now_ms)]
+        valid = validate_staged(
+            batches, config, now_ms, producer, with_records=self._checks_records
+        )
+        return [placed_batch(batch, 0, NO_LEADER_EPOCH, config, now_ms)[0] for batch in valid]
 
     def _validated(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
         return validate_batches(
@@ -265,12 +267,3 @@ class LogWriter:
 
     def _bug(self, error: BaseException) -> Internal:
         return Internal(f"{self._partition}: an append failed by a bug: {error!r}")
-
-
-def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatch:
-    if batch.header.producer_id >= 0:
-        raise InvalidRecord(
-            "a staged batch has no producer id: the commit is what happens once; encode it without"
-        )
-    record, _ = placed_batch(batch, 0, NO_LEADER_EPOCH, config, now_ms)
-    return record
