@@ -11,7 +11,7 @@ from benchmarks.command import options
 from benchmarks.report import HEADER, Report
 from benchmarks.spark.world import world
 
-NAMES = ("reading", "writing", "latency", "tasks", "jobs")
+NAMES = ("reading", "writing", "commits", "latency", "tasks", "jobs")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin, Consumer, Producer, StagedWriter, TransactionalStagedWriter
-from streamlog.client.channel import Call
+from streamlog.client.calls.staging import stage
+from streamlog.client.channel import Call, Caller
 from streamlog.client.staging import StagedCommit, StagedObject
 from streamlog.codec.batch import BatchProducer, scan, with_producer
 from streamlog.codec.records import BatchBuilder
@@ -26,6 +28,7 @@ from streamlog.errors import (
     StreamlogError,
     TransactionAbortable,
 )
+from tests.support.calls_through import RunOnce, Through, calls_through
 from tests.support.node import NodeProcess
 
 WAIT_S = 60
@@ -86,18 +89,17 @@ class Dies(Exception):
     """The driver ends here."""
 
 
-def stops_at(writer: TransactionalStagedWriter, step: str, *, is_after: bool) -> None:
+def dying_at(step: str, *, is_after: bool) -> Through:
     """The driver dies before or after its call of the step."""
-    run_once = writer._caller.run_once
 
-    def dying(call: Call, timeout_ms: float) -> Any:
+    def through(run_once: RunOnce, call: Call) -> Any:
         if not call.rpc.endswith(f"/{step}"):
-            return run_once(call, timeout_ms)
+            return run_once(call)
         if is_after:
-            run_once(call, timeout_ms)
+            run_once(call)
         raise Dies
 
-    writer._caller.run_once = dying  # type: ignore[method-assign]
+    return through
 
 
 def test_a_commit_shows_all_partitions_and_its_repetition_changes_nothing(
@@ -135,8 +137,7 @@ def test_a_driver_that_dies_at_any_step_is_followed_by_another(
         first.initialise()
         first.commit(0, staged(first, topic, "0", b"a"))
         objects = staged(first, topic, "1", b"b")
-        stops_at(first, step, is_after=is_after)
-        with pytest.raises(Dies):
+        with calls_through(first, dying_at(step, is_after=is_after)), pytest.raises(Dies):
             first.commit(1, objects)
     with TransactionalStagedWriter(server, topic) as second:
         second.initialise()
@@ -172,19 +173,10 @@ def test_an_abort_hides_what_was_attached_and_drops_what_was_not(server: str, to
     with TransactionalStagedWriter(server, topic) as driver:
         driver.initialise()
         objects = staged(driver, topic, "0", b"a")
-        run_once = driver._caller.run_once
-
-        def end_is_lost(call: Call, timeout_ms: float) -> Any:
-            if call.rpc.endswith("/EndTransaction"):
-                raise InvalidTxnState("lost")
-            return run_once(call, timeout_ms)
-
-        driver._caller.run_once = end_is_lost  # type: ignore[method-assign]
-        with pytest.raises(InvalidTxnState):
+        with calls_through(driver, dying_at("EndTransaction", is_after=False)), pytest.raises(Dies):
             driver.commit(0, objects)
         assert contents(server, topic, "read_uncommitted") == everywhere(b"a")
         assert contents(server, topic) == everywhere()
-        driver._caller.run_once = run_once  # type: ignore[method-assign]
         assert driver.abort([*objects, *staged(driver, topic, "1", b"b")]) == 2
         assert contents(server, topic) == everywhere()
         driver.commit(0, staged(driver, topic, "2", b"c"))
@@ -194,17 +186,17 @@ def test_an_abort_hides_what_was_attached_and_drops_what_was_not(server: str, to
 def test_an_unknown_outcome_is_found_out_by_the_same_commit(server: str, topic: str) -> None:
     with TransactionalStagedWriter(server, topic) as driver:
         driver.initialise()
-        run_once, lost = driver._caller.run_once, set[str]()
+        lost: set[str] = set()
 
-        def lossy(call: Call, timeout_ms: float) -> Any:
-            result = run_once(call, timeout_ms)
+        def lossy(run_once: RunOnce, call: Call) -> Any:
+            result = run_once(call)
             if call.writes and call.rpc not in lost:
                 lost.add(call.rpc)
                 raise OutcomeUnknown("the answer was lost")
             return result
 
-        driver._caller.run_once = lossy  # type: ignore[method-assign]
-        assert not driver.commit(0, staged(driver, topic, "0", b"a")).was_committed
+        with calls_through(driver, lossy):
+            assert not driver.commit(0, staged(driver, topic, "0", b"a")).was_committed
         assert {rpc.rpartition("/")[2] for rpc in lost} == {
             "AddPartitions",
             "Attach",
@@ -257,31 +249,27 @@ def test_wrong_calls_are_refused(server: str, topic: str) -> None:
 
 
 def test_batches_of_another_producer_are_not_staged(server: str, topic: str) -> None:
-    with TransactionalStagedWriter(server, topic) as driver:
+    with TransactionalStagedWriter(server, topic) as driver, closing(Caller(server)) as caller:
         producer = driver.initialise()
         sequenced = with_producer(encoded(b"a"), BatchProducer(*producer, 0))
         (batch,) = scan(sequenced)
         assert not batch.header.is_transactional
         for data in (bytes(sequenced), encoded(b"a")):
             with pytest.raises(InvalidRecord, match="transactional flag"):
-                driver._stage("0", {(topic, 0): data}, 0, producer)
+                caller.run(stage(topic, "0", [(topic, 0, data)], 0, producer))
 
 
-def test_a_partition_that_was_not_added_is_refused(
-    server: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_was_not_added_is_refused(server: str, topic: str) -> None:
     with TransactionalStagedWriter(server, topic) as driver:
         driver.initialise()
         objects = staged(driver, topic, "0", b"a")
-        run_once = driver._caller.run_once
 
-        def adds_one(call: Call, timeout_ms: float) -> Any:
+        def adds_one(run_once: RunOnce, call: Call) -> Any:
             if call.rpc.endswith("/AddPartitions"):
                 del call.request.partitions[1:]
-            return run_once(call, timeout_ms)
+            return run_once(call)
 
-        monkeypatch.setattr(driver._caller, "run_once", adds_one)
-        with pytest.raises(TransactionAbortable):
+        with calls_through(driver, adds_one), pytest.raises(TransactionAbortable):
             driver.commit(0, objects)
         assert contents(server, topic, "read_uncommitted") == everywhere()
 
@@ -295,8 +283,7 @@ def test_an_open_transaction_is_aborted_in_time(tmp_path: Path) -> None:
             admin.create_topic("t", PARTITIONS)
         driver.initialise()
         objects = staged(driver, "t", "0", b"a")
-        stops_at(driver, "EndTransaction", is_after=False)
-        with pytest.raises(Dies):
+        with calls_through(driver, dying_at("EndTransaction", is_after=False)), pytest.raises(Dies):
             driver.commit(0, objects)
         with Producer(node.server) as plain:
             for n in range(PARTITIONS):

@@ -27,6 +27,7 @@ from streamlog.errors import (
     StagedNotFound,
     UnknownTopicOrPartition,
 )
+from tests.support.calls_through import RunOnce, calls_through
 from tests.support.node import NodeProcess
 
 WAIT_S = 60
@@ -94,36 +95,35 @@ def test_staged_objects_travel_as_text_and_pickles() -> None:
     assert pickle.loads(pickle.dumps(staged)) == staged  # noqa: S301 - Spark sends them so
 
 
-def test_a_commit_whose_answer_is_lost_is_found_again(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_answer_is_lost_is_found_again(server: str) -> None:
     with Admin(server) as admin, StagedWriter(server, "lossy") as writer:
         admin.create_topic("lossy", 1)
-        run_once, calls = writer._caller.run_once, 0
+        calls = 0
 
-        def lossy(call: Call, timeout_ms: float) -> Any:
+        def lossy(run_once: RunOnce, call: Call) -> Any:
             nonlocal calls
             calls += 1
-            result = run_once(call, timeout_ms)
+            result = run_once(call)
             if calls < 3:
                 raise OutcomeUnknown("the answer was lost")
             return result
 
         objects = writer.stage("0", {("lossy", 0): encoded(b"a")})
-        with monkeypatch.context() as patched:
-            patched.setattr(writer._caller, "run_once", lossy)
+        with calls_through(writer, lossy):
             commit = writer.commit(0, objects)
         assert (calls, commit.was_committed) == (3, True)
         assert commit.parts == (CommittedPart("lossy", 0, 0, 1),)
         assert contents(server, "lossy", 1) == {0: [b"a"]}
 
-    def lost(_: Call, __: float) -> Any:
+    def lost(_: RunOnce, __: Call) -> Any:
         raise OutcomeUnknown("the answer was lost")
 
-    with StagedWriter(server, "lossy", timeout_ms=1) as writer:
-        monkeypatch.setattr(writer._caller, "run_once", lost)
-        with pytest.raises(OutcomeUnknown):
-            writer.commit(1, objects)
+    with (
+        StagedWriter(server, "lossy", timeout_ms=1) as writer,
+        calls_through(writer, lost),
+        pytest.raises(OutcomeUnknown),
+    ):
+        writer.commit(1, objects)
 
 
 def test_large_writes_are_cut_between_batches() -> None:

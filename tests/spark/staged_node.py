@@ -7,6 +7,7 @@ The engine can be killed in the middle of a call and opened again on the same da
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ class StagedNode:
         budgets = Budgets(
             LimitsConfig().in_flight_bytes_per_connection_max, ServerMetrics(CollectorRegistry())
         )
-        transactions = GrpcTransactions(
+        self._transactions = GrpcTransactions(
             TransactionService(
                 engine.transactions,
                 engine.logs,
@@ -112,18 +113,16 @@ class StagedNode:
             ),
             calls=None,  # type: ignore[arg-type]
         )
-        staging = GrpcStaging(service, calls=None, budgets=budgets)  # type: ignore[arg-type]
-        self._handlers = {
-            "Stage": staging._on_stage,
-            "Attach": staging._on_attach,
-            "Commit": staging._on_commit,
-            "Status": staging._on_status,
-            "Abort": staging._on_abort,
-            "InitProducerId": self._init_producer_id,
-            "AddPartitions": transactions._add_partitions,
-            "EndTransaction": transactions._end_transaction,
-            "DescribeTransactions": transactions._describe_transactions,
-        }
+        self._staging = GrpcStaging(service, calls=None, budgets=budgets)  # type: ignore[arg-type]
+
+    def _handler(self, name: str) -> Any:
+        """The method that answers the rpc."""
+        snake = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+        if name == "InitProducerId":
+            return self._init_producer_id
+        if hasattr(self._transactions, f"_{snake}"):
+            return getattr(self._transactions, f"_{snake}")
+        return getattr(self._staging, f"_on_{snake}")
 
     async def _init_producer_id(
         self, _: RequestContext, request: log_pb2.InitProducerIdRequest, __: Any
@@ -160,7 +159,7 @@ class StagedNode:
 
     async def _answer(self, call: Call, kill_after: int | None) -> Any:
         name = call.rpc.rpartition("/")[2]
-        handle: Any = self._handlers[name]
+        handle = self._handler(name)
         request = call.request.SerializeToString()
         asked = request if name == "Stage" else type(call.request).FromString(request)
         task = asyncio.ensure_future(handle(RequestContext(), asked, None))

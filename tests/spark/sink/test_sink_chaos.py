@@ -52,7 +52,6 @@ TRANSACTION_KINDS = {
     "commit arrives, driver gives up",
     "commit never arrives",
     "commit repeated by a second driver",
-    "driver ended by TransactionalIdFenced",
     "driver killed after the commit",
     "driver killed before the abort",
     "driver killed before the commit",
