@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamlog.testing.log_conformance import LogConformance as LogConformance
     from streamlog.testing.log_conformance import LogUnderTest as LogUnderTest
     from streamlog.testing.memory_streams import MemoryMedium as MemoryMedium
+    from streamlog.testing.producer_conformance import ProducerConformance as ProducerConformance
     from streamlog.testing.store_conformance import ObjectStoreConformance as ObjectStoreConformance
     from streamlog.testing.stream_conformance import MediumUnderTest as MediumUnderTest
     from streamlog.testing.stream_conformance import StreamConformance as StreamConformance
@@ -41,6 +42,7 @@ __all__ = [
     "MediumUnderTest",
     "MemoryMedium",
     "ObjectStoreConformance",
+    "ProducerConformance",
     "StreamConformance",
     "TornDisk",
     "TransactionConformance",
@@ -60,6 +62,7 @@ __getattr__ = lazy_exports(
         "LogUnderTest": "streamlog.testing.log_conformance",
         "MemoryMedium": "streamlog.testing.memory_streams",
         "ObjectStoreConformance": "streamlog.testing.store_conformance",
+        "ProducerConformance": "streamlog.testing.producer_conformance",
         "MediumUnderTest": "streamlog.testing.stream_conformance",
         "StreamConformance": "streamlog.testing.stream_conformance",
         "TornDisk": "streamlog.testing.torn_disk",

@@ -64,8 +64,9 @@ def end(
     v2: bool = False,
     producer_id: int = 7,
     fresh: int | None = NEW,
+    application: int | None = None,
 ) -> Decision[Pair]:
-    return End(Pair(producer_id, epoch), commit, v2, fresh).decide(known, T1)
+    return End(Pair(producer_id, epoch), commit, v2, fresh, application).decide(known, T1)
 
 
 def refused(decision: Decision[object], error: type[StreamlogError]) -> None:
@@ -349,6 +350,35 @@ def test_only_idle_ids_expire() -> None:
         idle = state in (S.EMPTY, *COMPLETE)
         assert is_expired(tx(state), T1 - T0, T1) == idle
         assert not is_expired(tx(state), T1 - T0 + 1, T1)
+
+
+@pytest.mark.parametrize("v2", [True, False])
+def test_an_applications_epoch_rises_with_what_is_committed(v2: bool) -> None:
+    first = end(tx(S.ONGOING), 5, v2=v2, application=3).after
+    assert first is not None
+    assert first.application_epoch == 3
+    assert complete(first, T1).described().application_epoch == 3
+    known = tx(S.ONGOING, application_epoch=3)
+    for passed in (2, 3):
+        refused(end(known, 5, v2=v2, application=passed), InvalidTxnState)
+        aborted = end(known, 5, commit=False, v2=v2, application=passed).after
+        assert aborted is not None
+        assert aborted.application_epoch == 3
+    for given, kept in ((4, 4), (None, 3)):
+        after = end(known, 5, v2=v2, application=given).after
+        assert after is not None
+        assert after.application_epoch == kept
+    # Whoever takes the id over, or aborts what is open, leaves it.
+    for taken in (init(tx(application_epoch=3)), init(known)):
+        assert taken.after is not None
+        assert taken.after.application_epoch == 3
+
+
+def test_the_end_that_is_repeated_has_its_epoch_already() -> None:
+    decided = end(tx(S.ONGOING), 5, application=3).after
+    assert decided is not None
+    refused(end(decided, 5, application=3), ConcurrentTransactions)
+    assert end(complete(decided, T1), 5, application=3) == Decision(Pair(7, 5))
 
 
 def test_a_transition_outside_the_table_is_a_bug() -> None:

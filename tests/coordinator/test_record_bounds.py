@@ -118,6 +118,7 @@ def test_the_record_of_an_end_has_room(state: TransactionState) -> None:
         previous_producer_id=(1 << 63) - 1,
         next_producer_id=(1 << 63) - 1,
         client_version=2,
+        application_epoch=(1 << 63) - 1,
     )
     growth = len(encode_value(ended)) - len(encode_value(begun))
     assert 0 < growth <= ENDING_BYTES

@@ -41,6 +41,13 @@ def test_what_kafka_forgets_has_a_tag_of_its_own() -> None:
     assert decode_value("t", value) == known
 
 
+def test_an_applications_epoch_has_a_tag_of_its_own() -> None:
+    known = Transaction("t", 7, 6, 60_000, 1, application_epoch=258)
+    value = encode_value(known)
+    assert value.hex().endswith("01914e080000000000000102")
+    assert decode_value("t", value) == known
+
+
 def test_version_0_is_read() -> None:
     known = Transaction("tx", 7, 5, 60_000, 2000, *BEGUN)
     assert decode_value("tx", encode_value(known, 0)) == known
@@ -66,6 +73,7 @@ transactions: some.SearchStrategy[Transaction] = some.builds(
     some.one_of(some.just(NONE), numbers),
     some.one_of(some.just(NONE), numbers),
     some.integers(0, 2),
+    some.one_of(some.just(NONE), numbers),
 ).filter(lambda one: one.state is not TransactionState.EMPTY or not one.partitions)
 
 

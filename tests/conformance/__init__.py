@@ -1,0 +1,1 @@
+"""What others' tests say, and which of it is tested here."""
