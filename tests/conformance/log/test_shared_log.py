@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.file_streams import FileMedium
-from streamlog.testing.log_conformance import LogUnderTest
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.producer_conformance import ProducerConformance
 from tests.log.harness import shared_log
@@ -21,7 +21,7 @@ from tests.log.harness import shared_log
 class TestProducersOverMemory(ProducerConformance):
     batches_remembered = 32
 
-    def make(self, configs: Mapping[str, str]) -> AbstractAsyncContextManager[LogUnderTest]:
+    def make(self, configs: Mapping[str, str]) -> AbstractAsyncContextManager[Any]:
         medium = MemoryMedium()
 
         async def client_of(clock: Clock) -> BasicStreamClient:
@@ -38,7 +38,7 @@ class TestProducersOverFiles(ProducerConformance):
         self.path = tmp_path
 
     @asynccontextmanager
-    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[LogUnderTest]:
+    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[Any]:
         offload = ThreadOffload()
 
         async def client_of(clock: Clock) -> BasicStreamClient:
