@@ -41,6 +41,7 @@ from streamlog.coordinator.transactions.ends import End
 from streamlog.coordinator.transactions.state import Transaction
 from streamlog.errors import (
     Closed,
+    ConcurrentTransactions,
     CoordinatorNotAvailable,
     Invalid,
     InvalidTransactionTimeout,
@@ -58,6 +59,9 @@ T = TypeVar("T")
 
 ANSWER_S_MAX = 30.0
 """A caller waits no longer for its answer to be durable, and has to ask again."""
+ENDING_S_MAX = 0.1
+"""A client's next transaction waits so long for the markers of the one before, which take some
+milliseconds. Told to ask again, clients wait 20 ms and more each time."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
@@ -201,10 +205,30 @@ class Coordinator:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
     ) -> None:
-        await self._call(
-            transactional_id,
-            lambda known, now_ms, _: add_partitions(known, producer, partitions, now_ms),
-        )
+        ends_by = self._clock.monotonic() + ENDING_S_MAX
+        while True:
+            try:
+                await self._call(
+                    transactional_id,
+                    lambda known, now_ms, _: add_partitions(known, producer, partitions, now_ms),
+                )
+                return
+            except ConcurrentTransactions:
+                if not await self._has_ended(transactional_id, ends_by):
+                    raise
+
+    async def _has_ended(self, transactional_id: str, by: float) -> bool:
+        """Whether the transaction whose markers are being written ends before the time."""
+        left_s = by - self._clock.monotonic()
+        if left_s <= 0:
+            return False
+        partition = self.hosted.get(self.partition_of(transactional_id).partition)
+        try:
+            async with asyncio.timeout(left_s):
+                await partition.until_ended(transactional_id)
+        except TimeoutError:
+            return False
+        return True
 
     async def verify_partitions(
         self,

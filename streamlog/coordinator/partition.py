@@ -10,6 +10,7 @@ any of them; so does an error, and the answer of a call that only read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -60,9 +61,10 @@ class CoordinatorPartition:
         self._record_bytes_max = record_bytes_max
         self._clock = clock
         self._on_prepared = on_prepared
-        self._writer = StateLog(
-            opened, record_bytes_max, clock, background, lambda error: on_failure(self, error)
-        )
+        self._on_failure = on_failure
+        self._ending: dict[str, asyncio.Event] = {}
+        """Ids whose transaction is being ended and somebody waits for."""
+        self._writer = StateLog(opened, record_bytes_max, clock, background, self._failed)
         for transactional_id, transaction in self.table.transactions.items():
             self._note(transactional_id, transaction)
 
@@ -106,6 +108,12 @@ class CoordinatorPartition:
         """Returns when all that was decided so far is durable. Errors: NotCoordinator."""
         await self._writer.settled()
 
+    async def until_ended(self, transactional_id: str) -> None:
+        """Returns when the id's transaction is not being ended, or this partition has ended."""
+        known = self.table.get(transactional_id)
+        if known is not None and known.is_prepared and not self.is_ended:
+            await self._ending.setdefault(transactional_id, asyncio.Event()).wait()
+
     def change(self, transactional_id: str, by: Callable[[Transaction, int], Transaction]) -> None:
         """Changes a known id's state without a caller that waits. Errors: NotCoordinator."""
         known = self.table.get(transactional_id)
@@ -146,7 +154,18 @@ class CoordinatorPartition:
 
     async def stop(self) -> None:
         """Nothing is appended from here once it returns; those who wait get NotCoordinator."""
+        self._wake_all()
         await self._writer.stop()
+        self._wake_all()
+
+    def _failed(self, error: StreamlogError) -> None:
+        self._wake_all()
+        self._on_failure(self, error)
+
+    def _wake_all(self) -> None:
+        for event in self._ending.values():
+            event.set()
+        self._ending.clear()
 
     def _write(self, after: Transaction) -> None:
         transactional_id = after.transactional_id
@@ -179,3 +198,5 @@ class CoordinatorPartition:
             self.open_since.setdefault(transactional_id, self._clock.monotonic())
         else:
             self.open_since.pop(transactional_id, None)
+        if not after.is_prepared and (ended := self._ending.pop(transactional_id, None)):
+            ended.set()

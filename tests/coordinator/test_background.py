@@ -16,6 +16,7 @@ from streamlog.coordinator.api import (
     TransactionState,
 )
 from streamlog.coordinator.config import TransactionConfig
+from streamlog.coordinator.coordinator import ENDING_S_MAX
 from streamlog.coordinator.partition import CoordinatorPartition
 from streamlog.coordinator.replay import replay
 from streamlog.errors import (
@@ -95,6 +96,49 @@ def test_a_marker_is_tried_until_it_is_written_and_holds_up_nobody_else(
         assert node.coordinator.markers.progress() is None
         assert node.registry.get_sample_value("streamlog_txn_markers_pending") == 0
         await check_replay(node)
+
+    run(test)
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last_one() -> None:
+    async def test(world: World, node: Node) -> None:
+        gate = world.markers.held[A] = asyncio.Event()
+        pair = await begun(node, A)
+        await node.coordinator.end("tx", pair, is_commit=True)
+        began = world.clock.monotonic()
+        with pytest.raises(ConcurrentTransactions):
+            await node.coordinator.add_partitions("tx", pair, [A])
+        assert world.clock.monotonic() - began == pytest.approx(ENDING_S_MAX, abs=0.01)
+        waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
+        given_up = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
+        await asyncio.sleep(0.05)
+        given_up.cancel()
+        assert not waiting.done()
+        gate.set()
+        await waiting
+        assert await state_of(node) is ONGOING
+        assert (await node.coordinator.describe("tx")).partitions == (B,)
+        # Not of another instance's transaction.
+        with pytest.raises(TransactionalIdFenced):
+            other = ProducerIdAndEpoch(pair.producer_id, pair.producer_epoch - 1)
+            await node.coordinator.add_partitions("tx", other, [A])
+        await check_replay(node)
+
+    run(test)
+
+
+def test_who_waits_for_markers_is_told_when_the_partition_is_given_up() -> None:
+    async def test(world: World, node: Node) -> None:
+        world.markers.held[A] = asyncio.Event()
+        pair = await begun(node, A)
+        await node.coordinator.end("tx", pair, is_commit=True)
+        waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
+        await asyncio.sleep(0.01)
+        await world.assign(node.coordinator.partition_of("tx"), 2)
+        began = world.clock.monotonic()
+        with pytest.raises(NotCoordinator):
+            await waiting
+        assert world.clock.monotonic() == began
 
     run(test)
 
