@@ -41,6 +41,17 @@ class ListSegment(AbstractLogSegment):
     def size_bytes(self) -> int:
         return sum(len(data) for _, _, data in self.batches)
 
+    @classmethod
+    def cleaned(
+        cls, base_offset: int, end_offset: int, batches: list[tuple[int, int, bytes]], largest: int
+    ) -> ListSegment:
+        """An inactive segment in place of others, with holes between its batches."""
+        segment = cls(base_offset)
+        segment.add(end_offset, largest, b"")
+        segment.batches = batches
+        segment.seal()
+        return segment
+
     def seal(self) -> None:
         self._is_active = False
 
@@ -155,6 +166,10 @@ class ListLog(AbstractLog):
         if self._segments[-1].batches:
             self._segments[-1].seal()
             self._segments.append(ListSegment(self.log_end_offset))
+
+    def swap(self, old, new):
+        where = self._segments.index(old[0])
+        self._segments[where : where + len(old)] = [new]
 
     async def close(self):
         self.is_open = False
