@@ -119,8 +119,8 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last_one() -> None:
         assert await state_of(node) is ONGOING
         assert (await node.coordinator.describe("tx")).partitions == (B,)
         # Not of another instance's transaction.
+        other = ProducerIdAndEpoch(pair.producer_id, pair.producer_epoch - 1)
         with pytest.raises(TransactionalIdFenced):
-            other = ProducerIdAndEpoch(pair.producer_id, pair.producer_epoch - 1)
             await node.coordinator.add_partitions("tx", other, [A])
         await check_replay(node)
 
