@@ -14,20 +14,24 @@ if TYPE_CHECKING:
     from streamlog.testing.basic_streams import Backing as Backing
     from streamlog.testing.basic_streams import BasicStreamClient as BasicStreamClient
     from streamlog.testing.clocks import ManualClock as ManualClock
-    from streamlog.testing.condition_conformance import ConditionConformance as ConditionConformance
     from streamlog.testing.file_streams import FileMedium as FileMedium
     from streamlog.testing.kv_conformance import KVStoreConformance as KVStoreConformance
-    from streamlog.testing.log_conformance import LogConformance as LogConformance
-    from streamlog.testing.log_conformance import LogUnderTest as LogUnderTest
+    from streamlog.testing.logs.condition_conformance import (
+        ConditionConformance as ConditionConformance,
+    )
+    from streamlog.testing.logs.log_conformance import LogConformance as LogConformance
+    from streamlog.testing.logs.log_conformance import LogUnderTest as LogUnderTest
+    from streamlog.testing.logs.producer_conformance import (
+        ProducerConformance as ProducerConformance,
+    )
+    from streamlog.testing.logs.transaction_conformance import (
+        TransactionConformance as TransactionConformance,
+    )
     from streamlog.testing.memory_streams import MemoryMedium as MemoryMedium
-    from streamlog.testing.producer_conformance import ProducerConformance as ProducerConformance
     from streamlog.testing.store_conformance import ObjectStoreConformance as ObjectStoreConformance
     from streamlog.testing.stream_conformance import MediumUnderTest as MediumUnderTest
     from streamlog.testing.stream_conformance import StreamConformance as StreamConformance
     from streamlog.testing.torn_disk import TornDisk as TornDisk
-    from streamlog.testing.transaction_conformance import (
-        TransactionConformance as TransactionConformance,
-    )
 
 __all__ = [
     "Backing",
@@ -57,15 +61,15 @@ __getattr__ = lazy_exports(
         "ManualClock": "streamlog.testing.clocks",
         "FileMedium": "streamlog.testing.file_streams",
         "KVStoreConformance": "streamlog.testing.kv_conformance",
-        "ConditionConformance": "streamlog.testing.condition_conformance",
-        "LogConformance": "streamlog.testing.log_conformance",
-        "LogUnderTest": "streamlog.testing.log_conformance",
+        "ConditionConformance": "streamlog.testing.logs.condition_conformance",
+        "LogConformance": "streamlog.testing.logs.log_conformance",
+        "LogUnderTest": "streamlog.testing.logs.log_conformance",
         "MemoryMedium": "streamlog.testing.memory_streams",
         "ObjectStoreConformance": "streamlog.testing.store_conformance",
-        "ProducerConformance": "streamlog.testing.producer_conformance",
+        "ProducerConformance": "streamlog.testing.logs.producer_conformance",
         "MediumUnderTest": "streamlog.testing.stream_conformance",
         "StreamConformance": "streamlog.testing.stream_conformance",
         "TornDisk": "streamlog.testing.torn_disk",
-        "TransactionConformance": "streamlog.testing.transaction_conformance",
+        "TransactionConformance": "streamlog.testing.logs.transaction_conformance",
     },
 )

@@ -22,8 +22,8 @@ from streamlog.coordinator.api import (
 )
 from streamlog.errors import StreamlogError
 from streamlog.model.partition import TopicPartition
+from streamlog.testing.logs.transaction_conformance import transactional
 from streamlog.testing.simulation.world.loop import run as run_virtually
-from streamlog.testing.transaction_conformance import transactional
 from tests.coordinator.world import Node, World, check_replay, retried, seen, world
 
 DATA = [TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)]

@@ -21,7 +21,7 @@ from streamlog.coordinator.transactions.state import IDLE
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import StreamlogError
 from streamlog.model.partition import TopicPartition
-from streamlog.testing.transaction_conformance import transactional
+from streamlog.testing.logs.transaction_conformance import transactional
 from streamlog.wiring import OpenEngine, WalMode
 from tests.coordinator.world import retried, seen
 from tests.support.every_await import Kind, Lab, every, start

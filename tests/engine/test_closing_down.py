@@ -17,7 +17,7 @@ from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import SystemClock
-from streamlog.testing.log_conformance import encoded
+from streamlog.testing.logs.log_conformance import encoded
 from streamlog.wal.config import WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import QUICK, FlakyStore, batch, error_of, run

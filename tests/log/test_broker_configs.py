@@ -24,7 +24,7 @@ from streamlog.log.broker.broker_record import config_key, decode_configs, encod
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVChange
 from streamlog.model.partition import TopicPartition
-from streamlog.testing.log_conformance import append, encoded, refused
+from streamlog.testing.logs.log_conformance import append, encoded, refused
 from tests.log.cluster import Cluster, cluster, run
 
 BIG = encoded([b"x" * 1000])

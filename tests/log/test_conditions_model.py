@@ -13,8 +13,8 @@ from streamlog.errors import OffsetConflict, StreamlogError, TokenMismatch
 from streamlog.log.api.abstract_log import LogAppend, LogAppendInfo, ProduceContext
 from streamlog.log.api.config import LogConfig
 from streamlog.model.append_condition import AppendCondition
-from streamlog.testing.condition_conformance import values_of
-from streamlog.testing.log_conformance import acked, encoded
+from streamlog.testing.logs.condition_conformance import values_of
+from streamlog.testing.logs.log_conformance import acked, encoded
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import SharedLogUnderTest
 

@@ -30,7 +30,7 @@ from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.log_conformance import append, encoded
+from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.memory_streams import MemoryMedium
 
 TOPICS = ("a", "b", "c")

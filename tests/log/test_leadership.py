@@ -32,7 +32,7 @@ from streamlog.server.services.locating import LocateService
 from streamlog.settings import Settings
 from streamlog.settings.limits import LimitsConfig
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.log_conformance import append, encoded, read, refused
+from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 
 PARTITION = TopicPartition("t", 0)

@@ -37,7 +37,7 @@ from streamlog.log.topics.topic_record import (
 from streamlog.log.topics.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
-from streamlog.testing.log_conformance import append, encoded, read, refused
+from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from tests.log.cluster import cluster, run
 from tests.support.log_insides import admin_of, cached_topic, streams_of, topics_of
 from tests.support.replacing import replace_method

@@ -11,12 +11,12 @@ from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.condition_conformance import ConditionConformance
 from streamlog.testing.file_streams import FileMedium
-from streamlog.testing.log_conformance import LogConformance
+from streamlog.testing.logs.condition_conformance import ConditionConformance
+from streamlog.testing.logs.log_conformance import LogConformance
+from streamlog.testing.logs.transaction_conformance import TransactionConformance
 from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.testing.stream_conformance import StreamConformance, record
-from streamlog.testing.transaction_conformance import TransactionConformance
 from tests.log.harness import shared_log
 
 ROOM = 1000

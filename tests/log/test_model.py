@@ -16,7 +16,7 @@ from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import parse
 from streamlog.log.partition.retention import expired
-from streamlog.testing.log_conformance import encoded, read
+from streamlog.testing.logs.log_conformance import encoded, read
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import SharedLogUnderTest
 

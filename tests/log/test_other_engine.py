@@ -17,7 +17,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.log_conformance import append, encoded, read
+from streamlog.testing.logs.log_conformance import append, encoded, read
 from tests.log.list_log import ListLogFactory
 
 DAY_MS = 24 * 3_600_000

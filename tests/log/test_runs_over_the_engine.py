@@ -12,7 +12,7 @@ from streamlog.engine.engine import Engine
 from streamlog.errors import OutcomeUnknown, Unavailable
 from streamlog.log.api.abstract_log import LogAppend
 from streamlog.log.api.config import LogConfig
-from streamlog.testing.log_conformance import acked, encoded, refused
+from streamlog.testing.logs.log_conformance import acked, encoded, refused
 from tests.engine.appended_runs import append_run
 from tests.engine.harness import QUICK, World, batch, run, until
 from tests.log.harness import SharedLogUnderTest

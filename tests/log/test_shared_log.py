@@ -27,7 +27,7 @@ from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.shared_logs import SharedLogFactory
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.offload import Lane
-from streamlog.testing.log_conformance import append, encoded, read, refused
+from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import shared_log
 from tests.log.memory_log import row, run, spied, turns

@@ -12,8 +12,8 @@ from streamlog.log.api.abstract_log import Isolation, TransactionMarker
 from streamlog.log.partition.transactions.aborted_txn import AbortedTxn, decode_aborted
 from streamlog.log.partition.transactions.unstable_offsets import NO_OFFSET, UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
-from streamlog.testing.log_conformance import COMMITTED, append, encoded, refused
-from streamlog.testing.transaction_conformance import (
+from streamlog.testing.logs.log_conformance import COMMITTED, append, encoded, refused
+from streamlog.testing.logs.transaction_conformance import (
     ABORT,
     COMMIT,
     aborted_in,

@@ -30,7 +30,7 @@ from streamlog.log.staged_logs import CommittedRange, ManifestCommit, ManifestEn
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
-from streamlog.testing.transaction_conformance import (
+from streamlog.testing.logs.transaction_conformance import (
     ABORT,
     aborted_in,
     begin,

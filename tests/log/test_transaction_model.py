@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from streamlog.errors import CoordinatorFenced, InvalidTxnState, ProducerFenced, StreamlogError
 from streamlog.log.api.abstract_log import LATEST, Isolation, TransactionMarker
 from streamlog.log.api.config import LogConfig
-from streamlog.testing.log_conformance import encoded
+from streamlog.testing.logs.log_conformance import encoded
+from streamlog.testing.logs.transaction_conformance import committed_values, transactional
 from streamlog.testing.memory_streams import MemoryMedium
-from streamlog.testing.transaction_conformance import committed_values, transactional
 from tests.log.harness import SharedLogUnderTest
 from tests.log.transaction_model import Appended, Fold, visible
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 SUITES = {
     "stream conformance": "streamlog/testing/stream_conformance.py",
-    "log conformance": "streamlog/testing/log_conformance.py",
+    "log conformance": "streamlog/testing/logs/log_conformance.py",
     "store conformance": "streamlog/testing/store_conformance.py",
     "kv conformance": "streamlog/testing/kv_conformance.py",
 }
@@ -27,7 +27,7 @@ RUNNERS = {
         "tests/engine/streams/test_conformance.py": 4,
         "tests/log/test_media.py": 2,
     },
-    "streamlog/testing/log_conformance.py": {
+    "streamlog/testing/logs/log_conformance.py": {
         "tests/engine/streams/test_log_conformance.py": 4,
         "tests/log/test_media.py": 2,
     },

@@ -13,8 +13,8 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.file_streams import FileMedium
+from streamlog.testing.logs.producer_conformance import ProducerConformance
 from streamlog.testing.memory_streams import MemoryMedium
-from streamlog.testing.producer_conformance import ProducerConformance
 from tests.log.harness import shared_log
 
 

@@ -16,9 +16,9 @@ import pytest
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
-from streamlog.testing.condition_conformance import ConditionConformance
-from streamlog.testing.log_conformance import LogConformance
-from streamlog.testing.transaction_conformance import TransactionConformance
+from streamlog.testing.logs.condition_conformance import ConditionConformance
+from streamlog.testing.logs.log_conformance import LogConformance
+from streamlog.testing.logs.transaction_conformance import TransactionConformance
 from streamlog.wal.config import WalConfig, WalMode
 from tests.engine.streams.under_test import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log

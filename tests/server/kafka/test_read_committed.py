@@ -13,8 +13,8 @@ from streamlog.kafka.messages.list_offsets_request import (
 )
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.log.api.abstract_log import AbstractLog, LogFetch
-from streamlog.testing.log_conformance import append
-from streamlog.testing.transaction_conformance import ABORT, COMMIT, begin, end, transactional
+from streamlog.testing.logs.log_conformance import append
+from streamlog.testing.logs.transaction_conformance import ABORT, COMMIT, begin, end, transactional
 from tests.server.kafka.fetch_world import (
     NEWEST,
     WITH_NAMES,

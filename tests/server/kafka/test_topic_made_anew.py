@@ -8,7 +8,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
 from streamlog.model.partition import TopicPartition
-from streamlog.testing.log_conformance import append, encoded
+from streamlog.testing.logs.log_conformance import append, encoded
 from tests.support.log_insides import leadership_of
 from tests.support.running_node import running_node
 

@@ -15,7 +15,7 @@ from streamlog.codec.control import ControlType, EndMarker, encode_end_marker
 from streamlog.codec.records import decode
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
-from streamlog.testing.transaction_conformance import transactional
+from streamlog.testing.logs.transaction_conformance import transactional
 from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.grpc_aio import END_OF_CALL, close, raw_method

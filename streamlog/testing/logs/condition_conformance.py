@@ -22,7 +22,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, LogAppend, LogAppendInfo, ProduceContext
 from streamlog.model.append_condition import AppendCondition
-from streamlog.testing.log_conformance import (
+from streamlog.testing.logs.log_conformance import (
     LogConformance,
     LogUnderTest,
     acked,

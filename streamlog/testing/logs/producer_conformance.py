@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 
 from streamlog.codec.batch import SEQUENCE_MAX
 from streamlog.errors import OutOfOrderSequence, ProducerFenced
-from streamlog.testing.log_conformance import (
+from streamlog.testing.logs.log_conformance import (
     CONFIG,
     LogUnderTest,
     append,

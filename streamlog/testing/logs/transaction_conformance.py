@@ -38,7 +38,7 @@ from streamlog.log.api.abstract_log import (
     ProducerDescription,
     TransactionMarker,
 )
-from streamlog.testing.log_conformance import (
+from streamlog.testing.logs.log_conformance import (
     COMMITTED,
     CONFIG,
     UNCOMMITTED,
