@@ -133,9 +133,9 @@ class _SentToTasks:
     def __init__(self, sink: TableSink) -> None:
         self._sink = sink
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __getstate__(self) -> dict[str, object]:
         self._sink = self._sink.initialised()
-        return type(self), (self._sink,)
+        return self.__dict__
 
 
 class BatchWriter(_SentToTasks, DataSourceArrowWriter):

@@ -137,6 +137,19 @@ ASKED: dict[str, tuple[Message, str]] = {
         ),
         f"write {TOPIC}",
     ),
+    "StagedWriteService/Attach": (
+        staging_pb2.AttachRequest(
+            transactional_id="x",
+            producer=staging_pb2.StagedProducer(producer_id=7),
+            objects=[
+                staging_pb2.StagedManifestEntry(
+                    object_id=1,
+                    partitions=[staging_pb2.StagedPartitions(topic="t", partitions=[0])],
+                )
+            ],
+        ),
+        f"write {TRANSACTIONAL_ID}",
+    ),
     "StagedWriteService/Commit": (
         staging_pb2.CommitRequest(writer_id="w"),
         f"idempotent_write {CLUSTER}",
