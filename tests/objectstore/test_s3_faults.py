@@ -72,10 +72,16 @@ class World:
     """The same objects, past the proxy."""
 
     async def patiently(self, use: Callable[[], Awaitable[T]]) -> T:
-        """What a caller does: again, until the store has answered within its deadline."""
+        """What a caller does: again, until the store has answered within its deadline.
+
+        An unknown outcome is asked again as well, because every call here may be made twice: a
+        busy store answers 500 to a put whose twin, given up at the deadline, it still writes.
+        """
         while True:
             try:
                 return await use()
+            except OutcomeUnknown:
+                continue
             except StreamlogError as error:
                 if not error.is_retryable:
                     raise
