@@ -107,7 +107,9 @@ class TransactionCoordinator(Protocol):
     ) -> None:
         """Makes the partitions part of the open transaction, or begins one.
 
-        Errors: InvalidProducerIdMapping, TransactionalIdFenced, ConcurrentTransactions.
+        Waits for the markers of the last transaction, but not for long.
+        Errors: InvalidProducerIdMapping, TransactionalIdFenced, ConcurrentTransactions (they are
+        still being written).
         """
         ...
 

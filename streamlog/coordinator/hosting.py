@@ -140,8 +140,11 @@ class HostedPartitions:
         return None
 
     def close(self) -> None:
-        """Every call is refused from now on. The caller ends the background."""
+        """Every call is refused from now on, and those that wait for an end are told. The caller
+        ends the background."""
         self._is_closed = True
+        for partition in self._partitions.values():
+            partition.wake_all()
 
     def _is_led_here(self, partition: TopicPartition) -> bool:
         return self._logs.leadership.is_led_here(partition)

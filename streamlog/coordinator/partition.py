@@ -154,15 +154,16 @@ class CoordinatorPartition:
 
     async def stop(self) -> None:
         """Nothing is appended from here once it returns; those who wait get NotCoordinator."""
-        self._wake_all()
+        self.wake_all()
         await self._writer.stop()
-        self._wake_all()
+        self.wake_all()
 
     def _failed(self, error: StreamlogError) -> None:
-        self._wake_all()
+        self.wake_all()
         self._on_failure(self, error)
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Returns those who wait in `until_ended`; who asks again is told what has changed."""
         for event in self._ending.values():
             event.set()
         self._ending.clear()

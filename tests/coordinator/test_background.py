@@ -143,6 +143,22 @@ def test_who_waits_for_markers_is_told_when_the_partition_is_given_up() -> None:
     run(test)
 
 
+def test_who_waits_for_markers_is_told_when_the_coordinator_is_closed() -> None:
+    async def test(world: World, node: Node) -> None:
+        world.markers.held[A] = asyncio.Event()
+        pair = await begun(node, A)
+        await node.coordinator.end("tx", pair, is_commit=True)
+        waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
+        await asyncio.sleep(0.01)
+        began = world.clock.monotonic()
+        await node.coordinator.close()
+        with pytest.raises(NotCoordinator):
+            await waiting
+        assert world.clock.monotonic() == began
+
+    run(test)
+
+
 def test_a_partition_that_never_answers_is_asked_again() -> None:
     async def test(world: World, node: Node) -> None:
         world.markers.held[A] = asyncio.Event()

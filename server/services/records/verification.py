@@ -18,22 +18,11 @@ from typing import NamedTuple
 
 from streamlog.codec.batch import HEADER_BYTES, TRANSACTIONAL, scan
 from streamlog.coordinator.api import ProducerIdAndEpoch, TransactionCoordinator
-from streamlog.errors import (
-    ConcurrentTransactions,
-    DeadlinePassed,
-    InvalidProducerIdMapping,
-    StreamlogError,
-)
+from streamlog.errors import DeadlinePassed, InvalidProducerIdMapping, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
-
-ADDS_AGAIN_AFTER_S = 0.02
-ADDS_FOR_S = 0.1
-"""As `add.partitions.to.txn.retry.backoff.ms` and its maximum in Kafka: the first batch of a
-transaction comes while the markers of the last one are being written."""
-
 
 _PRODUCER = Struct(">21xh20xqh")
 """Attributes, producer id and epoch of a batch."""
@@ -86,7 +75,9 @@ class Verification:
         try:
             async with asyncio.timeout(deadline - self._clock.monotonic()):
                 if adds_partitions:
-                    await self._add(transactional_id, producer, list(unverified))
+                    await self._coordinator.add_partitions(
+                        transactional_id, producer, list(unverified)
+                    )
                     refused = {}
                 else:
                     refused = await self._coordinator.verify_partitions(
@@ -104,19 +95,6 @@ class Verification:
             if partition not in refused:
                 asked.log.verified(*producer, asked.guard)
         return refused
-
-    async def _add(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: list[TopicPartition]
-    ) -> None:
-        until = self._clock.monotonic() + ADDS_FOR_S
-        while True:
-            try:
-                await self._coordinator.add_partitions(transactional_id, producer, partitions)
-                return
-            except ConcurrentTransactions:
-                if self._clock.monotonic() >= until:
-                    raise
-            await asyncio.sleep(ADDS_AGAIN_AFTER_S)
 
 
 def needs_verification(log: AbstractLog, batches: Buffer) -> bool:
