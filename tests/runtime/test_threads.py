@@ -165,10 +165,14 @@ def test_a_call_keeps_nothing_of_its_arguments() -> None:
 
 def test_threads_end_with_their_offload() -> None:
     async def main() -> list[threading.Thread]:
+        others = set(threading.enumerate())  # Of offloads that other tests left.
         await ThreadOffload().run(Lane.CPU, int, "1")
-        return [one for one in threading.enumerate() if one.name == "streamlog-cpu_0"]
+        started = [one for one in threading.enumerate() if one not in others]
+        return [one for one in started if one.name == "streamlog-cpu_0"]
 
-    for thread in asyncio.run(main()):
+    threads = asyncio.run(main())
+    assert len(threads) == 1
+    for thread in threads:
         thread.join(WAIT_S)
         assert not thread.is_alive()
 
