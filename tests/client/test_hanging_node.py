@@ -46,13 +46,19 @@ def test_appends_that_wait_for_each_other_end_in_their_own_time(silent: str) -> 
             found = await asyncio.gather(*calls, return_exceptions=True)
             return [error for error in found if isinstance(error, BaseException)]
 
+    ready = threading.Barrier(30)  # So that all deadlines lie close, however busy the machine is.
+
+    def append(logs: Partitions) -> object:
+        ready.wait(WAIT_S)
+        return logs.append("t", 0, b"v")
+
     began = time.monotonic()
     with Partitions(silent, timeout_ms=500) as logs, ThreadPoolExecutor(30) as threads:
-        waiting = [threads.submit(logs.append, "t", 0, b"v") for _ in range(30)]
+        waiting = [threads.submit(append, logs) for _ in range(30)]
         found = [one.exception(WAIT_S) for one in waiting]
     for errors in (found, asyncio.run(main())):
         assert len(errors) == 30
-        assert any(isinstance(error, DeadlinePassed) for error in errors)
+        assert sum(isinstance(error, DeadlinePassed) for error in errors) > 20
         assert all(isinstance(error, StreamlogError) for error in errors)
     assert time.monotonic() - began < 15  # One after the other they would take 30 s.
 

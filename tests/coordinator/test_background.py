@@ -127,23 +127,16 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last_one() -> None:
     run(test)
 
 
-def test_who_waits_for_markers_is_told_when_the_partition_is_given_up() -> None:
-    async def test(world: World, node: Node) -> None:
-        world.markers.held[A] = asyncio.Event()
-        pair = await begun(node, A)
-        await node.coordinator.end("tx", pair, is_commit=True)
-        waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
-        await asyncio.sleep(0.01)
-        await world.assign(node.coordinator.partition_of("tx"), 2)
-        began = world.clock.monotonic()
-        with pytest.raises(NotCoordinator):
-            await waiting
-        assert world.clock.monotonic() == began
-
-    run(test)
+GIVEN_UP: dict[str, Callable[[World, Node], Awaitable[None]]] = {
+    "another node leads the partition": lambda world, node: world.assign(
+        node.coordinator.partition_of("tx"), 2
+    ),
+    "the coordinator is closed": lambda world, node: node.coordinator.close(),
+}
 
 
-def test_who_waits_for_markers_is_told_when_the_coordinator_is_closed() -> None:
+@pytest.mark.parametrize("way", GIVEN_UP)
+def test_who_waits_for_markers_is_told_when_the_partition_is_given_up(way: str) -> None:
     async def test(world: World, node: Node) -> None:
         world.markers.held[A] = asyncio.Event()
         pair = await begun(node, A)
@@ -151,7 +144,7 @@ def test_who_waits_for_markers_is_told_when_the_coordinator_is_closed() -> None:
         waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
         await asyncio.sleep(0.01)
         began = world.clock.monotonic()
-        await node.coordinator.close()
+        await GIVEN_UP[way](world, node)
         with pytest.raises(NotCoordinator):
             await waiting
         assert world.clock.monotonic() == began
