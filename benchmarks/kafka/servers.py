@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +22,12 @@ from streamlog.errors import Unavailable
 BARE, NODE, KAFKA, FSYNCED = "bare", "node", "kafka", "fsynced kafka"
 PARTITIONS = 4
 WAL_BYTES_MAX = 64 << 20
-SETTINGS = {"engine.wal.wal_bytes_max": str(WAL_BYTES_MAX)}
+SETTINGS = {
+    "engine.wal.wal_bytes_max": str(WAL_BYTES_MAX),
+    "engine.collector.deletion_delay_ms": "10000",
+}
+"""A run writes more than most disks hold: what is deleted has to go soon."""
+TOPICS_KEPT = 2
 FSYNC_EACH_REQUEST = {"flush.messages": "1"}
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -38,6 +43,8 @@ class Server:
     topic_settings: dict[str, str]
     node: RunningNode | None = None
     topics: int = 0
+    kept: list[str] = field(default_factory=list)
+    """The newest topics; those before them are deleted."""
 
     def cpu_s(self) -> float:
         return cpu_s_of(self.process)
@@ -68,6 +75,9 @@ class Server:
         name = f"{label}-{self.topics}".replace(" ", "-")
         with KafkaConnection(self.address) as connection:
             connection.make_topic(name, PARTITIONS, self.topic_settings)
+            self.kept.append(name)
+            while len(self.kept) > TOPICS_KEPT and self.name != BARE:
+                connection.delete_topic(self.kept.pop(0))
         return name
 
 
@@ -85,7 +95,7 @@ def servers(report: Report, folder: Path, *, with_kafka: bool) -> Iterator[dict[
                 kafka = stack.enter_context(kafka_server(folder / "kafka"))
                 found[KAFKA] = kafka
                 found[FSYNCED] = replace(
-                    kafka, name=FSYNCED, topic_settings=dict(FSYNC_EACH_REQUEST)
+                    kafka, name=FSYNCED, topic_settings=dict(FSYNC_EACH_REQUEST), kept=[]
                 )
             except (Unavailable, OSError) as error:
                 report.note(f"Apache Kafka is left out: {error}")

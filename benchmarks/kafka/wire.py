@@ -13,6 +13,7 @@ from streamlog.kafka.messages.create_topics_request import (
     CreatableTopic,
     CreateTopicsRequest,
 )
+from streamlog.kafka.messages.delete_topics_request import DeleteTopicsRequest
 from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from streamlog.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from streamlog.kafka.messages.produce_request import (
@@ -35,6 +36,7 @@ VERSIONS = {
     ApiKey.FETCH: 12,
     ApiKey.METADATA: 9,
     ApiKey.CREATE_TOPICS: 5,
+    ApiKey.DELETE_TOPICS: 4,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
@@ -127,6 +129,13 @@ class KafkaConnection:
                 return
             time.sleep(0.1)
         raise RuntimeError(f"topic {name} has no leaders after {LEADER_TIMEOUT_S} s")
+
+    def delete_topic(self, name: str) -> None:
+        """A topic that is gone already is well."""
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
+        error = KafkaError(self.ask(ApiKey.DELETE_TOPICS, request).responses[0].error_code)
+        if error not in (KafkaError.NONE, KafkaError.UNKNOWN_TOPIC_OR_PARTITION):
+            raise RuntimeError(f"topic {name} was not deleted: {error.name}")
 
     def new_producer(self) -> tuple[int, int]:
         """A producer id and its epoch."""
