@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.model.batch import StreamSlice
 
 

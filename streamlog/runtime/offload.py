@@ -23,6 +23,8 @@ class Lane(Enum):
 
     WAL = "wal"
     """Writes and syncs of the local log: one thread, in order."""
+    FILES = "files"
+    """Writes and syncs of logs in local files, each file by one thread at a time."""
     META = "meta"
     """RocksDB: one thread, in order."""
     STORE = "store"
@@ -51,6 +53,7 @@ class Offload(Protocol):
 
 THREADS: dict[Lane, int] = {
     Lane.WAL: 1,
+    Lane.FILES: 4,
     Lane.META: 1,
     Lane.STORE: 8,
     Lane.GET: 8,

@@ -12,16 +12,20 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 
 from streamlog.runtime.buffers import Buffer, join
+from streamlog.runtime.disk.real_folder import check_name
 from streamlog.runtime.rand import Random
 from streamlog.testing.torn_media import (
     SECTOR_BYTES,
     DiskFault,
+    FaultPlan,
     TornHandle,
     TornMedium,
     failed_by,
+    injected,
 )
 
 
@@ -162,3 +166,50 @@ class TornFolder(TornMedium[_Content]):
         if fault is not None:
             raise failed_by(fault, ".")
         self._sync_names()
+
+
+class TornTree:
+    """A FolderTree of torn folders. Names of folders are durable at once, as its contract says."""
+
+    def __init__(self, random: Random, plan_faults: FaultPlan | None = None) -> None:
+        self._random = random
+        self._plan_faults = plan_faults
+        self.top = TornFolder(random, plan_faults)
+        self._folders: dict[str, TornFolder] = {}
+
+    def __str__(self) -> str:
+        return "torn tree"
+
+    def crash(self) -> None:
+        """As TornFolder.crash, of all folders at once."""
+        self.top.crash()
+        for name in sorted(self._folders):
+            self._folders[name].crash()
+
+    def folders(self) -> list[str]:
+        return sorted(self._folders)
+
+    def make(self, name: str) -> TornFolder:
+        check_name(name)
+        self.top.list()  # It fails while the power is off.
+        if name not in self._folders:
+            self._folders[name] = TornFolder(self._random, self._plan_faults)
+        return self._folders[name]
+
+    def open(self, name: str) -> TornFolder:
+        self.top.list()
+        if name not in self._folders:
+            raise injected(errno.ENOENT, name)
+        return self._folders[name]
+
+    def rename(self, old: str, new: str) -> None:
+        folder = self.open(old)
+        if new in self._folders:
+            raise injected(errno.EEXIST, new)
+        check_name(new)
+        self._folders[new] = folder
+        del self._folders[old]
+
+    def remove(self, name: str) -> None:
+        self.top.list()
+        self._folders.pop(name, None)

@@ -19,8 +19,8 @@ from streamlog.log.partition.batch_metadata import (
     encode_batch_metadata,
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
-from streamlog.log.partition.time_index import TimeEntry, decode_entries, encode_entries
-from streamlog.log.partition.transactions.aborted_txn import (
+from streamlog.format.kafka_files.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.format.kafka_files.transaction_index import (
     AbortedTxn,
     decode_aborted,
     encode_aborted,

@@ -19,7 +19,7 @@ from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochCac
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.log.partition.retention import Expired, expired
-from streamlog.log.partition.time_index import TimeEntry, encode_entries
+from streamlog.format.kafka_files.time_index import TimeEntry, encode_entries
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -215,7 +215,7 @@ def test_entries_are_sparse_rise_and_are_stored_once():
             assert above == min((e for e in every if e.timestamp_ms >= target), default=None)
 
     async def stored(stream):
-        from streamlog.log.partition.time_index import decode_entries
+        from streamlog.format.kafka_files.time_index import decode_entries
 
         stored = await stream.fetch(0, stream.confirm_offset, 1 << 20)
         return [(b.base_offset, e) for b in stored.batches for e in decode_entries(b.parts[0])]

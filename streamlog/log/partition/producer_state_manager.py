@@ -39,7 +39,7 @@ from streamlog.log.partition.producer_state_entry import (
     ProducerBatch,
     ProducerStateEntry,
 )
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
 

@@ -1,20 +1,32 @@
-"""What readers of a shared log may see: log start offset, high watermark, last stable offset."""
+"""What readers of a log may see: log start offset, high watermark, last stable offset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.partition.transactions.unstable_offsets import NO_OFFSET, UnstableOffsets
 from streamlog.log.partition.waiters import OffsetWaiters
-from streamlog.log.shared.durable.meta_jobs import MetaJobs
-from streamlog.log.shared.state.segment import SharedLogSegment
 
 
-class Visibility:
-    """The end of the way of an append: it raises the high watermark, then starts the meta jobs that
-    waited for it and wakes the long polls.
+class SegmentInView(Protocol):
+    """`largest` is the largest timestamp, `largest_visible` that of durable batches; -1: none."""
+
+    largest: int
+    largest_visible: int
+
+    @property
+    def end_offset(self) -> int: ...
+
+
+Segment = TypeVar("Segment", bound=SegmentInView)
+
+
+class Visibility(Generic[Segment]):
+    """The end of the way of an append: it raises the high watermark, then tells `on_advance`, which
+    starts what waited for it, and wakes the long polls.
 
     `high_watermark` rises in offset order. `log_start_offset` is raised by deletions alone.
     `waiters` wait for the high watermark, `stable_waiters` for the last stable offset; subscribers
@@ -23,7 +35,7 @@ class Visibility:
 
     def __init__(
         self,
-        jobs: MetaJobs,
+        on_advance: Callable[[int], None],
         lifecycle: LogLifecycle,
         unstable: UnstableOffsets,
         log_start_offset: int,
@@ -34,10 +46,10 @@ class Visibility:
         self.waiters = OffsetWaiters()
         self.stable_waiters = OffsetWaiters()
         self._unstable = unstable
-        self._jobs = jobs
+        self._on_advance = on_advance
         self._lifecycle = lifecycle
         unstable.durable(high_watermark)
-        jobs.advance(high_watermark)
+        on_advance(high_watermark)
 
     @property
     def last_stable_offset(self) -> int:
@@ -48,14 +60,14 @@ class Visibility:
         """
         return max(min(self.high_watermark, self._unstable.first), self.log_start_offset)
 
-    def acknowledge(self, appends: Sequence[PendingAppend[SharedLogSegment]]) -> None:
+    def acknowledge(self, appends: Sequence[PendingAppend[Segment]]) -> None:
         for pending in appends:
             segment = pending.segment
             if pending.max_timestamp_ms > segment.largest_visible:
                 segment.largest_visible = pending.max_timestamp_ms
         self._advance(appends[-1].end_offset)
 
-    def show_attached(self, segments: Iterable[SharedLogSegment], end_offset: int) -> None:
+    def show_attached(self, segments: Iterable[Segment], end_offset: int) -> None:
         """Shows staged batches that a commit has attached up to the log's end."""
         for segment in segments:
             if segment.end_offset > self.high_watermark:
@@ -78,7 +90,7 @@ class Visibility:
         self.high_watermark = end_offset
         if self._unstable.first != NO_OFFSET:
             self._unstable.durable(end_offset)
-        self._jobs.advance(end_offset)
+        self._on_advance(end_offset)
         self.waiters.advance(end_offset)
         if self.stable_waiters:
             self.stable_waiters.advance(self.last_stable_offset)

@@ -30,10 +30,10 @@ from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.partition.time_index import TimeEntry
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
-from streamlog.log.shared.durable.meta_jobs import IndexEntries, MetaJob, MetaJobs
-from streamlog.log.shared.durable.visibility import Visibility
+from streamlog.format.kafka_files.time_index import TimeEntry
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
+from streamlog.log.partition.visibility import Visibility
+from streamlog.log.shared.meta_jobs import IndexEntries, MetaJob, MetaJobs
 from streamlog.log.shared.meta.codec import LeaderEpoch
 from streamlog.log.shared.state.append_time import UNKNOWN_MS, append_time_of
 from streamlog.log.shared.state.recovery import OpenStreams
@@ -78,7 +78,7 @@ class BatchPlacer:
         streams: OpenStreams,
         tail: LogTail,
         jobs: MetaJobs,
-        visibility: Visibility,
+        visibility: Visibility[SharedLogSegment],
         environment: LogEnvironment,
         metrics: TopicMetrics,
         config: TopicConfig,

@@ -52,14 +52,14 @@ from streamlog.log.partition.append_conditions import AppendConditions
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
+from streamlog.log.partition.visibility import Visibility
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.token_change import LogTokenChange
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
-from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.durable.visibility import Visibility
+from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
@@ -107,8 +107,8 @@ class SharedLog(AbstractLog):
         self._jobs = MetaJobs(
             streams.meta, streams.time, streams.txn, self._background, self._lifecycle
         )
-        self._visibility = Visibility(
-            self._jobs,
+        self._visibility = Visibility[SharedLogSegment](
+            self._jobs.advance,
             self._lifecycle,
             tail.producers.unstable,
             _first_offset(streams, tail),

@@ -47,10 +47,11 @@ class SystemGrowingFile:
 class SystemFolder(RealFolder):
     """A folder, made when it is not there."""
 
-    def __init__(self, root: Path) -> None:
-        """Errors: OSError."""
+    def __init__(self, root: Path, *, is_made: bool = False) -> None:
+        """`is_made`: it is there, and its entry durable. Errors: OSError."""
         super().__init__(root)
-        self._make()
+        if not is_made:
+            self._make()
 
     def create(self, name: str) -> SystemGrowingFile:
         return SystemGrowingFile(self._create_file(name))

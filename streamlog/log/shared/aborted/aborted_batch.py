@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn, encode_aborted
+from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_aborted
 from streamlog.model.batch import RecordBatch
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from streamlog.log.partition.transactions.aborted_txn import (
+from streamlog.format.kafka_files.transaction_index import (
     ENTRY_BYTES,
     AbortedTxn,
     decode_aborted,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamlog.log.partition.transactions.aborted_txn import AbortedTxn
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 
 
 @dataclass(slots=True)

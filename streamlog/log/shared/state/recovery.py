@@ -23,7 +23,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
-from streamlog.log.partition.transactions.aborted_txn import (
+from streamlog.format.kafka_files.transaction_index import (
     ENTRY_BYTES,
     AbortedTxn,
     decode_aborted,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamlog.log.partition.time_index import (
+from streamlog.format.kafka_files.time_index import (
     TimeEntry,
-    TimeIndexBuilder,
     decode_entries,
     entry_at_or_after,
 )
+from streamlog.log.shared.state.time_index_builder import TimeIndexBuilder
 from streamlog.model.stream import Stream
 from streamlog.runtime.buffers import join
 

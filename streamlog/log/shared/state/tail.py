@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
-from streamlog.log.partition.time_index import TimeEntry
+from streamlog.log.partition.rolling import should_roll
+from streamlog.format.kafka_files.time_index import TimeEntry
 from streamlog.log.shared.meta.codec import (
     NO_TXN_ENTRIES,
     OPEN_END,
@@ -118,18 +119,8 @@ class LogTail:
         self, span: int, size_bytes: int, max_timestamp_ms: int, config: TopicConfig, jitter: float
     ) -> bool:
         """Whether the batch needs a new segment: by size, event time, or 31 bits of offset."""
-        active = self.active
-        if active.size == 0:
-            return False
-        if active.size + size_bytes > config.segment_bytes:
-            return True
-        if self.accounted_end + span - 1 - active.base_offset > INT32_MAX:
-            return True
-        limit_ms = config.segment_ms - int(
-            jitter * min(config.segment_jitter_ms, config.segment_ms - 1)
-        )
-        first = active.first_timestamp
-        return first >= 0 and max_timestamp_ms >= 0 and max_timestamp_ms - first > limit_ms
+        last_offset = self.accounted_end + span - 1
+        return should_roll(self.active, last_offset, size_bytes, max_timestamp_ms, config, jitter)
 
     def roll(self, now_ms: int) -> tuple[SegmentSealed, SegmentOpened]:
         """Ends the active segment at the log's end and begins the next one there."""

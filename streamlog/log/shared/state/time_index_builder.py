@@ -1,47 +1,14 @@
-"""The time index of one segment, as any kind of log keeps it (Kafka's TimeIndex). No I/O.
+"""Makes the time index of one segment of a shared log from its batches. No I/O.
 
-Entry, 12 bytes, big-endian: timestamp i64, relative offset i32. It means: no record of the segment
-up to base offset + relative offset has a later timestamp. Timestamps and offsets rise from entry to
-entry. Entries are sparse (`index.interval.bytes`).
+An entry has the offset of the batch that made it due; a reader searches behind it. Kafka's own
+files, whose entries have the offset of the latest timestamp, are made in `unified`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from struct import Struct
-from typing import NamedTuple
 
-from streamlog.errors import Corrupt
-from streamlog.runtime.buffers import Buffer
-
-ENTRY_BYTES = 12
-_ENTRY = Struct(">qi")
-
-
-class TimeEntry(NamedTuple):
-    timestamp_ms: int
-    relative_offset: int
-
-
-NONE = TimeEntry(-1, -1)
-
-
-def encode_entries(entries: Sequence[TimeEntry]) -> bytes:
-    return b"".join(_ENTRY.pack(*entry) for entry in entries)
-
-
-def decode_entries(data: Buffer) -> list[TimeEntry]:
-    """Errors: Corrupt."""
-    if len(data) % ENTRY_BYTES:
-        raise Corrupt(f"time index entries of {len(data)} bytes are not whole")
-    return [TimeEntry._make(fields) for fields in _ENTRY.iter_unpack(data)]
-
-
-def entry_at_or_after(entries: Sequence[TimeEntry], timestamp_ms: int) -> int:
-    """The index of the first entry at or after the timestamp; the length if there is none."""
-    return bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
+from streamlog.format.kafka_files.time_index import NONE, TimeEntry
 
 
 @dataclass(slots=True)

@@ -1,0 +1,78 @@
+"""The checkpoint files at the top of a log folder: one offset for each partition.
+
+A change is noted at once and written by `save`; calls that wait while the file is written share the
+next write, so that many partitions that change together cost few writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+from streamlog.errors import StoreUnavailable, StreamlogError
+from streamlog.format.kafka_files.checkpoints import decode_offsets, encode_offsets
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.files import read_if_there, replace_file
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class OffsetCheckpoint:
+    """One file. An unreadable one counts as empty: Kafka does so, too."""
+
+    def __init__(self, name: str, top: GrowingFolder, offload: Offload) -> None:
+        self._name = name
+        self._top = top
+        self._offload = offload
+        self._offsets: dict[TopicPartition, int] = {}
+        self._lock = asyncio.Lock()
+        self._changes = 0
+        self._saved = 0
+
+    async def load(self) -> None:
+        """Errors: StoreUnavailable."""
+        data = await self._run(read_if_there, self._top, self._name)
+        if data is None:
+            return
+        try:
+            self._offsets = decode_offsets(self._name, data)
+        except StreamlogError as error:
+            log.warning("%s is passed over: %s", self._name, error)
+
+    def get(self, partition: TopicPartition) -> int:
+        """0: the file does not have it."""
+        return self._offsets.get(partition, 0)
+
+    def note(self, partition: TopicPartition, offset: int) -> None:
+        if self._offsets.get(partition) != offset:
+            self._offsets[partition] = offset
+            self._changes += 1
+
+    def forget(self, partition: TopicPartition) -> None:
+        if self._offsets.pop(partition, None) is not None:
+            self._changes += 1
+
+    async def save(self) -> None:
+        """What was noted by now is durable on return. Errors: StoreUnavailable."""
+        wanted = self._changes
+        async with self._lock:
+            if self._saved >= wanted:
+                return
+            written, data = self._changes, encode_offsets(self._offsets)
+            await self._run(replace_file, self._top, self._name, data)
+            self._saved = written
+
+    async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        try:
+            return await self._offload.run(Lane.FILES, work, *arguments)
+        except OSError as error:
+            doing = f"the checkpoint {self._name}"
+            raise typed_os_error(error, str(self._top), doing, StoreUnavailable) from error

@@ -1,0 +1,55 @@
+"""Small files of a log folder, read and replaced as a whole. It blocks: call it through Offload."""
+
+from __future__ import annotations
+
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.disk.growing import GrowingFolder
+
+TEMPORARY = ".tmp"
+
+
+def read_file(folder: GrowingFolder, name: str) -> bytes:
+    """Errors: FileNotFoundError, OSError."""
+    file = folder.open(name)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def read_if_there(folder: GrowingFolder, name: str) -> bytes | None:
+    """Errors: OSError."""
+    try:
+        return read_file(folder, name)
+    except FileNotFoundError:
+        return None
+
+
+def write_new(folder: GrowingFolder, name: str, data: Buffer) -> None:
+    """The file with this content alone; durable but for its name, which needs the folder's sync.
+
+    A crash before that leaves the old file, or the new one. Errors: OSError.
+    """
+    temporary = name + TEMPORARY
+    remove_if_there(folder, temporary)
+    file = folder.create(temporary)
+    try:
+        file.append([data])
+        file.sync()
+    finally:
+        file.close()
+    folder.rename(temporary, name)
+
+
+def replace_file(folder: GrowingFolder, name: str, data: Buffer) -> None:
+    """As `write_new`; durable on return."""
+    write_new(folder, name, data)
+    folder.sync()
+
+
+def remove_if_there(folder: GrowingFolder, name: str) -> None:
+    """Errors: OSError."""
+    try:
+        folder.remove(name)
+    except FileNotFoundError:
+        return

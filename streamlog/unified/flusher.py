@@ -1,0 +1,192 @@
+"""Carries appends to the disk: one group at a time, which all that came meanwhile shares.
+
+1. Steps are taken in the order of `add`; one task of the log carries out all that wait, up to
+   GROUP_BYTES, in one call off the loop, and then confirms their appends.
+2. With `flush.messages` and `flush.ms` at Kafka's defaults a group ends with a sync: an append is
+   durable before it is acknowledged. A topic that sets one of them gets what Kafka does: an append
+   is acknowledged out of the page cache, and synced by these limits.
+3. The first error ends the log: its appends fail, and nothing is written any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from streamlog.errors import StoreUnavailable, StreamlogError
+from streamlog.log.api.topic_config import INT64_MAX, TopicConfig
+from streamlog.log.partition.lifecycle import LogLifecycle
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.run_ack import RunAck
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.log_files import LogFiles, Step
+
+GROUP_BYTES = 8 << 20
+"""Bytes of one group: as much is on its way to the disk while others gather."""
+
+
+class _Waiting(NamedTuple):
+    step: Step
+    size_bytes: int
+    records: int
+    ack: RunAck | None
+    done: Callable[[], None] | None
+
+
+class Flusher:
+    """`files` belongs to it until the background is closed."""
+
+    def __init__(
+        self,
+        name: str,
+        files: LogFiles,
+        offload: Offload,
+        clock: Clock,
+        background: Background,
+        lifecycle: LogLifecycle,
+        config: TopicConfig,
+    ) -> None:
+        self.config = config
+        self._name = name
+        self._files = files
+        self._offload = offload
+        self._clock = clock
+        self._background = background
+        self._lifecycle = lifecycle
+        self._queue: deque[_Waiting] = deque()
+        self._is_following = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.pending_bytes = 0
+        """Bytes that are not carried out yet."""
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._unsynced_records = 0
+        self._synced_at = clock.monotonic()
+        self._later: asyncio.Task[None] | None = None
+
+    def add(
+        self,
+        step: Step,
+        *,
+        size_bytes: int = 0,
+        records: int = 0,
+        ack: RunAck | None = None,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """`ack` is confirmed, for one batch, and `done` called when the step is carried out."""
+        self._queue.append(_Waiting(step, size_bytes, records, ack, done))
+        self.pending_bytes += size_bytes
+        if not self._is_following:
+            self._is_following = True
+            self._idle.clear()
+            self._background.spawn(self._follow(), name="flush")
+
+    async def drained(self) -> None:
+        """Returns when nothing waits, or the log has failed."""
+        await self._idle.wait()
+
+    async def room(self) -> None:
+        """Returns when a group has been carried out, or the log has ended."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiting)
+        await waiting
+
+    def release(self) -> None:
+        """Wakes those who wait for room."""
+        while self._room:
+            waiting = self._room.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether appends are acknowledged before they are durable."""
+        return self.config.flush_messages != INT64_MAX or self.config.flush_ms != INT64_MAX
+
+    async def _follow(self) -> None:
+        try:
+            while self._queue and self._lifecycle.failure is None:
+                await self._carry_out(self._take())
+        finally:
+            self._is_following = False
+            self._idle.set()
+            self.release()
+
+    def _take(self) -> list[_Waiting]:
+        group, size = [self._queue.popleft()], 0
+        size = group[0].size_bytes
+        while self._queue and size + self._queue[0].size_bytes <= GROUP_BYTES:
+            group.append(self._queue.popleft())
+            size += group[-1].size_bytes
+        return group
+
+    async def _carry_out(self, group: list[_Waiting]) -> None:
+        sync = self._is_sync_due(sum(one.records for one in group))
+        try:
+            await self._run([one.step for one in group], sync=sync)
+        except StreamlogError as error:
+            for one in group:
+                if one.ack is not None:
+                    one.ack.fail(lambda: error)
+            for one in self._queue:
+                if one.ack is not None:
+                    one.ack.fail(lambda: error)
+            self._lifecycle.fail(error)
+            return
+        self.pending_bytes -= sum(one.size_bytes for one in group)
+        for one in group:
+            if one.done is not None:
+                one.done()
+            if one.ack is not None:
+                one.ack.confirm(1)
+        self.release()
+
+    async def _run(self, steps: list[Step], *, sync: bool) -> None:
+        files = self._files
+
+        def work() -> None:
+            try:
+                files.carry_out(steps, sync=sync)
+            except OSError as error:
+                raise self._typed(error) from error
+
+        await self._offload.run(Lane.FILES, work)
+
+    def _typed(self, error: OSError) -> StreamlogError:
+        typed = typed_os_error(error, self._name, "writing the log", StoreUnavailable)
+        typed.has_no_side_effects = False
+        return typed
+
+    # Lazy syncs
+
+    def _is_sync_due(self, records: int) -> bool:
+        if not self.is_lazy:
+            self._unsynced_records = 0
+            return True
+        self._unsynced_records += records
+        now, limit_s = self._clock.monotonic(), self.config.flush_ms / 1000
+        is_due = now - self._synced_at >= limit_s
+        if is_due or self._unsynced_records >= self.config.flush_messages:
+            self._unsynced_records, self._synced_at = 0, now
+            return True
+        if self.config.flush_ms != INT64_MAX and (self._later is None or self._later.done()):
+            self._later = self._background.spawn(self._sync_later(limit_s), name="sync")
+        return False
+
+    async def _sync_later(self, limit_s: float) -> None:
+        await asyncio.sleep(limit_s)
+        await self.drained()
+        if self._lifecycle.is_open and self._unsynced_records:
+            self._unsynced_records, self._synced_at = 0, self._clock.monotonic()
+            self._is_following = True
+            self._idle.clear()
+            try:
+                await self._run([], sync=True)
+            except StreamlogError as error:
+                self._lifecycle.fail(error)
+            finally:
+                await self._follow()

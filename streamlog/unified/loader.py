@@ -1,0 +1,447 @@
+"""Makes the state of a unified log from its folder, as a crash or Kafka left it.
+
+1. Leftovers go: files about to be deleted, cleanings that were not finished; a finished one takes
+   its place (`.swap`).
+2. A segment below the recovery point is trusted: its end is the next one's beginning, its largest
+   timestamp the last of its time index. Where an index is missing or unsound it is made anew.
+3. The segment with the recovery point, and each one behind it, is read from there on: CRC, offsets,
+   indexes made anew. It is cut at the first byte that belongs to no sound batch, and what follows it
+   is removed: no group of appends was acknowledged before all before it was synced.
+4. Producers come from the newest sound snapshot and the batches behind it, leader epochs from their
+   checkpoint and the batches that were read.
+
+It blocks: call it through Offload. It ends with everything durable. Source: Kafka's LogLoader,
+LogSegment.recover.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streamlog.codec.batch import CONTROL
+from streamlog.codec.control import decode_end_marker
+from streamlog.errors import Corrupt, StreamlogError
+from streamlog.format.kafka_files import offset_index, time_index
+from streamlog.format.kafka_files.checkpoints import decode_epochs
+from streamlog.format.kafka_files.names import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    parse_file_name,
+)
+from streamlog.format.kafka_files.transaction_index import (
+    ENTRY_BYTES,
+    AbortedTxn,
+    decode_aborted,
+    encode_aborted,
+)
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
+from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
+from streamlog.unified.files import read_if_there, remove_if_there, write_new
+from streamlog.unified.log_files import SyncedTo
+from streamlog.unified.scan import FoundBatch, batches
+from streamlog.unified.segment import UnifiedLogSegment
+from streamlog.unified.snapshots import remove_others, restore_newest, snapshot_offsets
+
+log = logging.getLogger(__name__)
+
+
+class LoadPlan(NamedTuple):
+    """What is known of a partition besides its folder. Offsets of 0: nothing.
+
+    `now_ms`: batches are taken to have come by then. `synced`: what a failed log of this process
+    knew to be durable; all behind it in that segment is cut off.
+    """
+
+    recovery_point: int
+    log_start_offset: int
+    now_ms: int
+    config: TopicConfig
+    limits: ProducerLimits
+    synced: SyncedTo | None = None
+    accepts_data_loss: bool = False
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A log as its folder says; all of it is durable. `cut_bytes` were removed from its end."""
+
+    segments: list[UnifiedLogSegment]
+    producers: ProducerStateManager
+    epochs: LeaderEpochCache
+    log_start_offset: int
+    cut_bytes: int = 0
+    removed: list[str] = field(default_factory=list)
+    """Files that were left over and are gone."""
+
+
+def load(folder: GrowingFolder, plan: LoadPlan) -> LoadedLog:
+    """Errors: Corrupt (what was durable is not there; nothing was changed in that segment),
+    OSError."""
+    return _Loader(folder, plan).load()
+
+
+class _Loader:
+    def __init__(self, folder: GrowingFolder, plan: LoadPlan) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._loaded = LoadedLog(
+            [], ProducerStateManager(plan.limits), LeaderEpochCache(), plan.log_start_offset
+        )
+        self._is_changed = False
+        self._snapshot_bound = 1 << 62
+        """Aborted transactions behind this offset are made anew: no later snapshot is used."""
+
+    def load(self) -> LoadedLog:
+        loaded, plan = self._loaded, self._plan
+        self._settle_leftovers()
+        bases = self._bases()
+        if not bases:
+            self._folder.create(file_name(plan.log_start_offset, LOG)).close()
+            bases = [plan.log_start_offset]
+            self._is_changed = True
+        self._read_epochs()
+        self._segments(bases)
+        end = loaded.segments[-1].end
+        loaded.log_start_offset = max(plan.log_start_offset, loaded.segments[0].base_offset)
+        if loaded.log_start_offset > end:
+            # The checkpoint is ahead of data that was lost: the log begins where it ends.
+            loaded.log_start_offset = end
+        loaded.epochs.truncate_end(end)
+        loaded.epochs.raise_start(loaded.log_start_offset)
+        self._producers(end)
+        kept = [segment.base_offset for segment in loaded.segments]
+        remove_others(self._folder, kept, end)
+        if self._is_changed:
+            self._folder.sync()
+        return loaded
+
+    # Leftovers
+
+    def _settle_leftovers(self) -> None:
+        names = self._folder.list()
+        swaps: list[int] = []
+        for name in names:
+            found = parse_file_name(name)
+            if found is None:
+                if name.endswith(".tmp"):
+                    self._remove(name)
+                continue
+            offset, suffix, state = found
+            if state in (DELETED, CLEANED):
+                self._remove(name)
+            elif state == SWAP and suffix == LOG:
+                swaps.append(offset)
+        for offset in sorted(swaps):
+            self._swap_in(offset)
+        for name in self._folder.list():
+            if name.endswith(SWAP):
+                self._remove(name)
+
+    def _swap_in(self, base_offset: int) -> None:
+        """Puts a cleaned segment in the place of those that it covers, as Kafka's loader does."""
+        file = self._folder.open(file_name(base_offset, LOG) + SWAP)
+        try:
+            end = base_offset
+            for batch in batches(file, 0, base_offset, verify=False):
+                end = batch.header.next_offset
+        finally:
+            file.close()
+        for offset in self._bases():
+            if base_offset <= offset < max(end, base_offset + 1):
+                self._remove_segment(offset)
+        for suffix in SEGMENT_SUFFIXES:
+            name = file_name(base_offset, suffix)
+            if name + SWAP in self._folder.list():
+                self._folder.rename(name + SWAP, name)
+        self._folder.sync()
+
+    def _bases(self) -> list[int]:
+        """First offsets of the segments. Index files without a segment go."""
+        found = [parse_file_name(name) for name in self._folder.list()]
+        bases = {one[0] for one in found if one is not None and one[1:] == (LOG, "")}
+        for one in found:
+            if one is not None and one[1] in SEGMENT_SUFFIXES and one[0] not in bases:
+                self._remove(file_name(one[0], one[1]) + one[2])
+        return sorted(bases)
+
+    def _remove(self, name: str) -> None:
+        remove_if_there(self._folder, name)
+        self._loaded.removed.append(name)
+        self._is_changed = True
+
+    def _remove_segment(self, base_offset: int) -> None:
+        for suffix in SEGMENT_SUFFIXES:
+            remove_if_there(self._folder, file_name(base_offset, suffix))
+        self._is_changed = True
+
+    # Segments
+
+    def _segments(self, bases: Sequence[int]) -> None:
+        loaded = self._loaded
+        for number, base in enumerate(bases):
+            following = bases[number + 1] if number + 1 < len(bases) else None
+            segment = UnifiedLogSegment(base)
+            file = self._folder.open(segment.log_name)
+            try:
+                if following is not None and following <= self._plan.recovery_point:
+                    self._trusted(segment, file, following)
+                    loaded.segments.append(segment)
+                    continue
+                cut = self._recover(segment, file)
+            finally:
+                file.close()
+            loaded.segments.append(segment)
+            if following is None:
+                break
+            # A cleaned segment may end before the next one begins, where nothing was cut.
+            if cut or segment.end > following:
+                self._drop_behind(bases[number + 1 :])
+                break
+            segment.end = following
+            self._seal(segment)
+
+    def _trusted(self, segment: UnifiedLogSegment, file: GrowingFile, end: int) -> None:
+        offsets = read_if_there(self._folder, segment.index_name)
+        times = read_if_there(self._folder, segment.time_index_name)
+        span, size = end - segment.base_offset, file.size()
+        if (
+            offsets is None
+            or times is None
+            or offset_index.sound_prefix(offsets, span, max(size, 1)) != len(offsets)
+            or time_index.sound_times(times, span) != len(times)
+        ):
+            log.warning(
+                "the indexes of the segment %s are made anew: they are missing or unsound",
+                segment.log_name,
+            )
+            self._read_from(segment, file, 0, segment.base_offset)
+            segment.end = end
+            self._seal(segment)
+            return
+        segment.restore(bytearray(), bytearray(times))
+        segment.size, segment.end, segment.is_sealed = size, end, True
+        first = next(batches(file, 0, segment.base_offset, verify=False), None)
+        segment.first_timestamp = -1 if first is None else first.header.max_timestamp_ms
+        segment.drop_indexes()
+
+    def _recover(self, segment: UnifiedLogSegment, file: GrowingFile) -> int:
+        """Reads the segment from the recovery point on; returns how many bytes it cut off."""
+        synced = self._plan.synced
+        if synced is not None and synced.base_offset == segment.base_offset:
+            self._cut(segment, file, min(synced.size_bytes, file.size()))
+        position, next_offset = self._index_below_recovery_point(segment, file)
+        if not self._read_aborted(segment):
+            self._snapshot_bound = min(self._snapshot_bound, segment.base_offset)
+        self._read_from(segment, file, position, next_offset)
+        return self._cut(segment, file, segment.size)
+
+    def _index_below_recovery_point(
+        self, segment: UnifiedLogSegment, file: GrowingFile
+    ) -> tuple[int, int]:
+        """Takes the index entries up to the recovery point; where to read on, and at which offset."""
+        trusted = self._plan.recovery_point - segment.base_offset
+        offsets = read_if_there(self._folder, segment.index_name)
+        times = read_if_there(self._folder, segment.time_index_name)
+        if trusted <= 0 or not offsets or times is None:
+            return 0, segment.base_offset
+        whole = offset_index.sound_prefix(offsets, trusted, max(file.size(), 1))
+        if not whole:
+            return 0, segment.base_offset
+        kept = bytearray(offsets[:whole])
+        last = offset_index.entry_at(kept, whole // offset_index.ENTRY_BYTES - 1)
+        first = next(batches(file, 0, segment.base_offset, verify=False), None)
+        found = next(batches(file, last.position, segment.base_offset, verify=True), None)
+        if first is None or found is None or found.header.last_offset != self._absolute(
+            segment, last.offset
+        ):
+            return 0, segment.base_offset
+        # The last entry is made anew with its batch, which tells where the next one is due.
+        del kept[-offset_index.ENTRY_BYTES :]
+        below = found.header.base_offset - segment.base_offset
+        segment.restore(kept, bytearray(times[: time_index.sound_times(times, below)]))
+        segment.first_timestamp = first.header.max_timestamp_ms
+        segment.size = last.position
+        segment.bytes_since_indexed = self._plan.config.index_interval_bytes + 1
+        return last.position, found.header.base_offset
+
+    def _absolute(self, segment: UnifiedLogSegment, relative: int) -> int:
+        return segment.base_offset + relative
+
+    def _read_aborted(self, segment: UnifiedLogSegment) -> bool:
+        """Takes the aborted transactions below the recovery point; False if they are damaged."""
+        name = file_name(segment.base_offset, TXN_INDEX)
+        data = read_if_there(self._folder, name)
+        if data is None:
+            return True
+        try:
+            entries = decode_aborted(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
+        except StreamlogError as error:
+            log.warning("%s is made anew: %s", name, error)
+            return False
+        point = self._plan.recovery_point
+        segment.aborted = [entry for entry in entries if entry.last_offset < point]
+        return True
+
+    def _read_from(
+        self, segment: UnifiedLogSegment, file: GrowingFile, position: int, next_offset: int
+    ) -> None:
+        """Accounts for the sound batches from the position on."""
+        config, epochs = self._plan.config, self._loaded.epochs
+        for batch in batches(file, position, next_offset, verify=True):
+            header = batch.header
+            if header.last_offset - segment.base_offset > (1 << 31) - 1:
+                break
+            # Behind a cleaning, offsets may leave gaps between batches.
+            span = header.last_offset_delta + 1
+            metadata = self._metadata(batch)
+            if metadata is None:
+                break
+            segment.account(header.base_offset, span, metadata, config.index_interval_bytes)
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+        segment.largest_visible = segment.largest
+
+    def _metadata(self, batch: FoundBatch) -> LogBatchMetadata | None:
+        """None for a control batch that cannot be read."""
+        header = batch.header
+        try:
+            marker = decode_end_marker(batch.view) if header.attributes & CONTROL else None
+        except StreamlogError:
+            return None
+        stamp = header.max_timestamp_ms
+        return LogBatchMetadata.of(
+            header,
+            leader_epoch=header.leader_epoch,
+            append_time_ms=stamp if 0 <= stamp < self._plan.now_ms else self._plan.now_ms,
+            max_timestamp_ms=stamp,
+            marker=marker,
+        )
+
+    def _cut(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
+        left = file.size() - size
+        self._check_durable(segment, file)
+        if left:
+            log.warning(
+                "the segment %s was cut at byte %d: %d bytes behind it are no sound batch",
+                segment.log_name,
+                size,
+                left,
+                extra={"cut_bytes": left, "position": size},
+            )
+            file.truncate(size)
+            self._loaded.cut_bytes += left
+        # Bytes that were only in the page cache when the process died are durable from here on.
+        file.sync()
+        return left
+
+    def _check_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:
+        """Below the recovery point nothing may be missing. Errors: Corrupt; the file is as it was.
+        """
+        point = self._plan.recovery_point
+        if segment.end >= point or self._plan.accepts_data_loss:
+            return
+        raise Corrupt(
+            f"{segment.log_name} holds sound batches up to offset {segment.end} (byte "
+            f"{segment.size} of {file.size()}), and offsets up to {point} were durable: offsets "
+            f"{segment.end} to {point - 1} are lost. Put the file back from a copy, or start once "
+            "with --accept-data-loss, which gives them up",
+            object_key=segment.log_name,
+            start=segment.size,
+            end=file.size(),
+        )
+
+    def _drop_behind(self, bases: Sequence[int]) -> None:
+        for base in bases:
+            log.warning(
+                "the segment %s was removed: the one before it had to be cut",
+                file_name(base, LOG),
+            )
+            self._remove_segment(base)
+
+    def _seal(self, segment: UnifiedLogSegment) -> None:
+        """Writes the indexes of a segment that is not the active one."""
+        segment.seal()
+        assert segment.offsets is not None and segment.times is not None
+        write_new(self._folder, file_name(segment.base_offset, INDEX), segment.offsets)
+        write_new(self._folder, file_name(segment.base_offset, TIME_INDEX), segment.times)
+        if segment.aborted:
+            name = file_name(segment.base_offset, TXN_INDEX)
+            write_new(self._folder, name, encode_aborted(segment.aborted))
+        segment.drop_indexes()
+        self._is_changed = True
+
+    # What batches made
+
+    def _read_epochs(self) -> None:
+        data = read_if_there(self._folder, LEADER_EPOCHS)
+        if data is None:
+            return
+        try:
+            entries = decode_epochs(LEADER_EPOCHS, data)
+        except StreamlogError as error:
+            log.warning("leader epochs are taken from the batches: %s", error)
+            return
+        for epoch, offset in entries:
+            self._loaded.epochs.assign(epoch, offset)
+
+    def _producers(self, end: int) -> None:
+        """Batches behind the snapshot change the producers, and say what transactions aborted."""
+        loaded = self._loaded
+        bound = self._snapshot_bound
+        if end > self._plan.recovery_point:
+            bound = min(bound, self._plan.recovery_point)
+        offsets = [one for one in snapshot_offsets(self._folder.list()) if one <= bound]
+        first = loaded.segments[0].base_offset
+        start = restore_newest(self._folder, offsets, first, end, loaded.producers)
+        for segment in loaded.segments:
+            if segment.end <= start or not segment.size:
+                continue
+            self._replay(segment, start)
+
+    def _replay(self, segment: UnifiedLogSegment, start: int) -> None:
+        aborted: list[AbortedTxn] = []
+        file = self._folder.open(segment.log_name)
+        try:
+            for batch in batches(file, 0, segment.base_offset, verify=False):
+                if batch.header.base_offset < start or batch.header.producer_id < 0:
+                    continue
+                metadata = self._metadata(batch)
+                if metadata is None:
+                    break
+                span = batch.header.last_offset_delta + 1
+                found = self._loaded.producers.account(batch.header.base_offset, span, metadata)
+                if found is not None:
+                    aborted.append(found)
+        finally:
+            file.close()
+        self._take_aborted(segment, aborted, start)
+
+    def _take_aborted(
+        self, segment: UnifiedLogSegment, aborted: Sequence[AbortedTxn], start: int
+    ) -> None:
+        if segment.aborted is not None:
+            kept = [entry for entry in segment.aborted if entry.last_offset < start]
+            segment.aborted = kept + list(aborted)
+        elif aborted:
+            name = file_name(segment.base_offset, TXN_INDEX)
+            data = read_if_there(self._folder, name) or b""
+            try:
+                before = [one for one in decode_aborted(data) if one.last_offset < start]
+            except StreamlogError:
+                before = []
+            write_new(self._folder, name, encode_aborted([*before, *aborted]))
+            self._is_changed = True

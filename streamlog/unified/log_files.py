@@ -1,0 +1,159 @@
+"""The files of one partition that change: what a group of appends does to them, in order.
+
+    Append   batches to the active segment
+    Roll     the active segment's data and indexes are durable, then the next one is there, with the
+             snapshot of the producers at its first offset; a sync of the folder ends it
+    Epochs   a new leader-epoch-checkpoint, before the first batch of the epoch
+
+It blocks. A lock keeps a thread that is still writing when its caller has given up apart from the
+`close` that follows. After an error the files are not used again: whoever
+opens the partition next cuts the active segment to `synced`, because pages of a failed write-back
+stay readable and clean. Readers open files of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from streamlog.format.kafka_files.names import (
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+)
+from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_aborted
+from streamlog.runtime.buffers import Buffer, Parts
+from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
+from streamlog.unified.files import replace_file, write_new
+
+
+class Append(NamedTuple):
+    """Whole batches."""
+
+    parts: Parts
+
+
+class IndexFiles(NamedTuple):
+    """The index entries of one segment, packed as in its files."""
+
+    base_offset: int
+    offsets: Buffer
+    times: Buffer
+    aborted: Sequence[AbortedTxn]
+
+
+class Roll(NamedTuple):
+    """The segment `sealed` gets no more batches; the next one begins at `base_offset`."""
+
+    sealed: IndexFiles
+    base_offset: int
+    snapshot: bytes
+
+
+class Epochs(NamedTuple):
+    """The content of the leader-epoch-checkpoint."""
+
+    data: bytes
+
+
+Step = Append | Roll | Epochs
+
+
+class SyncedTo(NamedTuple):
+    """Bytes of the segment that are durable; those behind them may not be."""
+
+    base_offset: int
+    size_bytes: int
+
+
+class LogFiles:
+    """The active segment's file is open from `open` on, until `close`."""
+
+    def __init__(self, folder: GrowingFolder, base_offset: int, active: GrowingFile) -> None:
+        self.folder = folder
+        self._base_offset = base_offset
+        self._active = active
+        self._lock = Lock()
+        self._is_closed = False
+        self.synced = SyncedTo(base_offset, active.size())
+
+    @classmethod
+    def open(cls, folder: GrowingFolder, base_offset: int) -> LogFiles:
+        """The segment's file is there, and durable as it is. Errors: OSError."""
+        return cls(folder, base_offset, folder.open(file_name(base_offset, LOG)))
+
+    def carry_out(self, steps: Sequence[Step], *, sync: bool) -> None:
+        """`sync`: all of them are durable on return; else only what they need. Errors: OSError."""
+        with self._lock:
+            self._check_open()
+            self._carry_out(steps)
+            if sync:
+                self._sync()
+
+    def _carry_out(self, steps: Sequence[Step]) -> None:
+        parts: list[Buffer] = []
+        for step in steps:
+            if isinstance(step, Append):
+                parts += step.parts
+                continue
+            self._append(parts)
+            parts = []
+            if isinstance(step, Roll):
+                self._roll(step)
+            else:
+                replace_file(self.folder, LEADER_EPOCHS, step.data)
+        self._append(parts)
+
+    def _append(self, parts: Sequence[Buffer]) -> None:
+        if parts:
+            self._active.append(parts)
+
+    def _sync(self) -> None:
+        size = self._active.size()
+        if self.synced.size_bytes != size:
+            self._active.sync()
+            self.synced = SyncedTo(self._base_offset, size)
+
+    def _roll(self, step: Roll) -> None:
+        self._sync()
+        self._write_indexes(step.sealed)
+        write_new(self.folder, file_name(step.base_offset, SNAPSHOT), step.snapshot)
+        following = self.folder.create(file_name(step.base_offset, LOG))
+        self._active.close()
+        self._active, self._base_offset = following, step.base_offset
+        self.synced = SyncedTo(step.base_offset, 0)
+        self.folder.sync()
+
+    def _write_indexes(self, indexes: IndexFiles) -> None:
+        """Durable but for their names."""
+        base = indexes.base_offset
+        write_new(self.folder, file_name(base, INDEX), indexes.offsets)
+        write_new(self.folder, file_name(base, TIME_INDEX), indexes.times)
+        if indexes.aborted:
+            write_new(self.folder, file_name(base, TXN_INDEX), encode_aborted(indexes.aborted))
+
+    def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
+        """Writes down what Kafka writes when it closes a log; durable on return. Errors: OSError."""
+        with self._lock:
+            self._check_open()
+            self._sync()
+            self._write_indexes(indexes)
+            write_new(self.folder, file_name(end_offset, SNAPSHOT), snapshot)
+            self.folder.sync()
+
+    def close(self) -> None:
+        """Waits for what a thread is writing; a second call does nothing."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._active.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the partition's files were closed", str(self.folder))

@@ -1,0 +1,339 @@
+"""LogFolder: the folder that holds all unified logs of a node, laid out as a Kafka broker's.
+
+Whose it is stands in meta.properties. Each partition has a folder of its own, whose
+partition.metadata has the topic's id: a folder of another topic of the same name is put aside
+(`-stray`), never read and never deleted. A partition that goes is renamed (`-delete`) first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
+from uuid import UUID
+
+from streamlog.errors import (
+    ForeignCluster,
+    StoreUnavailable,
+    StreamlogError,
+)
+from streamlog.format.kafka_files.names import (
+    CLEAN_SHUTDOWN,
+    DELETE_FOLDER,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    STRAY_FOLDER,
+    folder_name,
+    parse_folder_name,
+    renamed_folder,
+)
+from streamlog.format.kafka_files.properties import (
+    MetaProperties,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_partition_metadata,
+)
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.partition.producer_state_manager import ProducerLimits
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.tree import FolderTree
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.checkpoint_files import OffsetCheckpoint
+from streamlog.unified.files import read_if_there, remove_if_there, replace_file
+from streamlog.unified.loader import LoadedLog, LoadPlan, load
+from streamlog.unified.log_files import LogFiles, SyncedTo
+from streamlog.unified.partition_folder import PartitionFolder
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+BATCHES_REMEMBERED = 5
+"""Of each producer, as in Kafka, whose snapshots keep one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOwner:
+    """Whose logs a folder holds."""
+
+    cluster_id: str
+    node_id: int
+
+
+class LogFolder:
+    """Made by `open`, ended by `close`. Paths come from names that were checked."""
+
+    def __init__(
+        self,
+        tree: FolderTree,
+        owner: FolderOwner,
+        environment: LogEnvironment,
+        offload: Offload,
+        *,
+        accepts_data_loss: bool = False,
+    ) -> None:
+        self._accepts_data_loss = accepts_data_loss
+        self.environment = environment
+        self.offload = offload
+        self.recovery_points = OffsetCheckpoint(RECOVERY_POINTS, tree.top, offload)
+        self.log_starts = OffsetCheckpoint(LOG_STARTS, tree.top, offload)
+        self.high_watermarks = OffsetCheckpoint(HIGH_WATERMARKS, tree.top, offload)
+        self._tree = tree
+        self._owner = owner
+        self._background = Background(f"log folder {tree}", self._task_failed)
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        """The partitions that have a folder."""
+        self._distrusted: dict[TopicPartition, SyncedTo] = {}
+        self._is_saving = False
+        self.directory_id = UUID(int=0)
+
+    def __str__(self) -> str:
+        return str(self._tree)
+
+    @classmethod
+    async def open(
+        cls,
+        tree: FolderTree,
+        owner: FolderOwner,
+        environment: LogEnvironment,
+        offload: Offload,
+        *,
+        accepts_data_loss: bool = False,
+    ) -> LogFolder:
+        """The caller holds the folder's lock. `accepts_data_loss`: a log that ends before what was
+        durable is opened as it is.
+
+        Errors: ForeignCluster, Corrupt, UnsupportedVersion, StoreUnavailable.
+        """
+        folder = cls(tree, owner, environment, offload, accepts_data_loss=accepts_data_loss)
+        await folder._identify()
+        for checkpoint in (folder.recovery_points, folder.log_starts, folder.high_watermarks):
+            await checkpoint.load()
+        await folder._run(folder._look_around)
+        return folder
+
+    async def _identify(self) -> None:
+        data = await self._run(read_if_there, self._tree.top, META_PROPERTIES)
+        if data is None:
+            self.directory_id = self.environment.random.uuid()
+            owner = self._owner
+            made = MetaProperties(owner.cluster_id, owner.node_id, self.directory_id)
+            content = encode_meta_properties(made)
+            await self._run(replace_file, self._tree.top, META_PROPERTIES, content)
+            return
+        found = decode_meta_properties(f"{self._tree}/{META_PROPERTIES}", data)
+        if (found.cluster_id, found.node_id) != (self._owner.cluster_id, self._owner.node_id):
+            raise ForeignCluster(
+                f"the log folder {self._tree} is of node {found.node_id} of cluster "
+                f"{found.cluster_id}, and this is node {self._owner.node_id} of cluster "
+                f"{self._owner.cluster_id}: give each node a folder of its own; a stopped Kafka's "
+                "topics are taken over by `streamlog topic adopt`"
+            )
+        self.directory_id = found.directory_id
+
+    def _look_around(self) -> None:
+        remove_if_there(self._tree.top, CLEAN_SHUTDOWN)
+        self._tree.top.sync()
+        for name in self._tree.folders():
+            if name.endswith(DELETE_FOLDER):
+                self._tree.remove(name)
+                continue
+            partition = parse_folder_name(name)
+            if partition is None:
+                continue
+            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
+            try:
+                path = f"{self._tree}/{name}/{PARTITION_METADATA}"
+                self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
+            except StreamlogError as error:
+                log.warning("the folder %s is left alone: %s", name, error)
+
+    # Partitions
+
+    def topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        """None: it has no folder here."""
+        return self._topic_ids.get(partition)
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, UUID]]:
+        yield from tuple(self._topic_ids.items())
+
+    async def create(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """An empty partition; durable on return. One of another topic id is put aside.
+
+        Errors: StoreUnavailable.
+        """
+        known = self._topic_ids.get(partition)
+        if known == topic_id:
+            return
+        if known is not None or folder_name(partition) in await self._run(self._tree.folders):
+            await self.put_aside(partition)
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            checkpoint.forget(partition)
+            await checkpoint.save()
+        await self._run(self._make, partition, topic_id)
+        self._topic_ids[partition] = topic_id
+
+    def _make(self, partition: TopicPartition, topic_id: UUID) -> None:
+        folder = self._tree.make(folder_name(partition))
+        replace_file(folder, PARTITION_METADATA, encode_partition_metadata(topic_id))
+
+    async def put_aside(self, partition: TopicPartition) -> str:
+        """Renames the partition's folder to one that nobody reads; returns its new name."""
+        unique = self.environment.random.uuid().hex
+        name = renamed_folder(partition, unique, STRAY_FOLDER)
+        await self._run(self._tree.rename, folder_name(partition), name)
+        self._topic_ids.pop(partition, None)
+        log.warning("the folder of %s was put aside as %s: no topic has it", partition, name)
+        return name
+
+    async def is_empty(self, partition: TopicPartition) -> bool:
+        """Whether no record was ever kept there."""
+        return await self._run(self._is_empty, partition)
+
+    def _is_empty(self, partition: TopicPartition) -> bool:
+        folder = self._tree.open(folder_name(partition))
+        logs = [name for name in folder.list() if name.endswith(".log")]
+        sizes = []
+        for name in logs:
+            file = folder.open(name)
+            sizes.append(file.size())
+            file.close()
+        return len(logs) <= 1 and not any(sizes)
+
+    async def remove(self, partition: TopicPartition) -> None:
+        """Deletes a partition that is not open; does nothing where it is gone.
+
+        Errors: StoreUnavailable.
+        """
+        if self._topic_ids.pop(partition, None) is None:
+            return
+        unique = self.environment.random.uuid().hex
+        name = renamed_folder(partition, unique, DELETE_FOLDER)
+        await self._run(self._tree.rename, folder_name(partition), name)
+        self._distrusted.pop(partition, None)
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            checkpoint.forget(partition)
+        self.save_soon()
+        await self._run(self._tree.remove, name)
+
+    async def load(
+        self, partition: TopicPartition, config: TopicConfig
+    ) -> tuple[PartitionFolder, LoadedLog]:
+        """Errors: StoreUnavailable (the folder is missing, or cannot be read), Corrupt (it ends
+        before what was durable)."""
+        limits = self.environment.config
+        plan = LoadPlan(
+            self.recovery_points.get(partition),
+            self.log_starts.get(partition),
+            self.environment.clock.now_ms(),
+            config,
+            ProducerLimits(
+                limits.producer_id_expiration_ms,
+                BATCHES_REMEMBERED,
+                limits.producer_ids_max,
+                limits.producer_idle_ms_min,
+            ),
+            self._distrusted.get(partition),
+            self._accepts_data_loss,
+        )
+        folder, loaded, files = await self._run(self._load, partition, plan)
+        self._distrusted.pop(partition, None)
+
+        async def remove() -> None:
+            await self.remove(partition)
+
+        return PartitionFolder(partition, self, folder, files, remove), loaded
+
+    def _load(
+        self, partition: TopicPartition, plan: LoadPlan
+    ) -> tuple[GrowingFolder, LoadedLog, LogFiles]:
+        folder = self._tree.open(folder_name(partition))
+        loaded = load(folder, plan)
+        return folder, loaded, LogFiles.open(folder, loaded.segments[-1].base_offset)
+
+    # What open partitions ask for
+
+    def distrust(self, partition: TopicPartition, synced: SyncedTo) -> None:
+        """A log failed: of its active segment only so much is durable."""
+        self._distrusted[partition] = synced
+
+    def save_soon(self) -> None:
+        """Writes the recovery points and high watermarks in the background."""
+        if not self._is_saving:
+            self._is_saving = True
+            self._background.spawn(self._save(), name="checkpoints")
+
+    async def _save(self) -> None:
+        try:
+            await self.recovery_points.save()
+            await self.high_watermarks.save()
+        except StreamlogError as error:
+            # A recovery point that is too low costs time at the next start, and nothing else.
+            log.warning("the next start may read more: %s", error)
+        finally:
+            self._is_saving = False
+
+    def remove_later(
+        self,
+        partition: TopicPartition,
+        folder: GrowingFolder,
+        names: Sequence[str],
+        delay_ms: int,
+    ) -> None:
+        """Removes files that are no longer part of a log. A crash leaves them to the next open."""
+
+        def remove() -> None:
+            for name in names:
+                remove_if_there(folder, name)
+
+        async def work() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            try:
+                await self._run(remove)
+            except StreamlogError as error:
+                log.warning("files of %s stay until its next open: %s", partition, error)
+
+        self._background.spawn(work(), name=f"remove of {partition}")
+
+    # The end
+
+    async def close(self) -> None:
+        """Call it when all logs are closed. Marks a clean end. Errors: StoreUnavailable."""
+        await self._background.close()
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            await checkpoint.save()
+        content = encode_clean_shutdown()
+        await self._run(replace_file, self._tree.top, CLEAN_SHUTDOWN, content)
+
+    async def kill(self) -> None:
+        await self._background.close()
+
+    def _task_failed(self, error: BaseException) -> None:
+        log.error("background work of the log folder %s failed: %r", self._tree, error)
+
+    async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        try:
+            return await self.offload.run(Lane.FILES, work, *arguments)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"{error.filename} is missing: a unified topic lives in this folder alone. Put "
+                "it back, or delete the topic",
+                path=str(error.filename),
+                waiting_helps=False,
+            ) from error
+        except OSError as error:
+            doing = "work in the log folder"
+            raise typed_os_error(error, str(self._tree), doing, StoreUnavailable) from error
+

@@ -1,0 +1,106 @@
+"""What an open unified log may do with its folder, besides appending and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+
+from streamlog.errors import StoreUnavailable
+from streamlog.format.kafka_files.names import (
+    DELETED,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    file_name,
+)
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.log_files import IndexFiles, LogFiles
+
+if TYPE_CHECKING:
+    from streamlog.unified.log_folder import LogFolder
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class PartitionFolder:
+    """Of one partition, while its log is open here."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        owner: LogFolder,
+        folder: GrowingFolder,
+        files: LogFiles,
+        remove: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.folder = folder
+        self.files = files
+        self._partition = partition
+        self._owner = owner
+        self._remove = remove
+
+    @property
+    def environment(self) -> LogEnvironment:
+        return self._owner.environment
+
+    @property
+    def offload(self) -> Offload:
+        return self._owner.offload
+
+    async def save_start(self, offset: int) -> None:
+        """The log start offset is durable on return. Errors: StoreUnavailable."""
+        self._owner.log_starts.note(self._partition, offset)
+        await self._owner.log_starts.save()
+
+    def note_recovery_point(self, offset: int) -> None:
+        """All before the offset is durable, with its indexes. It is written down soon."""
+        self._owner.recovery_points.note(self._partition, offset)
+        self._owner.save_soon()
+
+    async def remove_segments(self, bases: Sequence[int], delay_ms: int) -> None:
+        """The segments are no longer the log's on return; their bytes go after the delay.
+
+        Errors: StoreUnavailable.
+        """
+        names = await self._run(self._rename_deleted, bases)
+        self._owner.remove_later(self._partition, self.folder, names, delay_ms)
+
+    def _rename_deleted(self, bases: Sequence[int]) -> list[str]:
+        there, renamed = set(self.folder.list()), []
+        for base in bases:
+            for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT):
+                name = file_name(base, suffix)
+                if name in there:
+                    self.folder.rename(name, name + DELETED)
+                    renamed.append(name + DELETED)
+        self.folder.sync()
+        return renamed
+
+    async def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
+        """A clean end: the next open reads no data. Errors: StoreUnavailable."""
+        await self._run(self.files.finish, indexes, end_offset, snapshot)
+        self._owner.recovery_points.note(self._partition, end_offset)
+        self._owner.high_watermarks.note(self._partition, end_offset)
+        self._owner.save_soon()
+
+    def failed(self) -> None:
+        """The log has failed: its next open trusts what was synced alone."""
+        self._owner.distrust(self._partition, self.files.synced)
+
+    async def close(self) -> None:
+        await self.offload.run(Lane.FILES, self.files.close)
+
+    async def delete(self) -> None:
+        """Call it when the files are closed. Errors: StoreUnavailable."""
+        await self._remove()
+
+    async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        try:
+            return await self.offload.run(Lane.FILES, work, *arguments)
+        except OSError as error:
+            doing = f"writing {self._partition}"
+            raise typed_os_error(error, str(self.folder), doing, StoreUnavailable) from error

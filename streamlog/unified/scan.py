@@ -1,0 +1,81 @@
+"""Goes through the batches of a segment's file. It blocks: call it through Offload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from streamlog.codec.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    ScannedBatch,
+    check_crc,
+    parse_header,
+)
+from streamlog.errors import CorruptMessage
+from streamlog.runtime.disk.growing import GrowingFile
+
+CHUNK_BYTES = 1 << 20
+
+
+class FoundBatch(NamedTuple):
+    """`view` is the whole batch; it is valid until the next one is asked for."""
+
+    position: int
+    header: BatchHeader
+    view: memoryview
+
+
+def batches(
+    file: GrowingFile, position: int, next_offset: int, *, verify: bool
+) -> Iterator[FoundBatch]:
+    """Sound batches from `position` on; it ends at the first byte that belongs to none.
+
+    A batch is sound where its header agrees with itself, its offsets come behind `next_offset`, and
+    its CRC is right (`verify`). Errors: OSError.
+    """
+    size = file.size()
+    chunk, start = memoryview(b""), position
+    while position < size:
+        at = position - start
+        header = _header(chunk, at)
+        if header is None or header.size_bytes > len(chunk) - at:
+            wanted = CHUNK_BYTES if header is None else max(CHUNK_BYTES, header.size_bytes)
+            if header is not None and not _is_sound(header, next_offset, size - position):
+                return
+            chunk, start, at = memoryview(file.read(position, wanted)), position, 0
+            header = _header(chunk, 0)
+            if header is not None and len(chunk) < header.size_bytes <= size - position:
+                continue  # It is longer than a chunk: its length is known now.
+        if header is None or not _is_sound(header, next_offset, len(chunk) - at):
+            return
+        view = chunk[at : at + header.size_bytes]
+        if verify and not _has_crc(header, view, position):
+            return
+        yield FoundBatch(position, header, view)
+        position += header.size_bytes
+        next_offset = header.next_offset
+
+
+def _has_crc(header: BatchHeader, view: memoryview, position: int) -> bool:
+    try:
+        check_crc(ScannedBatch(header, view), position)
+    except CorruptMessage:
+        return False
+    return True
+
+
+def _header(chunk: memoryview, at: int) -> BatchHeader | None:
+    return parse_header(chunk, at) if len(chunk) - at >= HEADER_BYTES else None
+
+
+def _is_sound(header: BatchHeader, next_offset: int, room: int) -> bool:
+    return (
+        header.magic == MAGIC
+        and HEADER_BYTES <= header.length + LENGTH_END <= room
+        and header.base_offset >= next_offset
+        and header.last_offset_delta >= 0
+        and 0 <= header.record_count <= header.last_offset_delta + 1
+    )

@@ -1,0 +1,104 @@
+"""Searches a unified log for a timestamp, for ListOffsets: the time index says from where on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from streamlog.codec.batch import Compression
+from streamlog.codec.piecewise import first_at_or_after, largest_timestamp
+from streamlog.format.kafka_files.time_index import floor_time
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.files import read_if_there
+from streamlog.unified.reader import SegmentFileReader, StoredBatch
+from streamlog.unified.segment import UnifiedLogSegment
+
+T = TypeVar("T")
+
+STEP_BYTES = 1 << 20
+INLINE_BYTES_MAX = 16 << 10
+"""Uncompressed batches up to this size are decoded on the event loop, in about 1 ms."""
+
+
+class FileSearch:
+    """A TimestampSearch among offsets start (inclusive) to end (exclusive)."""
+
+    def __init__(
+        self,
+        reader: SegmentFileReader,
+        start_offset: int,
+        end_offset: int,
+        offload: Offload,
+        record_bytes_max: int,
+    ) -> None:
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self._reader = reader
+        self._offload = offload
+        self._record_bytes_max = record_bytes_max
+
+    async def largest(self, segments: Sequence[UnifiedLogSegment]) -> int:
+        """As TimestampSearch.largest. A segment's own largest may be that of a deleted record."""
+        left = [segment for segment in segments if segment.end_offset > self.start_offset]
+        whole = [segment for segment in left if segment.base_offset >= self.start_offset]
+        largest = max((segment.largest_visible for segment in whole), default=-1)
+        for segment in left:
+            if segment.base_offset < self.start_offset and segment.largest_visible > largest:
+                largest = max(largest, await self._largest_left(segment, largest))
+        return largest
+
+    async def _largest_left(self, segment: UnifiedLogSegment, largest: int) -> int:
+        position, end = self.start_offset, min(segment.end_offset, self.end_offset)
+        while position < end:
+            for batch in await self._read(segment, position, end):
+                stamp = batch.header.max_timestamp_ms
+                if stamp > largest and batch.header.base_offset < self.start_offset:
+                    stamp = await self._decoded(
+                        batch, largest_timestamp, batch.parts[0], self.start_offset
+                    )
+                largest = max(largest, stamp)
+                position = batch.end_offset
+        return largest
+
+    async def in_segment(
+        self, segment: UnifiedLogSegment, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """As TimestampSearch.in_segment."""
+        times = segment.times
+        if times is None:
+            name = segment.time_index_name
+            stored = await self._offload.run(Lane.READ, read_if_there, self._reader.folder, name)
+            times = bytearray(stored or b"")
+        # Up to the entry no record has a later timestamp; its own batch may have one as late.
+        entry = floor_time(times, timestamp_ms - 1)
+        first = segment.base_offset + (0 if entry is None else entry.relative_offset)
+        position, end = max(first, self.start_offset), min(segment.end_offset, self.end_offset)
+        while position < end:
+            for batch in await self._read(segment, position, end):
+                position = batch.end_offset
+                if batch.header.max_timestamp_ms < timestamp_ms:
+                    continue
+                record = await self._decoded(
+                    batch, first_at_or_after, batch.parts[0], timestamp_ms, self.start_offset
+                )
+                if record is not None:
+                    return record
+        return None
+
+    async def _read(
+        self, segment: UnifiedLogSegment, offset: int, end: int
+    ) -> Sequence[StoredBatch]:
+        return await self._offload.run(
+            Lane.READ, self._reader.batches_of, segment, offset, end, STEP_BYTES
+        )
+
+    async def _decoded(
+        self, batch: StoredBatch, decode: Callable[..., T], *arguments: object
+    ) -> T:
+        """Calls `decode` with the bound on one record as its last argument."""
+        work = partial(decode, *arguments, self._record_bytes_max)
+        is_small = batch.header.size_bytes <= INLINE_BYTES_MAX
+        if is_small and batch.header.codec == Compression.NONE:
+            return work()
+        return await self._offload.run(Lane.CPU, work)

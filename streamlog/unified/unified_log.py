@@ -1,0 +1,597 @@
+"""UnifiedLog: a partition in local files, as Kafka keeps it.
+
+Invariants
+1. The .log files hold Kafka batches one behind the other, each at its offset; a batch is cut or
+   changed by nobody, and only the last segment grows.
+2. Producer state, segments, indexes and leader epochs change at sequencing, in offset order, and
+   are provisional until the batch is carried out. A batch that cannot be ends this object.
+3. What readers see is carried out (`flusher.py`): durable, unless the topic asks for less.
+4. high_watermark moves in offset order, with the acks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from operator import index
+
+from streamlog.codec.batch import (
+    CONTROL,
+    BatchHeader,
+    ScannedBatch,
+    parse_header,
+    placed,
+    placed_at_append_time,
+)
+from streamlog.codec.control import ControlType, EndMarker, decode_end_marker, encode_end_marker
+from streamlog.errors import (
+    Internal,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    Overloaded,
+    PolicyViolation,
+    QuotaExceeded,
+    StreamlogError,
+)
+from streamlog.log.api.abstract_log import (
+    LATEST,
+    PRODUCE,
+    AbortedTransaction,
+    AbstractLog,
+    EpochEndOffset,
+    Isolation,
+    LogAppendInfo,
+    LogFetch,
+    ProduceContext,
+    ProducerDescription,
+    TimestampAndOffset,
+    TransactionMarker,
+)
+from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
+from streamlog.log.partition.batch_metadata import LogBatchMetadata
+from streamlog.log.partition.lifecycle import LogLifecycle, LogState
+from streamlog.log.partition.log_validator import validate_batches
+from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.partition.reading import fetch_batches
+from streamlog.log.partition.timestamp_lookup import lookup
+from streamlog.log.partition.visibility import Visibility
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.run_ack import RunAck
+from streamlog.runtime.concurrency.turn import Turn
+from streamlog.unified.aborted_search import aborted_between
+from streamlog.unified.flusher import Flusher
+from streamlog.unified.loader import LoadedLog
+from streamlog.unified.log_files import Append
+from streamlog.unified.partition_folder import PartitionFolder
+from streamlog.unified.reader import SegmentFileReader
+from streamlog.unified.segment import UnifiedLogSegment
+from streamlog.unified.snapshots import snapshot_of
+from streamlog.unified.tail import UnifiedTail
+from streamlog.unified.timestamp_search import FileSearch
+
+FailureCallback = Callable[["UnifiedLog", StreamlogError], None]
+PENDING_BYTES_MAX = 32 << 20
+"""Bytes of one log that are sequenced and not carried out; appends beyond them wait."""
+UNKNOWN_MS = -1
+
+
+class UnifiedLog(AbstractLog):
+    """Made from what the loader found, whose files are durable."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        folder: PartitionFolder,
+        loaded: LoadedLog,
+        config: TopicConfig,
+        on_failure: FailureCallback,
+    ) -> None:
+        self._partition = partition
+        self._folder = folder
+        self._config = config
+        self._on_failure = on_failure
+        environment = self._environment = folder.environment
+        self._clock = environment.clock
+        self._offload = folder.offload
+        self._metrics = environment.metrics.of_topic(partition.topic)
+        self._tail = tail = UnifiedTail(loaded)
+        self._leader_epoch = max(tail.epochs.latest, 0) + 1
+        self._jitter = environment.random.random()
+        self._turn = Turn()
+        self._removing = asyncio.Lock()
+        self._lifecycle = LogLifecycle(str(partition), self._failed)
+        self._background = Background(f"log {partition}", self._task_failed)
+        self._visibility = Visibility[UnifiedLogSegment](
+            _nothing,
+            self._lifecycle,
+            tail.producers.unstable,
+            loaded.log_start_offset,
+            tail.end_offset,
+        )
+        self._acks = AckQueue[UnifiedLogSegment](
+            self._background, self._visibility, self._lifecycle
+        )
+        self._flusher = Flusher(
+            str(partition),
+            folder.files,
+            self._offload,
+            self._clock,
+            self._background,
+            self._lifecycle,
+            config,
+        )
+        self._reader = SegmentFileReader(
+            str(partition), folder.folder, tail.segments, self._offload
+        )
+        tail.producers.count_by(environment.metrics.producer_ids.inc)
+
+    # Description
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._partition
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._visibility.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._visibility.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._visibility.last_stable_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._tail.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._tail.size_bytes
+
+    @property
+    def segments(self) -> Sequence[UnifiedLogSegment]:
+        return tuple(self._tail.segments)
+
+    def producers(self) -> Sequence[ProducerDescription]:
+        self._check_open()
+        state = self._tail.producers
+        state.expire(self._clock.now_ms())
+        return [
+            ProducerDescription(
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_append_ms,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+            for entry in state.snapshot()
+        ]
+
+    # Append
+
+    async def append(
+        self, batches: Buffer, context: ProduceContext = PRODUCE
+    ) -> Awaitable[LogAppendInfo]:
+        self._check_open()
+        checks = self._environment.config.checks_records
+        valid = validate_batches(batches, self._config, self._clock.now_ms(), with_records=checks)
+        if not self._turn.is_free or not self._has_room:
+            return await self._append_in_turn(valid, context, None)
+        return self._sequence_all(valid)
+
+    async def append_marker(
+        self, marker: TransactionMarker, context: ProduceContext = PRODUCE
+    ) -> Awaitable[LogAppendInfo]:
+        self._check_open()
+        control_type = ControlType.COMMIT if marker.is_commit else ControlType.ABORT
+        data = encode_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            EndMarker(control_type, marker.coordinator_epoch),
+            self._clock.now_ms(),
+        )
+        batch = ScannedBatch(parse_header(data), memoryview(data))
+        return await self._append_in_turn([batch], context, marker)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._flusher.pending_bytes <= PENDING_BYTES_MAX
+
+    async def _append_in_turn(
+        self,
+        batches: Sequence[ScannedBatch],
+        context: ProduceContext,
+        marker: TransactionMarker | None,
+    ) -> Awaitable[LogAppendInfo]:
+        """Waits for the calls before it, and for room; nothing is sequenced meanwhile."""
+        left_s = None if context.deadline is None else context.deadline - self._clock.monotonic()
+        try:
+            async with asyncio.timeout(left_s) as timeout, self._turn:
+                while not self._has_room and self._lifecycle.is_open:
+                    await self._flusher.room()
+                self._check_open()
+                if marker is not None:
+                    self._tail.producers.check_marker(marker, self._clock.now_ms())
+                return self._sequence_all(batches)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise Overloaded(
+                f"appends to {self._partition} waited for the disk until the deadline; nothing was "
+                "stored: retry with back-off"
+            ) from None
+
+    def _sequence_all(self, batches: Sequence[ScannedBatch]) -> Awaitable[LogAppendInfo]:
+        """Awaits nothing: no other batch comes between those of one call."""
+        first, *others = batches
+        answer = self._sequence(first, None)
+        base = self._tail.end_offset - first.header.record_count
+        for position, batch in enumerate(others, 1):
+            try:
+                answer = self._sequence(batch, base)
+            except StreamlogError as error:
+                raise OutcomeUnknown(
+                    f"{position} of {len(batches)} batches were sequenced, then: {error}"
+                ) from error
+        return answer
+
+    def _sequence(
+        self, batch: ScannedBatch, first_base: int | None
+    ) -> asyncio.Future[LogAppendInfo]:
+        tail, config, now_ms = self._tail, self._config, self._clock.now_ms()
+        header, view = batch
+        is_marker = header.attributes & CONTROL
+        original = None if is_marker else self._original(header, now_ms)
+        if original is not None:
+            return self._duplicate(original)
+        base, span, stamp = tail.end_offset, header.last_offset_delta + 1, header.max_timestamp_ms
+        if config.message_timestamp_type == LOG_APPEND_TIME:
+            stamp = now_ms
+            parts = placed_at_append_time(view, base, self._leader_epoch, now_ms)
+        else:
+            parts = placed(view, base, self._leader_epoch)
+        metadata = LogBatchMetadata.of(
+            header,
+            leader_epoch=self._leader_epoch,
+            append_time_ms=now_ms,
+            max_timestamp_ms=stamp,
+            marker=decode_end_marker(view) if is_marker else None,
+        )
+        if tail.should_roll(span, metadata, config, self._jitter):
+            self._roll()
+        begun = tail.account(base, span, metadata, config)
+        if begun is not None:
+            self._flusher.add(begun)
+        pending = PendingAppend(base, base + span, tail.active, stamp)
+        is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+        answer = pending.wait(
+            LogAppendInfo(
+                base if first_base is None else first_base,
+                base + span - 1,
+                now_ms if is_stamped else -1,
+                self.log_start_offset,
+            )
+        )
+        ack = RunAck()
+        self._flusher.add(Append(parts), size_bytes=len(view), records=span, ack=ack)
+        self._acks.push_run([pending], ack)
+        self._metrics.appended(1, span, metadata.size_bytes)
+        return answer
+
+    def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+        if header.producer_id < 0:
+            return None
+        try:
+            return self._tail.producers.check(header, now_ms)
+        except QuotaExceeded:
+            self._environment.metrics.producers_refused.inc()
+            raise
+
+    def _duplicate(self, original: ProducerBatch) -> asyncio.Future[LogAppendInfo]:
+        """Answers a retry as its original, when that is durable."""
+        self._metrics.duplicates.inc()
+        base, last = original.base_offset, original.last_offset
+        info = LogAppendInfo(base, last, UNKNOWN_MS, self.log_start_offset, is_duplicate=True)
+        pending = self._acks.find(base)
+        if pending is not None:
+            return pending.wait(info._replace(log_append_time_ms=pending.append_time_ms))
+        future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
+        if self._config.message_timestamp_type != LOG_APPEND_TIME:
+            future.set_result(info)
+            return future
+
+        async def answer() -> None:
+            at_ms = await self._append_time_of(base)
+            if not future.done():
+                future.set_result(info._replace(log_append_time_ms=at_ms))
+
+        def ended(_: object) -> None:
+            if not future.done():
+                # The log ended first; the original is stored all the same.
+                future.set_result(info)
+
+        self._background.spawn(answer(), name="duplicate").add_done_callback(ended)
+        return future
+
+    async def _append_time_of(self, offset: int) -> int:
+        """Of a durable batch; -1 where it has none, is deleted, or cannot be read now."""
+        try:
+            run = await self._reader.read(offset, offset + 1, 1, is_required=True)
+            header = parse_header(run.batches[0].parts[0])
+        except (StreamlogError, IndexError):
+            return UNKNOWN_MS
+        return header.max_timestamp_ms if header.is_log_append_time else UNKNOWN_MS
+
+    def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
+        now_ms = self._clock.now_ms()
+        return self._tail.producers.needs_verification(producer_id, producer_epoch, now_ms)
+
+    def verification_guard(self) -> int:
+        return self._tail.producers.verification_guard
+
+    def verified(self, producer_id: int, producer_epoch: int, guard: int | None = None) -> None:
+        producers = self._tail.producers
+        taken = producers.verification_guard if guard is None else guard
+        producers.verified(producer_id, producer_epoch, taken)
+
+    # Read
+
+    def _visible_end(self, isolation: Isolation) -> int:
+        committed = isolation is Isolation.READ_COMMITTED
+        return self.last_stable_offset if committed else self.high_watermark
+
+    async def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        deadline: float | None = None,
+    ) -> LogFetch:
+        self._check_open()
+        visible = self._visibility
+        if offset < visible.log_start_offset or offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset > visible.high_watermark:
+            raise OffsetNotAvailable(
+                f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
+                f"{visible.high_watermark}; fetch again"
+            )
+        end = self._visible_end(isolation)
+        read = await fetch_batches(
+            self._reader, offset, end, max_bytes, min_one_batch=min_one_batch
+        )
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if isolation is Isolation.READ_COMMITTED:
+            found = await aborted_between(
+                self._folder.folder, self._tail.segments, offset, read.next_offset, self._offload
+            )
+            aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
+        self._metrics.fetched(read.size_bytes)
+        return LogFetch(
+            parts=tuple(read.parts),
+            size_bytes=read.size_bytes,
+            batches=read.batches,
+            next_offset=read.next_offset,
+            high_watermark=visible.high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=visible.log_start_offset,
+            aborted=aborted,
+        )
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"offset {offset} of {self._partition} is not in the log, which goes from "
+            f"{self.log_start_offset} to {self.log_end_offset}",
+            offset=offset,
+            start_offset=self.log_start_offset,
+            end_offset=self.log_end_offset,
+        )
+
+    async def wait_for(self, offset: int, isolation: Isolation) -> None:
+        if self._lifecycle.is_open and self._visible_end(isolation) <= offset:
+            visible = self._visibility
+            committed = isolation is Isolation.READ_COMMITTED
+            await (visible.stable_waiters if committed else visible.waiters).wait(offset)
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        if self._lifecycle.is_open:
+            self._visibility.waiters.subscribe(changed)
+        else:
+            changed()
+
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        self._visibility.waiters.unsubscribe(changed)
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation
+    ) -> TimestampAndOffset:
+        while True:
+            self._check_open()
+            start = self.log_start_offset
+            search = FileSearch(
+                self._reader,
+                start,
+                self._visible_end(isolation),
+                self._offload,
+                self._environment.config.decoded_bytes_max,
+            )
+            try:
+                return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
+            except OffsetOutOfRange:
+                if self.log_start_offset == start:
+                    raise
+                # Segments were removed during the search: search those that are left.
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        return self._tail.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # Segments, deletion, settings
+
+    async def delete_records(self, before_offset: int) -> int:
+        self._check_open()
+        if self._config.cleanup_policy != "delete":
+            raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
+        return await self.raise_start(before_offset)
+
+    async def raise_start(self, before_offset: int) -> int:
+        self._check_open()
+        target = self.high_watermark if before_offset == LATEST else index(before_offset)
+        if target < 0 or target > self.high_watermark:
+            raise self._out_of_range(before_offset)
+
+        async def remove() -> int:
+            async with self._removing:
+                if target > self.log_start_offset:
+                    await self._save_start(target)
+                    self._visibility.raise_start(target)
+                    self._tail.epochs.raise_start(target)
+            return self.log_start_offset
+
+        return await self._background.shielded(remove, name="remove")
+
+    async def _save_start(self, offset: int) -> None:
+        """A start that may or may not be there fails the log: the next open tells."""
+        try:
+            await self._folder.save_start(offset)
+        except StreamlogError as error:
+            self._lifecycle.fail(error)
+            raise
+
+    async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
+        self._check_open()
+        end_offset = index(predicate_end_offset)
+        return await self._background.shielded(
+            lambda: self._delete_oldest_segments(end_offset, reason), name="remove"
+        )
+
+    async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
+        async with self._removing:
+            bound = min(predicate_end_offset, self.high_watermark)
+            if self._tail.active.size and self.log_end_offset <= bound:
+                self._roll()
+            await self._flush()
+            expired = [
+                segment
+                for segment in self._tail.segments
+                if not segment.is_active and segment.end_offset <= bound
+            ]
+            if not expired:
+                return 0
+            start = max(expired[-1].end_offset, self.log_start_offset)
+            await self._save_start(start)
+            self._visibility.raise_start(start)
+            del self._tail.segments[: len(expired)]
+            self._tail.epochs.raise_start(start)
+            bases = [segment.base_offset for segment in expired]
+            try:
+                await self._folder.remove_segments(bases, self._config.file_delete_delay_ms)
+            except StreamlogError as error:
+                self._lifecycle.fail(error)
+                raise
+        self._metrics.removed(reason, len(expired), sum(segment.size for segment in expired))
+        return len(expired)
+
+    async def roll(self) -> None:
+        self._check_open()
+        if self._tail.active.size:
+            self._roll()
+        await self._flush()
+
+    def _roll(self) -> None:
+        """Seals the active segment at the log's end."""
+        step, sealed = self._tail.roll(self._clock.now_ms())
+        base = step.base_offset
+
+        def done() -> None:
+            sealed.drop_indexes()
+            self._folder.note_recovery_point(base)
+
+        self._flusher.add(step, done=done)
+        self._jitter = self._environment.random.random()
+        self._metrics.rolls.inc()
+
+    async def _flush(self) -> None:
+        """What was sequenced and rolled so far is carried out on return. Errors: why it is not."""
+        await self._flusher.drained()
+        self._check_open()
+        await self._visibility.wait_durable(self.log_end_offset)
+
+    async def configure(self, config: TopicConfig) -> None:
+        self._config = config
+        self._flusher.config = config
+
+    # The end
+
+    def _check_open(self) -> None:
+        self._lifecycle.check_open()
+
+    def _failed(self, error: StreamlogError) -> None:
+        """The lifecycle's first failure. The owner hears of it unless it ends the log already."""
+        self._folder.failed()
+        self._visibility.release()
+        self._flusher.release()
+        if self._lifecycle.state is LogState.FAILED:
+            self._on_failure(self, error)
+
+    def _task_failed(self, error: BaseException) -> None:
+        if not isinstance(error, StreamlogError):
+            error = Internal(f"{self._partition}: {error!r}")
+        self._lifecycle.fail(error)
+
+    async def close(self) -> None:
+        """Waits until sequenced batches are durable, then writes down the indexes and producers.
+
+        After a failure it waits for nothing. Errors: what kept the last appends from being stored.
+        """
+        if self._lifecycle.state is LogState.ENDED:
+            return
+        is_orderly = self._lifecycle.end()
+        self._visibility.release()
+        try:
+            if is_orderly:
+                await self._acks.drained()
+                await self._flusher.drained()
+                if self._lifecycle.failure is None:
+                    self._tail.producers.expire(self._clock.now_ms())
+                    await self._folder.finish(
+                        self._tail.indexes(), self.log_end_offset, snapshot_of(self._tail.producers)
+                    )
+        finally:
+            await self._end_work()
+
+    async def _end_work(self) -> None:
+        """Stops background work; waiting calls get an error, even if this call is cancelled."""
+        try:
+            await self._background.close()
+        finally:
+            self._flusher.release()
+            self._acks.give_up()
+            self._tail.producers.forget_all()
+            await self._folder.close()
+
+    async def kill(self) -> None:
+        self._lifecycle.end()
+        self._visibility.release()
+        await self._end_work()
+
+    async def delete(self) -> None:
+        await self.kill()
+        await self._folder.delete()
+
+
+def _nothing(high_watermark: int) -> None:
+    """Nothing waits for the high watermark but readers."""

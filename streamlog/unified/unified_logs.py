@@ -1,0 +1,116 @@
+"""UnifiedLogFactory: creates, opens and deletes partitions in a node's log folder.
+
+A handle is made from the topic's id and the partition's number, so that it can be told from the
+folder's own partition.metadata: nothing else has to agree with the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence, Set
+from uuid import UUID
+
+from streamlog.errors import InvalidPartitions, StoreUnavailable, StreamlogError
+from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.log_factory import LogFailed, TopicIdentity
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.model.partition import TopicPartition
+from streamlog.unified.log_folder import LogFolder
+from streamlog.unified.unified_log import UnifiedLog
+
+_PARTITION_BITS = 20
+_TOPIC_BITS = 43
+
+
+def handle_of(topic_id: UUID, partition: int) -> int:
+    """63 bits: of 10,000 topics two have the same with a chance of 1 in 170,000."""
+    topic = topic_id.int & ((1 << _TOPIC_BITS) - 1)
+    return topic << _PARTITION_BITS | partition
+
+
+class UnifiedLogFactory:
+    """The folder's owner closes it when the manager is closed."""
+
+    def __init__(self, folder: LogFolder) -> None:
+        self._folder = folder
+        self._attempts: dict[int, str] = {}
+        """Handles that this process created → the attempt."""
+
+    async def create(
+        self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
+    ) -> list[int]:
+        """As LogFactory.create."""
+        if partitions and max(partitions) >= 1 << _PARTITION_BITS:
+            raise InvalidPartitions(
+                f"a unified topic has at most {1 << _PARTITION_BITS} partitions"
+            )
+        handles: list[int] = []
+        try:
+            for number in partitions:
+                handle = handle_of(topic.topic_id, number)
+                self._attempts[handle] = topic.attempt
+                await self._folder.create(TopicPartition(topic.name, number), topic.topic_id)
+                handles.append(handle)
+        except StreamlogError:
+            for handle in handles:
+                await self.remove(handle)
+            raise
+        return handles
+
+    async def check_created(self, handles: Sequence[int]) -> None:
+        """Nobody else has this folder."""
+        return
+
+    async def open(
+        self, partition: TopicPartition, handle: int, config: TopicConfig, on_failure: LogFailed
+    ) -> AbstractLog:
+        """As LogFactory.open. A folder that is missing or another topic's is no NotFound, which
+        would delete the topic: it may be put back. Errors: StoreUnavailable, Corrupt."""
+        topic_id = self._folder.topic_id_of(partition)
+        if topic_id is None or handle_of(topic_id, partition.partition) != handle:
+            found = "has no folder" if topic_id is None else "has the folder of another topic id"
+            raise StoreUnavailable(
+                f"{partition} {found} in {self._folder}: a unified topic lives there alone. Put "
+                "its folder back, or delete the topic",
+                path=str(self._folder),
+                waiting_helps=False,
+            )
+        folder, loaded = await self._folder.load(partition, config)
+        return UnifiedLog(partition, folder, loaded, config, on_failure)
+
+    async def is_there(self, handle: int) -> bool:
+        """As LogFactory.is_there: a missing folder may come back."""
+        return True
+
+    async def release(self, handle: int) -> None:
+        """Nobody else opens a partition of this folder."""
+        return
+
+    async def remove(self, handle: int) -> None:
+        for partition, topic_id in self._folder.partitions():
+            if handle_of(topic_id, partition.partition) == handle:
+                await self._folder.remove(partition)
+        self._attempts.pop(handle, None)
+
+    async def delete_orphans(
+        self,
+        attempts_under_way: Callable[[], Set[str]],
+        registered: Callable[[], Awaitable[Set[int]]],
+    ) -> int:
+        """As LogFactory.delete_orphans. A partition with records is put aside, and not deleted: the
+        metadata may be older than the folder."""
+        listed = [
+            (partition, handle_of(topic_id, partition.partition))
+            for partition, topic_id in self._folder.partitions()
+        ]
+        under_way = set(attempts_under_way())
+        handles = await registered()
+        deleted = 0
+        for partition, handle in listed:
+            if handle in handles or self._attempts.get(handle) in under_way:
+                continue
+            if await self._folder.is_empty(partition):
+                await self._folder.remove(partition)
+            else:
+                await self._folder.put_aside(partition)
+            deleted += 1
+        return deleted
