@@ -51,6 +51,8 @@ class Banner:
     meta: str
     wal: str
     wal_dir: str
+    log_dir: str
+    """Folder of unified topics; empty: they are refused."""
     insecure: bool
     pid: int
     note: str = ""
@@ -94,6 +96,8 @@ class Banner:
             f"  meta   {self.meta}",
             f"  wal    {self.wal}{where}: {self._durability()}",
         ]
+        if self.log_dir:
+            lines.append(f"  files  {self.log_dir}: topics with log.type=unified, on this disk alone")
         lines += [
             f"  {endpoint.name} is advertised as {endpoint.advertised}"
             for endpoint in self.listeners

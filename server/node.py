@@ -58,7 +58,7 @@ STOP_WAITING_S = 3.0
 
 
 def with_places(node: NodeConfig, mode: str) -> NodeConfig:
-    """`data` spelled out as store, meta and wal_dir; a dev node has a default for it.
+    """`data` spelled out as store, meta, wal_dir and log_dir; a dev node has a default for it.
 
     Errors: Invalid, when there is no place for the data.
     """
@@ -81,6 +81,7 @@ def with_places(node: NodeConfig, mode: str) -> NodeConfig:
         store=str(LocalUrl(f"{folder}/objects")),
         meta=node.meta or str(RocksUrl(f"{folder}/meta")),
         wal_dir=node.wal_dir or str(folder / "wal"),
+        log_dir=node.log_dir or str(folder / "logs"),
     )
 
 
@@ -171,6 +172,8 @@ class Node:
                         meta=node.meta,
                         wal=cast("WalMode | None", node.wal),
                         wal_dir=node.wal_dir,
+                        log_dir=node.log_dir,
+                        accept_data_loss=node.accept_data_loss,
                         node_id=node.node_id,
                         config=_with_compactor(self.settings.engine, node.store),
                         logs=self.settings.log,
@@ -227,6 +230,7 @@ class Node:
             meta=status.meta_url,
             wal=status.wal,
             wal_dir=node.wal_dir or "" if status.wal == "disk" else "",
+            log_dir=node.log_dir or "",
             insecure=listeners.is_insecure,
             pid=os.getpid(),
             note=note,

@@ -1,4 +1,5 @@
-"""Opens a LogManager with the kinds of log that the program has: shared logs on streams.
+"""Opens a LogManager with the kinds of log that the program has: shared logs on streams, and those
+that the caller adds.
 
 The only module of the log layer that knows a concrete kind; the manager, retention and the server's
 services know AbstractLog.
@@ -6,7 +7,7 @@ services know AbstractLog.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -14,7 +15,7 @@ from streamlog.errors import NotFound
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.leadership import Leadership
-from streamlog.log.api.log_factory import LogFactories, LogKind
+from streamlog.log.api.log_factory import LogFactories, LogFactory, LogKind
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
 from streamlog.log.shared.shared_logs import SharedLogFactory
@@ -26,6 +27,8 @@ from streamlog.model.stream import StreamClient
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
+
+MoreKinds = Callable[[LogEnvironment], Awaitable[Mapping[LogKind, LogFactory]]]
 
 
 async def open_logs(
@@ -39,15 +42,20 @@ async def open_logs(
     offload: Offload | None = None,
     staged: StagedStreams | None = None,
     node_id: int = 1,
+    others: MoreKinds | None = None,
 ) -> LogManager:
     """Logs over `streams`, topics in `kv`; background work runs until the manager is closed.
 
-    `staged`: staged writes, if the medium has them. Errors: those of reading the topics from `kv`.
+    `staged`: staged writes, if the medium has them. `others` makes the factories of other kinds.
+    Errors: those of reading the topics from `kv`.
     """
     config = config or LogConfig()
     metrics = LogMetrics(registry)
     environment = LogEnvironment(clock, random, config, metrics, offload)
-    factories = LogFactories({LogKind.SHARED: SharedLogFactory(streams, environment)})
+    by_kind: dict[LogKind, LogFactory] = {LogKind.SHARED: SharedLogFactory(streams, environment)}
+    if others is not None:
+        by_kind |= await others(environment)
+    factories = LogFactories(by_kind)
     manager = await LogManager.open(factories, kv, environment, Leadership(node_id))
     if staged is not None:
         manager.take_staged(staged, _partition_of(streams))

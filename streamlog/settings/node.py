@@ -21,7 +21,7 @@ class NodeConfig:
     data: str | None = setting(
         None,
         "A folder for everything: short for store = local:///DATA/objects, meta = "
-        "rocksdb:///DATA/meta, wal_dir = DATA/wal.",
+        "rocksdb:///DATA/meta, wal_dir = DATA/wal, log_dir = DATA/logs.",
     )
     store: str | None = setting(
         None,
@@ -42,6 +42,17 @@ class NodeConfig:
         choices=("disk", "object"),
     )
     wal_dir: str | None = setting(None, "Folder of the write-ahead log, with wal = disk.")
+    log_dir: str | None = setting(
+        None,
+        "Folder of topics with log.type = unified, in Kafka's own formats; such a topic lives on "
+        "this node's disk alone. Default: DATA/logs with data; without either such topics are "
+        "refused.",
+    )
+    accept_data_loss: bool = setting(
+        False,
+        "Opens unified topics that end before what was durable in the log folder. For one start, "
+        "when files are lost: the log says which offsets are gone.",
+    )
     node_id: int = setting(
         1, "This node's number; no two nodes of a cluster share one.", minimum=0, maximum=2**31 - 1
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from threading import Lock
 from typing import TypeVar, TypeVarTuple
 
 from streamlog.errors import StoreUnavailable, StreamlogError
@@ -36,6 +37,8 @@ class OffsetCheckpoint:
         self._lock = asyncio.Lock()
         self._changes = 0
         self._saved = 0
+        self._writing = Lock()
+        self._written = 0
 
     async def load(self) -> None:
         """Errors: StoreUnavailable."""
@@ -67,8 +70,15 @@ class OffsetCheckpoint:
             if self._saved >= wanted:
                 return
             written, data = self._changes, encode_offsets(self._offsets)
-            await self._run(replace_file, self._top, self._name, data)
+            await self._run(self._write, written, data)
             self._saved = written
+
+    def _write(self, changes: int, data: bytes) -> None:
+        """A caller that was cancelled leaves its thread writing: the next one waits for it."""
+        with self._writing:
+            if changes > self._written:
+                replace_file(self._top, self._name, data)
+                self._written = changes
 
     async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         try:

@@ -21,6 +21,7 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.progress import ProgressWatch
 from streamlog.wal.config import WalMode
+from streamlog.wiring.log_folder import LocalLogs
 from streamlog.wiring.plan import EnginePlan
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class EngineServices:
     kv: EngineKVClient
     kv_store: KVStore
     logs: LogManager
+    local_logs: LocalLogs
     transactions: Coordinator
     compactor: Compactor | None
     collector: Collector
@@ -75,6 +77,7 @@ class OpenEngine:
         self.kv = services.kv
         self.kv_store = services.kv_store
         self.logs = services.logs
+        self._local_logs = services.local_logs
         self.transactions = services.transactions
         self.compactor = services.compactor
         self.staging = services.staging
@@ -148,6 +151,7 @@ class OpenEngine:
         async with AsyncExitStack() as parts:
             parts.push_async_callback(self.metadata.kill)
             parts.push_async_callback(self.engine.kill)
+            parts.push_async_callback(self._local_logs.kill)
             parts.push_async_callback(self.logs.kill)
             if self.compactor is not None:
                 parts.push_async_callback(self.compactor.kill)
@@ -176,9 +180,11 @@ class OpenEngine:
         try:
             async with asyncio.timeout(drain_s):
                 await self.logs.stop()
+                await self._local_logs.close()
         except TimeoutError:
             log.warning("closed before all partitions were given up; the next start takes them")
             await self.logs.kill()
+            await self._local_logs.kill()
         if self.compactor is not None:
             await self.compactor.close()
         await self.engine.close(began + drain_s - self.clock.monotonic())

@@ -35,10 +35,19 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
+from streamlog.unified.log_folder import FolderOwner
 from streamlog.wal.config import WalMode
 from streamlog.wal.log import WriteAheadLog
 from streamlog.wiring.engine import EngineServices, OpenEngine
-from streamlog.wiring.plan import Components, EnginePlan, Runtime, plan_engine, threads_for
+from streamlog.wiring.log_folder import LocalLogs
+from streamlog.wiring.plan import (
+    Components,
+    EnginePlan,
+    Runtime,
+    checked_log_dir,
+    plan_engine,
+    threads_for,
+)
 from streamlog.wiring.progress import run_checks, watch_progress
 from streamlog.wiring.stores import OpenStores, open_stores
 from streamlog.wiring.wal import open_wal
@@ -64,19 +73,23 @@ async def open(
     meta: str | None = None,
     wal: WalMode | None = None,
     wal_dir: str | Path | None = None,
+    log_dir: str | Path | None = None,
     node_id: int = 1,
     config: StreamEngineConfig | None = None,
     logs: LogConfig | None = None,
     transactions: TransactionConfig | None = None,
     components: Components | None = None,
     check_store: bool = False,
+    accept_data_loss: bool = False,
     on_step: OnStep = lambda _: None,
 ) -> AsyncIterator[OpenEngine]:
     """Opens an engine in this process. Appends acknowledged when the context ends are in the store.
 
     `store` is memory://, local:///abs/path or s3://bucket/prefix; `meta` defaults to
     rocksdb:///PATH/meta for local:///PATH. `wal` defaults to disk on local stores and object on
-    others; its folder to PATH/wal. `check_store` sends half a dozen requests first, which tell
+    others; its folder to PATH/wal. `log_dir` is the folder of topics with log.type=unified, which
+    are refused without one; `accept_data_loss` opens those of them that end before what was durable
+    there. `check_store` sends half a dozen requests first, which tell
     whether the store does what streamlog relies on. `on_step` is called with a noun for each part
     that is opened. Unavailable: a store or the metadata is away; opening may be tried again.
 
@@ -85,7 +98,11 @@ async def open(
     a store), StoreUntrusted.
     """
     parts = components or Components()
-    plan = plan_engine(store, meta, wal, wal_dir, node_id, parts)
+    plan = replace(
+        plan_engine(store, meta, wal, wal_dir, node_id, parts),
+        log_dir=checked_log_dir(log_dir),
+        accepts_data_loss=accept_data_loss,
+    )
     configs = Configs(
         config or StreamEngineConfig(), logs or LogConfig(), transactions or TransactionConfig()
     )
@@ -139,7 +156,7 @@ class _Opening:
                 f"the streams, with metadata in {plan.meta} and the object store {plan.store}"
             )
             await engine.start()
-            services = await self._start_services(engine, metadata, stores, runtime)
+            services = await self._start_services(engine, metadata, stores, runtime, built)
             on_failure.pop_all()
         log.info(
             "opened",
@@ -211,10 +228,17 @@ class _Opening:
         return Engine(parts, self._config)
 
     async def _start_services(
-        self, engine: Engine, metadata: MetadataSession, stores: OpenStores, runtime: Runtime
+        self,
+        engine: Engine,
+        metadata: MetadataSession,
+        stores: OpenStores,
+        runtime: Runtime,
+        built: AsyncExitStack,
     ) -> EngineServices:
         """Starts all that runs on a started engine."""
-        config = self._config
+        config, plan = self._config, self._plan
+        owner = FolderOwner(stores.cluster_id, plan.node_id)
+        local = LocalLogs(plan.log_dir, owner, accepts_data_loss=plan.accepts_data_loss)
         streams = EngineStreamClient(engine)
         staging = EngineStaging(engine, streams, metadata, config.staging)
         staging.start()
@@ -230,6 +254,7 @@ class _Opening:
             offload=runtime.offload,
             staged=staging,
             node_id=self._plan.node_id,
+            others=lambda environment: local.open(environment, runtime.offload, built),
         )
         engine.background.spawn(_fail_with(logs), name="watch_logs")
         transactions = self._start_coordinator(logs, runtime)
@@ -247,6 +272,7 @@ class _Opening:
             kv=kv,
             kv_store=stores.kv,
             logs=logs,
+            local_logs=local,
             transactions=transactions,
             compactor=compactor,
             collector=collector,

@@ -73,6 +73,9 @@ class EnginePlan:
     wal: WalMode
     wal_dir: Path | None
     node_id: int
+    log_dir: Path | None = None
+    """Folder of the logs that are kept in local files; None: there are none."""
+    accepts_data_loss: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -102,6 +105,18 @@ def plan_engine(
     if mode == "disk" and folder is None and components.disk is None:
         raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a local folder")
     return EnginePlan(store_url, meta_url, mode, folder, node_id)
+
+
+def checked_log_dir(log_dir: str | Path | None) -> Path | None:
+    """Errors: Invalid."""
+    if log_dir is None:
+        return None
+    if isinstance(log_dir, str) and "," in log_dir:
+        raise Invalid(
+            f"log_dir is one folder, and {log_dir!r} names several: a node keeps its local logs in "
+            "one; put several disks behind it (RAID, LVM), or run a node for each"
+        )
+    return Path(log_dir)
 
 
 def meta_url_of(meta: str | None, store: StoreUrl) -> MetaUrl:

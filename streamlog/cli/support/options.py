@@ -84,6 +84,11 @@ def place_options(function: Function) -> Function:
         click.option(
             "--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk."
         ),
+        click.option(
+            "--log-dir",
+            metavar="DIR",
+            help="Folder of topics with log.type=unified. [default: DIR/logs with --data]",
+        ),
     )
 
 

@@ -19,6 +19,8 @@ class LogKind(Enum):
 
     SHARED = "shared"
     """On streams, whose batches share objects with those of other partitions."""
+    UNIFIED = "unified"
+    """In local files of Kafka's own formats, on one node alone."""
 
 
 LogFailed = Callable[[AbstractLog, StreamlogError], None]
@@ -95,7 +97,8 @@ class LogFactories:
         """Errors: PolicyViolation."""
         factory = self._by_kind.get(kind)
         if factory is None:
-            raise PolicyViolation(f"this node keeps no logs of the kind {kind.value}")
+            hint = "" if kind is LogKind.SHARED else ": give it a folder for them (--log-dir, --data)"
+            raise PolicyViolation(f"this node keeps no topics with log.type={kind.value}{hint}")
         return factory
 
     def __iter__(self) -> Iterator[LogKind]:

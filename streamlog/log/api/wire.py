@@ -112,16 +112,18 @@ class FieldReader:
         if self.left:
             raise self.corrupt(f"has {self.left} bytes too many")
 
-    def check_version(self, supported: int) -> None:
-        """Takes the u8 at the beginning. Errors: UnsupportedVersion, unless it is `supported`."""
+    def check_version(self, supported: int, oldest: int | None = None) -> int:
+        """Takes the u8 at the beginning. Errors: UnsupportedVersion, unless it is `supported`, or
+        from `oldest` on."""
         version = self.u8()
-        if version != supported:
+        if not (supported if oldest is None else oldest) <= version <= supported:
             raise UnsupportedVersion(
                 f"{self._subject} has version {version}, this program knows {supported}; "
                 "use the program that wrote it, or a newer one",
                 found=version,
                 supported=supported,
             )
+        return version
 
     def corrupt(self, fault: str) -> Corrupt:
         return Corrupt(f"{self._subject} {fault}")

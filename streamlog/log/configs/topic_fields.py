@@ -67,6 +67,15 @@ class TopicConfig:
     local_retention_ms: int = setting(
         -2, "How long records are kept outside tiered storage; -2: retention.ms.", minimum=-2
     )
+    log_type: str = setting(
+        "shared",
+        "What keeps the topic's records, from its creation on and for life. shared: the object "
+        "store, together with other topics. unified: files of Kafka's own formats in this node's "
+        "log folder alone (node.log_dir), durable before they are acknowledged unless "
+        "flush.messages or flush.ms say less; a lost disk costs them. Only for a topic, and only "
+        "when it is created.",
+        choices=("shared", "unified"),
+    )
     max_compaction_lag_ms: int = setting(
         INT64_MAX, "How long a record may stay uncompacted.", minimum=1
     )

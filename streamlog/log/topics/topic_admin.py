@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from streamlog.errors import (
     Conflict,
+    InvalidConfig,
     InvalidPartitions,
     OutcomeUnknown,
     PolicyViolation,
@@ -47,6 +48,7 @@ from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
 
+LOG_TYPE = "log.type"
 PUT_ATTEMPTS = 5
 PAGE = 1000
 LOOKED_AT_ONCE = 256
@@ -110,6 +112,8 @@ class TopicAdmin:
         count = self._defaults.num_partitions if partitions is None else partitions
         settings = topic_config.parse(given, self._defaults.topic, is_internal=is_internal(name))
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
+        kind = LogKind(settings.log_type)
+        factory = self._factories.of(kind)
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
             await self._try_to_finish(name)
@@ -121,9 +125,8 @@ class TopicAdmin:
         identity = TopicIdentity(name, self._random.uuid(), self._random.uuid().hex)
         self._attempts.add(identity.attempt)
         try:
-            factory = self._factories.of(LogKind.SHARED)
             handles = await factory.create(identity, range(count), settings)
-            record = TopicRecord(identity.topic_id, 0, given, tuple(handles))
+            record = TopicRecord(identity.topic_id, 0, given, tuple(handles), log_kind=kind)
             if not await self._put(name, record):
                 await self._remove_all(record.log_kind, handles)
                 raise _exists(name)
@@ -206,6 +209,7 @@ class TopicAdmin:
                 is_internal=is_internal(name),
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
+            _check_kind(name, topic.record, changed)
             if validate_only:
                 return replace(topic.description, configs=changed)
             if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
@@ -311,7 +315,8 @@ class TopicAdmin:
 
     async def _write_key(self, partition: TopicPartition, handle: int, topic: CachedTopic) -> None:
         """By compare-and-set, so that a late request does not overwrite another topic's key."""
-        key, data, revision = partition_key(partition), encode_partition(handle), 0
+        data = encode_partition(handle, topic.record.log_kind)
+        key, revision = partition_key(partition), 0
         while True:
             try:
                 await self._kv.compare_and_set_kv(key, data, revision)
@@ -432,6 +437,17 @@ class TopicAdmin:
             if len(page) < PAGE:
                 return handles
             after = page[-1].key.name
+
+
+def _check_kind(name: str, record: TopicRecord, configs: Mapping[str, str]) -> None:
+    """Errors: InvalidConfig."""
+    kept = LogKind(configs.get(LOG_TYPE, LogKind.SHARED.value))
+    if kept is not record.log_kind:
+        raise InvalidConfig(
+            f"{name} has log.type={record.log_kind.value} for life: create another topic with "
+            f"log.type={kept.value} and copy the records",
+            name=LOG_TYPE,
+        )
 
 
 def _exists(name: str) -> TopicAlreadyExists:

@@ -4,17 +4,21 @@ Namespace `_topic`, key: the topic's name. The put-if-absent of this key decides
 requests created the topic.
 
     at  field       type   meaning
-    0   version     u8     1; others are refused
+    0   version     u8     1, or 2 with a log kind; others are refused
     1   state       u8     1 live, 2 deleting: its partitions are deleted, then this key
     2   topic id    16 B   UUID
     18  partitions  i32    partitions 0 to this (exclusive) have their own key
     22  configs     texts  settings that were given for the topic
         pending     u32    count, then as many u64: handles of the partitions that follow and have
                            no key yet; a node that reads them writes the keys and counts them in
+        log kind    u8     version 2 only: 1 unified. Version 1: the topic's logs are shared
 
-A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log.
+A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log, a
+number made from topic id and partition of a unified one. Topics with shared logs are written in
+version 1, so that a release that knows no other kind reads them.
 
-Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), handle u64.
+Namespace `_partition`, key `<topic>/<partition>`: version u8, handle u64. Version 1; 2 has a log kind
+u8 behind it.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from streamlog.model.kv import Key
 from streamlog.model.partition import TopicPartition
 
 VERSION = 1
+VERSION_WITH_KIND = 2
+_KIND_NUMBERS = {LogKind.UNIFIED: 1}
 TOPIC_NAMESPACE = "_topic"
 PARTITION_NAMESPACE = "_partition"
 
@@ -47,8 +53,6 @@ class TopicRecord:
     pending: tuple[int, ...] = ()
     state: TopicState = TopicState.LIVE
     log_kind: LogKind = LogKind.SHARED
-    """Version 1 has no field for it: all its topics have shared logs."""
-
     is_usable: bool = field(init=False, repr=False, compare=False)
     """Whether it has partitions and is not being deleted; each request asks for it."""
 
@@ -66,9 +70,8 @@ def partition_key(partition: TopicPartition) -> Key:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    assert record.log_kind is LogKind.SHARED, "version 1 has no field for the kind"
     w = FieldWriter()
-    w.u8(VERSION)
+    w.u8(_version_of(record.log_kind))
     w.u8(record.state)
     w.raw(record.topic_id.bytes)
     w.i32(record.partitions)
@@ -76,26 +79,48 @@ def encode_topic(record: TopicRecord) -> bytes:
     w.u32(len(record.pending))
     for handle in record.pending:
         w.u64(handle)
+    _put_kind(w, record.log_kind)
     return bytes(w.data)
+
+
+def _version_of(kind: LogKind) -> int:
+    return VERSION if kind is LogKind.SHARED else VERSION_WITH_KIND
+
+
+def _put_kind(w: FieldWriter, kind: LogKind) -> None:
+    if kind is not LogKind.SHARED:
+        w.u8(_KIND_NUMBERS[kind])
+
+
+def _kind(r: FieldReader, version: int) -> LogKind:
+    if version == VERSION:
+        return LogKind.SHARED
+    number = r.u8()
+    for kind, known in _KIND_NUMBERS.items():
+        if known == number:
+            return kind
+    raise r.corrupt(f"has log kind {number}")
 
 
 def decode_topic(name: str, data: bytes) -> TopicRecord:
     """Errors: Corrupt, UnsupportedVersion."""
     r = FieldReader(data, f"the record of topic {name}")
-    r.check_version(VERSION)
+    version = r.check_version(VERSION_WITH_KIND, VERSION)
     state = r.u8()
     if state not in list(TopicState):
         raise r.corrupt(f"has state {state}")
     topic_id, partitions, configs = UUID(bytes=r.raw(16)), r.i32(), r.texts()
     pending = tuple(r.u64() for _ in range(r.u32()))
+    kind = _kind(r, version)
     r.end()
-    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state))
+    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state), kind)
 
 
-def encode_partition(handle: int) -> bytes:
+def encode_partition(handle: int, kind: LogKind = LogKind.SHARED) -> bytes:
     w = FieldWriter()
-    w.u8(VERSION)
+    w.u8(_version_of(kind))
     w.u64(handle)
+    _put_kind(w, kind)
     return bytes(w.data)
 
 
@@ -103,7 +128,8 @@ def decode_partition(key: bytes, data: bytes) -> int:
     """The partition's handle. Errors: Corrupt, UnsupportedVersion."""
     subject = f"the record of partition {key.decode(errors='replace')}"
     r = FieldReader(data, subject)
-    r.check_version(VERSION)
+    version = r.check_version(VERSION_WITH_KIND, VERSION)
     handle = r.u64()
+    _kind(r, version)
     r.end()
     return handle
