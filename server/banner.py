@@ -97,7 +97,9 @@ class Banner:
             f"  wal    {self.wal}{where}: {self._durability()}",
         ]
         if self.log_dir:
-            lines.append(f"  files  {self.log_dir}: topics with log.type=unified, on this disk alone")
+            lines.append(
+                f"  files  {self.log_dir}: topics with log.type=unified, on this disk alone"
+            )
         lines += [
             f"  {endpoint.name} is advertised as {endpoint.advertised}"
             for endpoint in self.listeners

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
-from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.shared.meta.codec import NO_TXN_ENTRIES, SegmentOpened
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.model.batch import StreamSlice

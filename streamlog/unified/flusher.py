@@ -23,7 +23,7 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.log_files import LogFiles, Step
+from streamlog.unified.disk.log_files import LogFiles, Step
 
 GROUP_BYTES = 8 << 20
 """Bytes of one group: as much is on its way to the disk while others gather."""
@@ -129,13 +129,7 @@ class Flusher:
         try:
             await self._run([one.step for one in group], sync=sync)
         except StreamlogError as error:
-            for one in group:
-                if one.ack is not None:
-                    one.ack.fail(lambda: error)
-            for one in self._queue:
-                if one.ack is not None:
-                    one.ack.fail(lambda: error)
-            self._lifecycle.fail(error)
+            self._fail(error, group)
             return
         self.pending_bytes -= sum(one.size_bytes for one in group)
         for one in group:
@@ -144,6 +138,12 @@ class Flusher:
             if one.ack is not None:
                 one.ack.confirm(1)
         self.release()
+
+    def _fail(self, error: StreamlogError, group: list[_Waiting]) -> None:
+        for one in (*group, *self._queue):
+            if one.ack is not None:
+                one.ack.fail(lambda: error)
+        self._lifecycle.fail(error)
 
     async def _run(self, steps: list[Step], *, sync: bool) -> None:
         files = self._files

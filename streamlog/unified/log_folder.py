@@ -49,11 +49,11 @@ from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.checkpoint_files import OffsetCheckpoint
-from streamlog.unified.files import read_if_there, remove_if_there, replace_file
-from streamlog.unified.loader import LoadedLog, LoadPlan, load
-from streamlog.unified.log_files import LogFiles, SyncedTo
+from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
+from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
+from streamlog.unified.disk.log_files import LogFiles, SyncedTo
 from streamlog.unified.partition_folder import PartitionFolder
+from streamlog.unified.recovery.loader import LoadedLog, LoadPlan, load
 
 log = logging.getLogger(__name__)
 
@@ -336,4 +336,3 @@ class LogFolder:
         except OSError as error:
             doing = "work in the log folder"
             raise typed_os_error(error, str(self._tree), doing, StoreUnavailable) from error
-

@@ -17,7 +17,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.log_files import IndexFiles, LogFiles
+from streamlog.unified.disk.log_files import IndexFiles, LogFiles
 
 if TYPE_CHECKING:
     from streamlog.unified.log_folder import LogFolder

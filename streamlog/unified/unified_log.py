@@ -54,24 +54,24 @@ from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
-from streamlog.log.partition.visibility import Visibility
+from streamlog.log.partition.view.reading import fetch_batches
+from streamlog.log.partition.view.visibility import Visibility
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.concurrency.turn import Turn
-from streamlog.unified.aborted_search import aborted_between
+from streamlog.unified.disk.log_files import AppendBatches
 from streamlog.unified.flusher import Flusher
-from streamlog.unified.loader import LoadedLog
-from streamlog.unified.log_files import Append
 from streamlog.unified.partition_folder import PartitionFolder
-from streamlog.unified.reader import SegmentFileReader
-from streamlog.unified.segment import UnifiedLogSegment
-from streamlog.unified.snapshots import snapshot_of
-from streamlog.unified.tail import UnifiedTail
-from streamlog.unified.timestamp_search import FileSearch
+from streamlog.unified.read.aborted_search import aborted_between
+from streamlog.unified.read.segment_reader import SegmentFileReader
+from streamlog.unified.read.timestamp_search import FileSearch
+from streamlog.unified.recovery.loader import LoadedLog
+from streamlog.unified.recovery.snapshots import snapshot_of
+from streamlog.unified.state.segment import UnifiedLogSegment
+from streamlog.unified.state.tail import UnifiedTail
 
 FailureCallback = Callable[["UnifiedLog", StreamlogError], None]
 PENDING_BYTES_MAX = 32 << 20
@@ -98,7 +98,7 @@ class UnifiedLog(AbstractLog):
         self._clock = environment.clock
         self._offload = folder.offload
         self._metrics = environment.metrics.of_topic(partition.topic)
-        self._tail = tail = UnifiedTail(loaded)
+        self._tail = tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
         self._leader_epoch = max(tail.epochs.latest, 0) + 1
         self._jitter = environment.random.random()
         self._turn = Turn()
@@ -285,7 +285,7 @@ class UnifiedLog(AbstractLog):
             )
         )
         ack = RunAck()
-        self._flusher.add(Append(parts), size_bytes=len(view), records=span, ack=ack)
+        self._flusher.add(AppendBatches(parts), size_bytes=len(view), records=span, ack=ack)
         self._acks.push_run([pending], ack)
         self._metrics.appended(1, span, metadata.size_bytes)
         return answer

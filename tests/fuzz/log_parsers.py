@@ -12,18 +12,18 @@ from streamlog.codec.control import (
 )
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, CorruptMessage, InvalidRecord, UnsupportedVersion
-from streamlog.log.partition.batch_metadata import (
-    LogBatchMetadata,
-    decode_batch_metadata,
-    encode_batch_metadata,
-)
-from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.format.kafka_files.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.format.kafka_files.transaction_index import (
     AbortedTxn,
     decode_aborted,
     encode_aborted,
 )
+from streamlog.log.partition.batch_metadata import (
+    LogBatchMetadata,
+    decode_batch_metadata,
+    encode_batch_metadata,
+)
+from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,

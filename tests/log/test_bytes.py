@@ -12,6 +12,13 @@ from hypothesis import strategies as st
 
 from streamlog.codec.control import ControlType, EndMarker
 from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.format.kafka_files.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.format.kafka_files.transaction_index import (
+    AbortedTxn,
+    decode_aborted,
+    encode_aborted,
+)
+from streamlog.log.api.log_factory import LogKind
 from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
 from streamlog.log.partition.batch_metadata import (
     LogBatchMetadata,
@@ -19,12 +26,6 @@ from streamlog.log.partition.batch_metadata import (
     encode_batch_metadata,
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
-from streamlog.format.kafka_files.time_index import TimeEntry, decode_entries, encode_entries
-from streamlog.format.kafka_files.transaction_index import (
-    AbortedTxn,
-    decode_aborted,
-    encode_aborted,
-)
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -264,10 +265,19 @@ def test_golden_topic_and_partition():
     data = encode_topic(TOPIC)
     assert data == golden("log_topic_v1.bin", data)
     assert decode_topic("t", data) == TOPIC
+    unified_topic = replace(TOPIC, log_kind=LogKind.UNIFIED)
+    data = encode_topic(unified_topic)
+    assert data == golden("log_topic_v2.bin", data)
+    assert decode_topic("t", data) == unified_topic
     key = partition_key(TopicPartition("t.x", 12))
     assert (key.namespace, key.name) == ("_partition", b"t.x/12")
     assert topic_key("t.x").name == b"t.x"
     assert encode_partition(77) == bytes([1, 0, 0, 0, 0, 0, 0, 0, 77])
+    unified = encode_partition(77, LogKind.UNIFIED)
+    assert unified == bytes([2, 0, 0, 0, 0, 0, 0, 0, 77, 1])
+    assert decode_partition(key.name, unified) == 77
+    with pytest.raises(Corrupt):
+        decode_partition(key.name, unified[:-1] + b"\x09")
     assert decode_partition(key.name, encode_partition(77)) == 77
 
 
@@ -309,8 +319,8 @@ def test_newer_versions_are_refused():
     with pytest.raises(UnsupportedVersion):
         decode_batch_metadata(b"\x03" + metadata[1:])
     with pytest.raises(UnsupportedVersion):
-        decode_topic("t", b"\x02" + topic[1:])
+        decode_topic("t", b"\x03" + topic[1:])
     with pytest.raises(UnsupportedVersion):
-        decode_partition(b"t/0", b"\x02" + encode_partition(1)[1:])
+        decode_partition(b"t/0", b"\x03" + encode_partition(1)[1:])
     with pytest.raises(Corrupt):
         decode_batch_metadata(b"")

@@ -10,7 +10,7 @@ import pytest
 from streamlog.errors import Closed, Internal, PolicyViolation, StreamlogError, Unavailable
 from streamlog.log.api.log_factory import LogFactories, LogKind
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
-from streamlog.log.partition.reading import BatchesRead, BatchRun, fetch_batches
+from streamlog.log.partition.view.reading import BatchesRead, BatchRun, fetch_batches
 from streamlog.runtime.buffers import Parts
 
 

@@ -12,7 +12,7 @@ from streamlog.engine.config import MIB
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object.build import build_object
 from streamlog.format.object.footer import ObjectIdentity
-from streamlog.log.partition.reading import fetch_batches
+from streamlog.log.partition.view.reading import fetch_batches
 from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from streamlog.errors import Corrupt, InvalidConfig
+from streamlog.format.kafka_files.time_index import TimeEntry, encode_entries
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLogSegment, EpochEndOffset
 from streamlog.log.api.topic_config import TopicConfig
@@ -19,7 +20,6 @@ from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochCac
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.log.partition.retention import Expired, expired
-from streamlog.format.kafka_files.time_index import TimeEntry, encode_entries
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,

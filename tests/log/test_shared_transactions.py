@@ -8,8 +8,8 @@ import pytest
 
 from streamlog.codec.batch import BatchProducer
 from streamlog.errors import Fenced, OutcomeUnknown, StreamlogError
-from streamlog.log.api.abstract_log import Isolation, TransactionMarker
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
+from streamlog.log.api.abstract_log import Isolation, TransactionMarker
 from streamlog.log.partition.transactions.unstable_offsets import NO_OFFSET, UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
 from streamlog.testing.logs.log_conformance import COMMITTED, append, encoded, refused

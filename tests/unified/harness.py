@@ -65,7 +65,7 @@ class HeldOffload:
 class UnifiedLogUnderTest:
     """`tree_of` gives the tree to each process; `cut_power` loses what it has not synced."""
 
-    log: UnifiedLog
+    log: AbstractLog
     folder: LogFolder
 
     def __init__(

@@ -1,8 +1,8 @@
 """Kafka's small files of names and values: partition.metadata, meta.properties, the marker of a
 clean shutdown.
 
-An id is a UUID as Kafka writes it: 22 characters of URL-safe base64 without padding. Source: Kafka's
-PartitionMetadataFile, MetaProperties, CleanShutdownFileHandler.
+An id is a UUID as Kafka writes it: 22 characters of URL-safe base64 without padding. Source:
+Kafka's PartitionMetadataFile, MetaProperties, CleanShutdownFileHandler.
 """
 
 from __future__ import annotations

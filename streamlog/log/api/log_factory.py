@@ -97,7 +97,9 @@ class LogFactories:
         """Errors: PolicyViolation."""
         factory = self._by_kind.get(kind)
         if factory is None:
-            hint = "" if kind is LogKind.SHARED else ": give it a folder for them (--log-dir, --data)"
+            hint = (
+                "" if kind is LogKind.SHARED else ": give it a folder for them (--log-dir, --data)"
+            )
             raise PolicyViolation(f"this node keeps no topics with log.type={kind.value}{hint}")
         return factory
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from streamlog.codec.batch import CONTROL, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
 from streamlog.codec.control import ControlType, EndMarker
 from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
 from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
@@ -77,6 +78,31 @@ class LogBatchMetadata(NamedTuple):
             header.record_count,
             marker,
         )
+
+    def needs_new_segment(
+        self,
+        active_bytes: int,
+        first_timestamp_ms: int,
+        relative_offset: int,
+        config: TopicConfig,
+        jitter: float,
+    ) -> bool:
+        """Whether the batch begins a segment: by size, event time, or 31 bits of offset.
+
+        Of the active segment: its bytes, the largest timestamp of its first batch that has one
+        (-1: none), and the offset of this batch's last record relative to its first. `jitter`, 0 to
+        1, takes its share of `segment.jitter.ms` from `segment.ms`. Source: Kafka's
+        LogSegment.shouldRoll.
+        """
+        if active_bytes == 0:
+            return False
+        if active_bytes + self.size_bytes > config.segment_bytes or relative_offset > INT32_MAX:
+            return True
+        limit_ms = config.segment_ms - int(
+            jitter * min(config.segment_jitter_ms, config.segment_ms - 1)
+        )
+        first, newest = first_timestamp_ms, self.max_timestamp_ms
+        return first >= 0 and newest >= 0 and newest - first > limit_ms
 
     def last_sequence(self, span: int) -> int:
         """Sequence of the last of `span` records."""

@@ -32,6 +32,7 @@ from streamlog.errors import (
     ProducerFenced,
     QuotaExceeded,
 )
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import TransactionMarker
 from streamlog.log.partition.batch_metadata import TRANSACTION_BITS, LogBatchMetadata
 from streamlog.log.partition.producer_state_entry import (
@@ -39,7 +40,6 @@ from streamlog.log.partition.producer_state_entry import (
     ProducerBatch,
     ProducerStateEntry,
 )
-from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.partition.ack_queue import AckQueue
 from streamlog.log.partition.lifecycle import LogLifecycle
-from streamlog.log.partition.visibility import Visibility
-from streamlog.log.shared.meta_jobs import MetaJobs
+from streamlog.log.partition.view.visibility import Visibility
+from streamlog.log.shared.durable.meta_jobs import MetaJobs
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail

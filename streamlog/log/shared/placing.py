@@ -23,6 +23,8 @@ from streamlog.codec.batch import (
 )
 from streamlog.codec.control import decode_end_marker
 from streamlog.errors import QuotaExceeded
+from streamlog.format.kafka_files.time_index import TimeEntry
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import LogAppendInfo
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.metrics import TopicMetrics
@@ -30,10 +32,8 @@ from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata, encode_batch_metadata
 from streamlog.log.partition.producer_state_entry import ProducerBatch
-from streamlog.format.kafka_files.time_index import TimeEntry
-from streamlog.format.kafka_files.transaction_index import AbortedTxn
-from streamlog.log.partition.visibility import Visibility
-from streamlog.log.shared.meta_jobs import IndexEntries, MetaJob, MetaJobs
+from streamlog.log.partition.view.visibility import Visibility
+from streamlog.log.shared.durable.meta_jobs import IndexEntries, MetaJob, MetaJobs
 from streamlog.log.shared.meta.codec import LeaderEpoch
 from streamlog.log.shared.state.append_time import UNKNOWN_MS, append_time_of
 from streamlog.log.shared.state.recovery import OpenStreams
@@ -150,8 +150,7 @@ class BatchPlacer:
         """As placed_batch, at the log's end `base`, in the segment that is active on return."""
         config = self.config
         record, metadata = placed_batch(batch, base, self.leader_epoch, config, now_ms)
-        span, size, stamp = record.record_count, metadata.size_bytes, metadata.max_timestamp_ms
-        if self._tail.should_roll(span, size, stamp, config, self._jitter):
+        if self._tail.should_roll(record.record_count, metadata, config, self._jitter):
             self.roll()
         return record, metadata
 
@@ -180,8 +179,7 @@ class BatchPlacer:
     def account_attached(self, base: int, span: int, metadata: LogBatchMetadata) -> None:
         """Accounts for a batch that is in the stream already."""
         tail, config = self._tail, self.config
-        size, stamp = metadata.size_bytes, metadata.max_timestamp_ms
-        if tail.should_roll(span, size, stamp, config, self._jitter):
+        if tail.should_roll(span, metadata, config, self._jitter):
             self.roll()
         tail.account(base, span, metadata, config)
 

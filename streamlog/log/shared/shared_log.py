@@ -28,6 +28,7 @@ from streamlog.errors import (
     PolicyViolation,
     StreamlogError,
 )
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import (
     LATEST,
     PRODUCE,
@@ -50,16 +51,15 @@ from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.partition.ack_queue import AckQueue
 from streamlog.log.partition.append_conditions import AppendConditions
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
-from streamlog.log.partition.reading import fetch_batches
 from streamlog.log.partition.timestamp_lookup import lookup
-from streamlog.format.kafka_files.transaction_index import AbortedTxn
-from streamlog.log.partition.visibility import Visibility
+from streamlog.log.partition.view.reading import fetch_batches
+from streamlog.log.partition.view.visibility import Visibility
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.token_change import LogTokenChange
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
-from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer

@@ -13,12 +13,12 @@ requests created the topic.
                            no key yet; a node that reads them writes the keys and counts them in
         log kind    u8     version 2 only: 1 unified. Version 1: the topic's logs are shared
 
-A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log, a
-number made from topic id and partition of a unified one. Topics with shared logs are written in
+A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log,
+a number made from topic id and partition of a unified one. Topics with shared logs are written in
 version 1, so that a release that knows no other kind reads them.
 
-Namespace `_partition`, key `<topic>/<partition>`: version u8, handle u64. Version 1; 2 has a log kind
-u8 behind it.
+Namespace `_partition`, key `<topic>/<partition>`: version u8, handle u64. Version 1; 2 has a log
+kind u8 behind it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class FolderTree(Protocol):
         ...
 
     def make(self, name: str) -> GrowingFolder:
-        """A new folder, or the one that is there; its name is durable on return. Errors: OSError."""
+        """A new folder, or the one that is there; its name is durable. Errors: OSError."""
         ...
 
     def open(self, name: str) -> GrowingFolder:

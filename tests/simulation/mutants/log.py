@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamlog.errors import UnknownTopicOrPartition
-from streamlog.log.shared import meta_jobs
+from streamlog.log.shared.durable import meta_jobs
 from streamlog.log.shared.meta.codec import Checkpoint
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.shared_log import SharedLog

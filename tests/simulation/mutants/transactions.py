@@ -17,8 +17,8 @@ from streamlog.errors import CoordinatorFenced, InvalidTxnState, ProducerFenced
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
+from streamlog.log.partition.view.visibility import Visibility
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
-from streamlog.log.partition.visibility import Visibility
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.shared.state.tail import LogTail

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.errors import Corrupt
-from streamlog.log.api.config import LogConfig
-from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.partition.batch_metadata import decode_batch_metadata
-from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
-from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.format.kafka_files.transaction_index import (
     ENTRY_BYTES,
     AbortedTxn,
     decode_aborted,
 )
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.partition.batch_metadata import decode_batch_metadata
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.log.shared.aborted.aborted_batch import aborted_batch
 from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.state.tail import LogTail

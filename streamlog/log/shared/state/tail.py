@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
+from streamlog.format.kafka_files.time_index import TimeEntry
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
-from streamlog.log.partition.rolling import should_roll
-from streamlog.format.kafka_files.time_index import TimeEntry
 from streamlog.log.shared.meta.codec import (
     NO_TXN_ENTRIES,
     OPEN_END,
@@ -116,11 +115,14 @@ class LogTail:
         return True
 
     def should_roll(
-        self, span: int, size_bytes: int, max_timestamp_ms: int, config: TopicConfig, jitter: float
+        self, span: int, metadata: LogBatchMetadata, config: TopicConfig, jitter: float
     ) -> bool:
         """Whether the batch needs a new segment: by size, event time, or 31 bits of offset."""
-        last_offset = self.accounted_end + span - 1
-        return should_roll(self.active, last_offset, size_bytes, max_timestamp_ms, config, jitter)
+        active = self.active
+        relative = self.accounted_end + span - 1 - active.base_offset
+        return metadata.needs_new_segment(
+            active.size, active.first_timestamp, relative, config, jitter
+        )
 
     def roll(self, now_ms: int) -> tuple[SegmentSealed, SegmentOpened]:
         """Ends the active segment at the log's end and begins the next one there."""

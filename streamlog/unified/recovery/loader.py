@@ -4,11 +4,11 @@
    its place (`.swap`).
 2. A segment below the recovery point is trusted: its end is the next one's beginning, its largest
    timestamp the last of its time index. Where an index is missing or unsound it is made anew.
-3. The segment with the recovery point, and each one behind it, is read from there on: CRC, offsets,
-   indexes made anew. It is cut at the first byte that belongs to no sound batch, and what follows it
-   is removed: no group of appends was acknowledged before all before it was synced.
-4. Producers come from the newest sound snapshot and the batches behind it, leader epochs from their
-   checkpoint and the batches that were read.
+3. The segment with the recovery point, and each one behind it, is read from there on: CRC,
+   offsets, indexes made anew. It is cut at the first byte that belongs to no sound batch, and what
+   follows it is removed: no appends are acknowledged before all before them are synced.
+4. Producers come from the newest sound snapshot and the batches behind it, leader epochs from
+   their checkpoint and the batches that were read.
 
 It blocks: call it through Offload. It ends with everything durable. Source: Kafka's LogLoader,
 LogSegment.recover.
@@ -50,11 +50,11 @@ from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
-from streamlog.unified.files import read_if_there, remove_if_there, write_new
-from streamlog.unified.log_files import SyncedTo
-from streamlog.unified.scan import FoundBatch, batches
-from streamlog.unified.segment import UnifiedLogSegment
-from streamlog.unified.snapshots import remove_others, restore_newest, snapshot_offsets
+from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
+from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.recovery.scan import FoundBatch, batches
+from streamlog.unified.recovery.snapshots import remove_others, restore_newest, snapshot_offsets
+from streamlog.unified.state.segment import UnifiedLogSegment
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +252,7 @@ class _Loader:
     def _index_below_recovery_point(
         self, segment: UnifiedLogSegment, file: GrowingFile
     ) -> tuple[int, int]:
-        """Takes the index entries up to the recovery point; where to read on, and at which offset."""
+        """Takes the index entries up to the recovery point; where to read on, at which offset."""
         trusted = self._plan.recovery_point - segment.base_offset
         offsets = read_if_there(self._folder, segment.index_name)
         times = read_if_there(self._folder, segment.time_index_name)
@@ -265,8 +265,10 @@ class _Loader:
         last = offset_index.entry_at(kept, whole // offset_index.ENTRY_BYTES - 1)
         first = next(batches(file, 0, segment.base_offset, verify=False), None)
         found = next(batches(file, last.position, segment.base_offset, verify=True), None)
-        if first is None or found is None or found.header.last_offset != self._absolute(
-            segment, last.offset
+        if (
+            first is None
+            or found is None
+            or found.header.last_offset != self._absolute(segment, last.offset)
         ):
             return 0, segment.base_offset
         # The last entry is made anew with its batch, which tells where the next one is due.
@@ -349,8 +351,7 @@ class _Loader:
         return left
 
     def _check_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:
-        """Below the recovery point nothing may be missing. Errors: Corrupt; the file is as it was.
-        """
+        """Below the recovery point nothing may be missing. Errors: Corrupt (nothing was cut)."""
         point = self._plan.recovery_point
         if segment.end >= point or self._plan.accepts_data_loss:
             return
@@ -375,7 +376,8 @@ class _Loader:
     def _seal(self, segment: UnifiedLogSegment) -> None:
         """Writes the indexes of a segment that is not the active one."""
         segment.seal()
-        assert segment.offsets is not None and segment.times is not None
+        assert segment.offsets is not None
+        assert segment.times is not None
         write_new(self._folder, file_name(segment.base_offset, INDEX), segment.offsets)
         write_new(self._folder, file_name(segment.base_offset, TIME_INDEX), segment.times)
         if segment.aborted:

@@ -17,10 +17,10 @@ from itertools import takewhile
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog.errors import Internal, StreamlogError
-from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.format.kafka_files.time_index import ENTRY_BYTES, TimeEntry, encode_entries
 from streamlog.format.kafka_files.transaction_index import ENTRY_BYTES as ABORTED_BYTES
 from streamlog.format.kafka_files.transaction_index import AbortedTxn
+from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.shared.aborted.aborted_batch import aborted_batch
 from streamlog.log.shared.meta.codec import Checkpoint, MetaRecord
 from streamlog.log.shared.meta.log import MetaLog

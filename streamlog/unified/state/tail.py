@@ -9,20 +9,25 @@ from __future__ import annotations
 from streamlog.format.kafka_files.checkpoints import encode_epochs
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
-from streamlog.log.partition.rolling import should_roll
-from streamlog.unified.loader import LoadedLog
-from streamlog.unified.log_files import Epochs, IndexFiles, Roll
-from streamlog.unified.segment import UnifiedLogSegment
-from streamlog.unified.snapshots import snapshot_of
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_manager import ProducerStateManager
+from streamlog.unified.disk.log_files import Epochs, IndexFiles, Roll
+from streamlog.unified.recovery.snapshots import snapshot_of
+from streamlog.unified.state.segment import UnifiedLogSegment
 
 
 class UnifiedTail:
     """`segments` in order; the last is the active one."""
 
-    def __init__(self, loaded: LoadedLog) -> None:
-        self.segments = loaded.segments
-        self.producers = loaded.producers
-        self.epochs = loaded.epochs
+    def __init__(
+        self,
+        segments: list[UnifiedLogSegment],
+        producers: ProducerStateManager,
+        epochs: LeaderEpochCache,
+    ) -> None:
+        self.segments = segments
+        self.producers = producers
+        self.epochs = epochs
 
     @property
     def active(self) -> UnifiedLogSegment:
@@ -40,8 +45,11 @@ class UnifiedTail:
     def should_roll(
         self, span: int, metadata: LogBatchMetadata, config: TopicConfig, jitter: float
     ) -> bool:
-        size, stamp = metadata.size_bytes, metadata.max_timestamp_ms
-        return should_roll(self.active, self.end_offset + span - 1, size, stamp, config, jitter)
+        active = self.active
+        relative = self.end_offset + span - 1 - active.base_offset
+        return metadata.needs_new_segment(
+            active.size, active.first_timestamp, relative, config, jitter
+        )
 
     def account(
         self, base_offset: int, span: int, metadata: LogBatchMetadata, config: TopicConfig
@@ -62,7 +70,8 @@ class UnifiedTail:
         """Of the active segment, which gets no more batches before they are written."""
         active = self.active
         active.index_time()
-        assert active.offsets is not None and active.times is not None
+        assert active.offsets is not None
+        assert active.times is not None
         return IndexFiles(
             active.base_offset, bytes(active.offsets), bytes(active.times), active.aborted or ()
         )

@@ -20,7 +20,7 @@ from streamlog.format.kafka_files.producer_snapshot import (
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.runtime.disk.growing import GrowingFolder
-from streamlog.unified.files import read_file, remove_if_there
+from streamlog.unified.disk.files import read_file, remove_if_there
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +53,13 @@ def _state_of(entry: SnapshotEntry) -> ProducerStateEntry:
         batches.append(ProducerBatch(first, entry.last_sequence, base, entry.last_offset))
     return ProducerStateEntry.of(
         entry.producer_id, entry.producer_epoch, entry.timestamp_ms, batches
-    )._replace(
-        coordinator_epoch=entry.coordinator_epoch, txn_first_offset=entry.txn_first_offset
-    )
+    )._replace(coordinator_epoch=entry.coordinator_epoch, txn_first_offset=entry.txn_first_offset)
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
     """Of the files with these names, rising."""
     parsed = (parse_file_name(name) for name in names)
-    return sorted(
-        found[0] for found in parsed if found is not None and found[1:] == (SNAPSHOT, "")
-    )
+    return sorted(found[0] for found in parsed if found is not None and found[1:] == (SNAPSHOT, ""))
 
 
 def restore_newest(

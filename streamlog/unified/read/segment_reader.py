@@ -20,20 +20,20 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.format.kafka_files.offset_index import floor_entry
-from streamlog.log.partition.reading import BatchRun
+from streamlog.log.partition.view.reading import BatchRun
 from streamlog.runtime.buffers import Parts
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.files import read_if_there
-from streamlog.unified.segment import UnifiedLogSegment
+from streamlog.unified.disk.files import read_if_there
+from streamlog.unified.state.segment import UnifiedLogSegment
 
 READ_BYTES_MIN = 16 << 10
 READ_BYTES_MAX = 4 << 20
 """Most bytes of one read, unless a batch is larger."""
 
 
-class StoredBatch(NamedTuple):
+class FileBatch(NamedTuple):
     """A ReadBatch; `position` is where it begins in the segment's file."""
 
     parts: Parts
@@ -86,7 +86,7 @@ class SegmentFileReader:
 
     def batches_of(
         self, segment: UnifiedLogSegment, offset: int, end_offset: int, max_bytes: int
-    ) -> list[StoredBatch]:
+    ) -> list[FileBatch]:
         """Batches from the one with `offset` up to end_offset, about `max_bytes`, at least one
         unless the segment has none there.
 
@@ -112,11 +112,11 @@ class SegmentFileReader:
         offset: int,
         end_offset: int,
         max_bytes: int,
-    ) -> list[StoredBatch]:
+    ) -> list[FileBatch]:
         position = self._position(segment, offset)
         # Before the batch lie those since its index entry.
         wanted = min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX) + READ_BYTES_MIN
-        found: list[StoredBatch] = []
+        found: list[FileBatch] = []
         size = 0
         while not found:
             data = memoryview(file.read(position, wanted))
@@ -129,7 +129,7 @@ class SegmentFileReader:
                     break
                 if header.last_offset >= offset:
                     view = data[at : at + header.size_bytes]
-                    batch = StoredBatch((view,), header.next_offset, header, position + at)
+                    batch = FileBatch((view,), header.next_offset, header, position + at)
                     found.append(batch)
                     size += header.size_bytes
                 at += header.size_bytes

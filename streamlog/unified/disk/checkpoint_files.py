@@ -18,7 +18,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.files import read_if_there, replace_file
+from streamlog.unified.disk.files import read_if_there, replace_file
 
 log = logging.getLogger(__name__)
 

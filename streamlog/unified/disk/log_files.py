@@ -1,14 +1,15 @@
 """The files of one partition that change: what a group of appends does to them, in order.
 
-    Append   batches to the active segment
-    Roll     the active segment's data and indexes are durable, then the next one is there, with the
-             snapshot of the producers at its first offset; a sync of the folder ends it
-    Epochs   a new leader-epoch-checkpoint, before the first batch of the epoch
+    AppendBatches  batches lie behind those of the active segment
+    Roll           the active segment's data and indexes are durable, then the next one is there,
+                   with the snapshot of the producers at its first offset; a sync of the folder
+                   ends it
+    Epochs         a new leader-epoch-checkpoint, before the first batch of the epoch
 
 It blocks. A lock keeps a thread that is still writing when its caller has given up apart from the
-`close` that follows. After an error the files are not used again: whoever
-opens the partition next cuts the active segment to `synced`, because pages of a failed write-back
-stay readable and clean. Readers open files of their own.
+`close` that follows. After an error the files are not used again: whoever opens the partition next
+cuts the active segment to `synced`, because pages of a failed write-back stay readable and clean.
+Readers open files of their own.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from streamlog.format.kafka_files.names import (
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_aborted
 from streamlog.runtime.buffers import Buffer, Parts
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
-from streamlog.unified.files import replace_file, write_new
+from streamlog.unified.disk.files import replace_file, write_new
 
 
-class Append(NamedTuple):
+class AppendBatches(NamedTuple):
     """Whole batches."""
 
     parts: Parts
@@ -62,7 +63,7 @@ class Epochs(NamedTuple):
     data: bytes
 
 
-Step = Append | Roll | Epochs
+Step = AppendBatches | Roll | Epochs
 
 
 class SyncedTo(NamedTuple):
@@ -99,7 +100,7 @@ class LogFiles:
     def _carry_out(self, steps: Sequence[Step]) -> None:
         parts: list[Buffer] = []
         for step in steps:
-            if isinstance(step, Append):
+            if isinstance(step, AppendBatches):
                 parts += step.parts
                 continue
             self._append(parts)
@@ -139,7 +140,7 @@ class LogFiles:
             write_new(self.folder, file_name(base, TXN_INDEX), encode_aborted(indexes.aborted))
 
     def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
-        """Writes down what Kafka writes when it closes a log; durable on return. Errors: OSError."""
+        """Writes down what Kafka does when it closes a log; durable on return. Errors: OSError."""
         with self._lock:
             self._check_open()
             self._sync()

@@ -100,7 +100,8 @@ class UnifiedLogSegment(AbstractLogSegment):
         self, base_offset: int, span: int, metadata: LogBatchMetadata, interval_bytes: int
     ) -> None:
         """Accounts for a batch at the segment's end, sequenced or found in the file."""
-        assert self.offsets is not None and self.times is not None
+        assert self.offsets is not None
+        assert self.times is not None
         last_offset = base_offset + span - 1
         stamp, size = metadata.max_timestamp_ms, metadata.size_bytes
         if stamp > self.largest:

@@ -10,9 +10,9 @@ from streamlog.codec.batch import Compression
 from streamlog.codec.piecewise import first_at_or_after, largest_timestamp
 from streamlog.format.kafka_files.time_index import floor_time
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.files import read_if_there
-from streamlog.unified.reader import SegmentFileReader, StoredBatch
-from streamlog.unified.segment import UnifiedLogSegment
+from streamlog.unified.disk.files import read_if_there
+from streamlog.unified.read.segment_reader import FileBatch, SegmentFileReader
+from streamlog.unified.state.segment import UnifiedLogSegment
 
 T = TypeVar("T")
 
@@ -86,16 +86,12 @@ class FileSearch:
                     return record
         return None
 
-    async def _read(
-        self, segment: UnifiedLogSegment, offset: int, end: int
-    ) -> Sequence[StoredBatch]:
+    async def _read(self, segment: UnifiedLogSegment, offset: int, end: int) -> Sequence[FileBatch]:
         return await self._offload.run(
             Lane.READ, self._reader.batches_of, segment, offset, end, STEP_BYTES
         )
 
-    async def _decoded(
-        self, batch: StoredBatch, decode: Callable[..., T], *arguments: object
-    ) -> T:
+    async def _decoded(self, batch: FileBatch, decode: Callable[..., T], *arguments: object) -> T:
         """Calls `decode` with the bound on one record as its last argument."""
         work = partial(decode, *arguments, self._record_bytes_max)
         is_small = batch.header.size_bytes <= INLINE_BYTES_MAX

@@ -1,8 +1,8 @@
 """Aborted transactions that a fetch has to tell its reader, from memory or a `.txnindex` file.
 
-The search goes from the segment of the fetch's first offset on, because an entry lies in the segment
-of its marker, and ends at the first entry whose last stable offset is not below the fetch's end.
-Source: Kafka's UnifiedLog.collectAbortedTransactions, TransactionIndex.
+The search goes from the segment of the fetch's first offset on, because an entry lies in the
+segment of its marker, and ends at the first entry whose last stable offset is not below the
+fetch's end. Source: Kafka's UnifiedLog.collectAbortedTransactions, TransactionIndex.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_ab
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.files import read_if_there
-from streamlog.unified.segment import UnifiedLogSegment
+from streamlog.unified.disk.files import read_if_there
+from streamlog.unified.state.segment import UnifiedLogSegment
 
 
 async def aborted_between(
@@ -26,8 +26,10 @@ async def aborted_between(
     end_offset: int,
     offload: Offload,
 ) -> list[AbortedTxn]:
-    """Those that have a record, or their marker, in offset (inclusive) to end_offset (exclusive), by
-    their first offsets. Errors: StoreUnavailable, Corrupt, UnsupportedVersion."""
+    """Those that have a record, or their marker, in offset (inclusive) to end_offset (exclusive).
+
+    By their first offsets. Errors: StoreUnavailable, Corrupt, UnsupportedVersion.
+    """
     found: list[AbortedTxn] = []
     if offset >= end_offset:
         return found
