@@ -59,6 +59,8 @@ def _encode(lines: Iterable[str]) -> bytes:
 
 
 def _decode(name: str, data: Buffer) -> list[str]:
+    if not len(data):
+        return []  # Kafka makes the file before it has something to write.
     try:
         text = bytes(data).decode("ascii")
     except UnicodeDecodeError:
