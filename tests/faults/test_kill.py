@@ -23,6 +23,8 @@ PRODUCERS = 4
 QUICK: dict[str, Any] = {"retry_backoff_max_ms": 100}
 PARTITIONS = 2
 TOPIC = "killed"
+UNIFIED = {"log.type": "unified", "internal.segment.bytes": "100000"}
+"""Segments so small that kills meet the roll of one."""
 
 """Partition, offset."""
 
@@ -98,13 +100,17 @@ def wait_for_progress(writers: list[Writer], reader: Reader) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("wal", ["disk", "object"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str) -> None:
+@pytest.mark.parametrize(
+    ("wal", "configs"),
+    [("disk", {}), ("object", {}), ("disk", UNIFIED)],
+    ids=["disk", "object", "unified"],
+)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str, configs: dict[str, str]) -> None:
     choose = random.Random(20261121)
     unanswered_kills = 0
     with NodeProcess(tmp_path / "data", wal=wal) as node:
         with Admin(node.server) as admin:
-            admin.create_topic(TOPIC, PARTITIONS)
+            admin.create_topic(TOPIC, PARTITIONS, configs)
         writers = [Writer(node.server, number) for number in range(PRODUCERS)]
         reader = Reader(node.server)
         for thread in (*writers, reader):

@@ -2,7 +2,7 @@
 
 Kills the broker N times with each mode of the WAL, or a Kafka N times, under all clients at once.
 Prints what became of each client's records and all that is wrong, and ends with exit code 1 if
-anything was. `--seed` sets the moments of the kills.
+anything was. `--seed` sets the moments of the kills, `--log-type` the kind of the topic's logs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, victim, place in _victims(given, folder, stack):
             began = time.monotonic()
-            report = kill_under_writers(victim, clients, given.rounds, given.seed, place)
+            configs = {"log.type": given.log_type} if given.log_type != "shared" else {}
+            report = kill_under_writers(victim, clients, given.rounds, given.seed, place, configs)
             _print(name, report, time.monotonic() - began)
             findings += len(report.findings)
     return 1 if findings else 0
@@ -53,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--wal", choices=WALS, action="append")
     parser.add_argument("--broker", choices=("streamlog", "kafka"), default="streamlog")
     parser.add_argument("--store", choices=("files", "s3"), default="files")
+    parser.add_argument("--log-type", choices=("shared", "unified"), default="shared")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -6,10 +6,11 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -22,6 +23,7 @@ TOPIC = "killed"
 PARTITIONS = 2
 PAUSE_S_MAX = 0.3
 READER = "consumer"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -40,14 +42,19 @@ class Report:
 
 
 def kill_under_writers(
-    victim: Victim, clients: Sequence[str], rounds: int, seed: int, folder: Path
+    victim: Victim,
+    clients: Sequence[str],
+    rounds: int,
+    seed: int,
+    folder: Path,
+    configs: Mapping[str, str] = NOTHING,
 ) -> Report:
     """Starts the broker and the writers, kills the broker `rounds` times, and stops them all."""
     choose = random.Random(seed)
     with ExitStack() as stack:
         stack.callback(victim.stop)
         victim.start()
-        _make_topic(victim.kafka)
+        _make_topic(victim.kafka, configs)
         writers = [
             stack.enter_context(Writer(client, victim.kafka, TOPIC, PARTITIONS, folder))
             for client in clients
@@ -89,9 +96,10 @@ def _kill_once(
     victim.start()
 
 
-def _make_topic(server: str) -> None:
+def _make_topic(server: str, configs: Mapping[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values()
+    topic = NewTopic(TOPIC, PARTITIONS, 1, config=dict(configs))
+    (made,) = admin.create_topics([topic]).values()
     made.result(PROGRESS_S)
 
 

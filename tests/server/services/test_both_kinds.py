@@ -1,0 +1,98 @@
+"""One node keeps topics of both kinds, and each goes on as if the other were not there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streamlog.client.aio import Admin, Consumer, Producer
+from streamlog.errors import InvalidConfig, PolicyViolation
+from tests.support.running_node import running_node
+
+KINDS = ("shared", "unified")
+COUNT = 300
+
+
+async def _filled(server: str, first: int) -> None:
+    async with Producer(server, linger_ms=1) as producer:
+        for number in range(first, first + COUNT):
+            for kind in KINDS:
+                await producer.send(kind, b"%d" % number, partition=number % 2)
+
+
+async def _read(server: str, topic: str, count: int) -> list[tuple[int, int, bytes | None]]:
+    async with Consumer(server) as consumer:
+        await consumer.assign([(topic, 0), (topic, 1)])
+        found: list[tuple[int, int, bytes | None]] = []
+        while len(found) < count:
+            async with asyncio.timeout(30):
+                records = await consumer.poll(1.0)
+            found += [(one.partition, one.offset, one.value) for one in records]
+        return sorted(found)
+
+
+def test_topics_of_both_kinds_hold_the_same_records_over_restarts(tmp_path: Path) -> None:
+    async def body() -> None:
+        for turn in range(2):
+            async with running_node(data=str(tmp_path / "data")) as node:
+                server = node.banner.grpc
+                async with Admin(server) as admin:
+                    if not turn:
+                        for kind in KINDS:
+                            await admin.create_topic(kind, 2, {"log.type": kind})
+                    await _filled(server, turn * COUNT)
+                    found = [await _read(server, kind, (turn + 1) * COUNT) for kind in KINDS]
+                    assert found[0] == found[1]
+                    assert len(found[0]) == (turn + 1) * COUNT
+                    described = await admin.describe_topic("unified")
+                    assert dict(described.configs) == {"log.type": "unified"}
+        folder = tmp_path / "data" / "logs" / "unified-0"
+        assert (folder / "00000000000000000000.log").stat().st_size > 0
+
+    asyncio.run(body())
+
+
+def test_a_topic_keeps_its_kind_for_life(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            for kind, other in (KINDS, KINDS[::-1]):
+                await admin.create_topic(kind, 1, {"log.type": kind})
+                with pytest.raises(InvalidConfig, match="for life"):
+                    await admin.alter_configs(topic=kind, configs={"log.type": other})
+                await admin.alter_configs(topic=kind, configs={"retention.ms": "1000"})
+            with pytest.raises(InvalidConfig):
+                await admin.create_topic("other", 1, {"log.type": "remote"})
+
+    asyncio.run(body())
+
+
+def test_a_deleted_topic_leaves_no_files_and_its_name_is_free(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            for _ in range(2):
+                await admin.create_topic("unified", 2, {"log.type": "unified"})
+                async with Producer(node.banner.grpc) as producer:
+                    delivery = await producer.send("unified", b"v", partition=0)
+                    assert (await delivery).offset == 0
+                await admin.delete_topic("unified")
+                logs = tmp_path / "data" / "logs"
+                assert [one.name for one in logs.iterdir() if one.is_dir()] == []
+
+    asyncio.run(body())
+
+
+def test_a_node_without_a_folder_refuses_the_kind() -> None:
+    async def body() -> None:
+        async with running_node() as node, Admin(node.banner.grpc) as admin:
+            with pytest.raises(PolicyViolation, match="--log-dir"):
+                await admin.create_topic("unified", 1, {"log.type": "unified"})
+
+    asyncio.run(body())
