@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from struct import Struct
 from typing import NamedTuple
 
-from streamlog.codec.batch import HEADER_BYTES, BatchHeader, parse_header
+from streamlog.codec.batch import HEADER_BYTES, LENGTH_END, BatchHeader, parse_header
 from streamlog.errors import (
     Corrupt,
-    CorruptMessage,
     OffsetOutOfRange,
     StoreUnavailable,
     StreamlogError,
@@ -28,6 +28,8 @@ from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.files import read_if_there
 from streamlog.unified.state.segment import UnifiedLogSegment
 
+_unpack_frame = Struct(">qi11xi").unpack_from
+"""Base offset, length and last offset delta of a batch: all that finding the next one takes."""
 READ_BYTES_MIN = 16 << 10
 READ_BYTES_MAX = 4 << 20
 """Most bytes of one read, unless a batch is larger."""
@@ -38,8 +40,11 @@ class FileBatch(NamedTuple):
 
     parts: Parts
     end_offset: int
-    header: BatchHeader
     position: int
+
+    @property
+    def header(self) -> BatchHeader:
+        return parse_header(self.parts[0])
 
 
 class SegmentFileReader:
@@ -118,35 +123,36 @@ class SegmentFileReader:
         wanted = min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX) + READ_BYTES_MIN
         found: list[FileBatch] = []
         size = 0
+        end_position = position
         while not found:
             data = memoryview(file.read(position, wanted))
-            at = 0
-            while len(data) - at >= HEADER_BYTES:
-                header = self._header(segment, data, at, position)
-                if header.size_bytes > len(data) - at:
+            at, most = 0, len(data) - HEADER_BYTES
+            while at <= most:
+                base, length, delta = _unpack_frame(data, at)
+                batch_bytes = length + LENGTH_END
+                if batch_bytes < HEADER_BYTES or base < segment.base_offset or delta < 0:
+                    raise self._damaged(segment, position + at, "no batch begins here")
+                if at + batch_bytes > len(data) or base >= end_offset:
                     break
-                if header.base_offset >= end_offset or (found and size >= max_bytes):
+                if found and size >= max_bytes:
                     break
-                if header.last_offset >= offset:
-                    view = data[at : at + header.size_bytes]
-                    batch = FileBatch((view,), header.next_offset, header, position + at)
-                    found.append(batch)
-                    size += header.size_bytes
-                at += header.size_bytes
-            if found:
+                if base + delta >= offset:
+                    view = data[at : at + batch_bytes]
+                    found.append(FileBatch((view,), base + delta + 1, position + at))
+                    size += batch_bytes
+                    end_position = position + at + batch_bytes
+                at += batch_bytes
+            if found or (not len(data) and position >= segment.size):
                 break
-            if not len(data) and position >= segment.size:
-                return []
             if not at:
                 # One batch is longer than the read, or the file is shorter than the log.
-                need = HEADER_BYTES
-                if len(data) >= HEADER_BYTES:
-                    need = self._header(segment, data, 0, position).size_bytes
+                need = HEADER_BYTES if most < 0 else _unpack_frame(data, 0)[1] + LENGTH_END
                 if need <= len(data) or position + need > file.size():
                     raise self._damaged(segment, position, f"offset {offset} is not in it")
                 wanted = need
             position += at
-        segment.remember(found[-1].end_offset, found[-1].position + found[-1].header.size_bytes)
+        if found:
+            segment.remember(found[-1].end_offset, end_position)
         return found
 
     def _position(self, segment: UnifiedLogSegment, offset: int) -> int:
@@ -163,17 +169,6 @@ class SegmentFileReader:
         if entry is None or entry.position >= segment.size:
             return 0
         return entry.position
-
-    def _header(
-        self, segment: UnifiedLogSegment, data: memoryview, at: int, position: int
-    ) -> BatchHeader:
-        try:
-            header = parse_header(data, at)
-        except CorruptMessage as error:
-            raise self._damaged(segment, position + at, str(error)) from error
-        if header.size_bytes < HEADER_BYTES or header.base_offset < segment.base_offset:
-            raise self._damaged(segment, position + at, "no batch begins here")
-        return header
 
     def _damaged(self, segment: UnifiedLogSegment, position: int, what: str) -> StreamlogError:
         path = f"{self._name}/{segment.log_name}"
