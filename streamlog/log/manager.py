@@ -31,6 +31,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs, Change
 from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.partition.retention import UNLIMITED, expired
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topics.log_cache import LogCache, unknown_topic
@@ -123,6 +124,9 @@ class LogManager:
         background.spawn(manager.broker_configs.follow(), name="broker configs")
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
+        if environment.offload is not None and environment.config.cleaner_enable:
+            cleaner = LogCleaner(environment, environment.offload)
+            background.spawn(manager._clean_logs(cleaner), name="cleaner")
         background.every(
             lambda: manager.defaults.retention_check_interval_ms / 1000,
             manager.retention_tick,
@@ -378,7 +382,7 @@ class LogManager:
                 self._metrics.retention_errors.inc(topic.record.partitions)
                 log.warning("retention of topic %s: %s", name, error)
                 continue
-            is_limited = settings.cleanup_policy != "compact" and (
+            is_limited = settings.is_deleted_by_age and (
                 settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
             )
             for number in range(topic.record.partitions):
@@ -396,6 +400,32 @@ class LogManager:
         except StreamlogError as error:
             self._metrics.retention_errors.inc()
             log.warning("retention of %s: %s", partition, error)
+
+    async def _clean_logs(self, cleaner: LogCleaner) -> None:
+        """Cleans compacted logs, without end; waits where there is nothing to clean."""
+        while True:
+            was_dirty = await cleaner.clean_one(await self._compacted_logs())
+            await asyncio.sleep(0 if was_dirty else self._config.cleaner_backoff_ms / 1000)
+
+    async def _compacted_logs(self) -> list[tuple[AbstractLog, TopicConfig]]:
+        """Of partitions that this node leads; each is opened for it."""
+        found: list[tuple[AbstractLog, TopicConfig]] = []
+        for name in self._topics.names():
+            topic = self._topics.get(name)
+            if topic is None or not topic.record.is_usable:
+                continue
+            try:
+                settings = self._logs.settings(name, topic.record)
+                # The node's own topics keep themselves short.
+                if not settings.is_compacted or is_internal(name):
+                    continue
+                for number in range(topic.record.partitions):
+                    partition = TopicPartition(name, number)
+                    if self._leadership.is_led_here(partition):
+                        found.append((await self.log(partition), settings))
+            except StreamlogError as error:
+                log.warning("partitions of topic %s are not cleaned: %s", name, error)
+        return found
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -180,6 +180,20 @@ class TornTree:
     def __str__(self) -> str:
         return "torn tree"
 
+    def plan_faults(self, plan: FaultPlan | None) -> None:
+        """Faults of all folders from now on. A power cut ends all of them."""
+
+        def strike(operation: str, name: str) -> DiskFault | None:
+            fault = None if plan is None else plan(operation, name)
+            if fault is DiskFault.POWER:
+                for folder in (self.top, *self._folders.values()):
+                    folder.has_power = False
+            return fault
+
+        self._plan_faults = strike
+        for folder in (self.top, *self._folders.values()):
+            folder.plan_faults = strike
+
     def crash(self) -> None:
         """As TornFolder.crash, of all folders at once."""
         self.top.crash()

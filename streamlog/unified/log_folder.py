@@ -21,6 +21,7 @@ from streamlog.errors import (
 )
 from streamlog.format.kafka_files.names import (
     CLEAN_SHUTDOWN,
+    CLEANED_OFFSETS,
     DELETE_FOLDER,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -90,6 +91,13 @@ class LogFolder:
         self.recovery_points = OffsetCheckpoint(RECOVERY_POINTS, tree.top, offload)
         self.log_starts = OffsetCheckpoint(LOG_STARTS, tree.top, offload)
         self.high_watermarks = OffsetCheckpoint(HIGH_WATERMARKS, tree.top, offload)
+        self.cleaned_offsets = OffsetCheckpoint(CLEANED_OFFSETS, tree.top, offload)
+        self._checkpoints = (
+            self.recovery_points,
+            self.log_starts,
+            self.high_watermarks,
+            self.cleaned_offsets,
+        )
         self._tree = tree
         self._owner = owner
         self._background = Background(f"log folder {tree}", self._task_failed)
@@ -119,7 +127,7 @@ class LogFolder:
         """
         folder = cls(tree, owner, environment, offload, accepts_data_loss=accepts_data_loss)
         await folder._identify()
-        for checkpoint in (folder.recovery_points, folder.log_starts, folder.high_watermarks):
+        for checkpoint in folder._checkpoints:
             await checkpoint.load()
         await folder._run(folder._look_around)
         return folder
@@ -179,7 +187,7 @@ class LogFolder:
             return
         if known is not None or folder_name(partition) in await self._run(self._tree.folders):
             await self.put_aside(partition)
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self._checkpoints:
             checkpoint.forget(partition)
             await checkpoint.save()
         await self._run(self._make, partition, topic_id)
@@ -223,7 +231,7 @@ class LogFolder:
         name = renamed_folder(partition, unique, DELETE_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
         self._distrusted.pop(partition, None)
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self._checkpoints:
             checkpoint.forget(partition)
         self.save_soon()
         await self._run(self._tree.remove, name)
@@ -312,7 +320,7 @@ class LogFolder:
     async def close(self) -> None:
         """Call it when all logs are closed. Marks a clean end. Errors: StoreUnavailable."""
         await self._background.close()
-        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for checkpoint in self._checkpoints:
             await checkpoint.save()
         content = encode_clean_shutdown()
         await self._run(replace_file, self._tree.top, CLEAN_SHUTDOWN, content)

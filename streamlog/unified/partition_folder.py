@@ -66,8 +66,22 @@ class PartitionFolder:
 
         Errors: StoreUnavailable.
         """
-        names = await self._run(self._rename_deleted, bases)
+        renamed = await self.run(self.files.exclusively, lambda: self._rename_deleted(bases))
+        self.remove_later(renamed, delay_ms)
+
+    def remove_later(self, names: Sequence[str], delay_ms: int) -> None:
+        """Removes files that are no longer part of the log."""
         self._owner.remove_later(self._partition, self.folder, names, delay_ms)
+
+    @property
+    def clean_end_offset(self) -> int:
+        """-1: the log was never cleaned."""
+        return self._owner.cleaned_offsets.find(self._partition)
+
+    async def save_clean_end(self, offset: int) -> None:
+        """Durable on return. Errors: StoreUnavailable."""
+        self._owner.cleaned_offsets.note(self._partition, offset)
+        await self._owner.cleaned_offsets.save()
 
     def _rename_deleted(self, bases: Sequence[int]) -> list[str]:
         there, renamed = set(self.folder.list()), []
@@ -82,7 +96,7 @@ class PartitionFolder:
 
     async def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
         """A clean end: the next open reads no data. Errors: StoreUnavailable."""
-        await self._run(self.files.finish, indexes, end_offset, snapshot)
+        await self.run(self.files.finish, indexes, end_offset, snapshot)
         self._owner.recovery_points.note(self._partition, end_offset)
         self._owner.high_watermarks.note(self._partition, end_offset)
         self._owner.save_soon()
@@ -98,7 +112,8 @@ class PartitionFolder:
         """Call it when the files are closed. Errors: StoreUnavailable."""
         await self._remove()
 
-    async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Calls `work` off the loop. Errors: StoreUnavailable, where it raises an OSError."""
         try:
             return await self.offload.run(Lane.FILES, work, *arguments)
         except OSError as error:

@@ -12,7 +12,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from operator import index
 
 from streamlog.codec.batch import (
@@ -25,7 +26,9 @@ from streamlog.codec.batch import (
 )
 from streamlog.codec.control import ControlType, EndMarker, decode_end_marker, encode_end_marker
 from streamlog.errors import (
+    Closed,
     Internal,
+    Invalid,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -34,11 +37,12 @@ from streamlog.errors import (
     QuotaExceeded,
     StreamlogError,
 )
+from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import (
     LATEST,
     PRODUCE,
     AbortedTransaction,
-    AbstractLog,
+    AbstractLogSegment,
     EpochEndOffset,
     Isolation,
     LogAppendInfo,
@@ -48,12 +52,19 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
     TransactionMarker,
 )
+from streamlog.log.api.cleaning import (
+    AbortedRange,
+    CleanableLog,
+    LastRecordOfProducer,
+    SegmentReplacement,
+)
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.partition.record_keys import check_keys
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.partition.view.reading import fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
@@ -62,6 +73,8 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.concurrency.turn import Turn
+from streamlog.runtime.offload import Lane
+from streamlog.unified.cleaning.replacement import UnifiedReplacement, checked
 from streamlog.unified.disk.log_files import AppendBatches
 from streamlog.unified.flusher import Flusher
 from streamlog.unified.partition_folder import PartitionFolder
@@ -70,16 +83,20 @@ from streamlog.unified.read.segment_reader import SegmentFileReader
 from streamlog.unified.read.timestamp_search import FileSearch
 from streamlog.unified.recovery.loader import LoadedLog
 from streamlog.unified.recovery.snapshots import snapshot_of
-from streamlog.unified.state.segment import UnifiedLogSegment
+from streamlog.unified.state.segment import SegmentReplaced, UnifiedLogSegment
 from streamlog.unified.state.tail import UnifiedTail
 
 FailureCallback = Callable[["UnifiedLog", StreamlogError], None]
+KEYS_INLINE_BYTES = 8 << 10
+"""Uncompressed batches up to this size are looked through on the event loop, in less than 1 ms."""
+CLEANING_BYTES = 1 << 20
+"""Bytes that a cleaning reads at a time."""
 PENDING_BYTES_MAX = 32 << 20
 """Bytes of one log that are sequenced and not carried out; appends beyond them wait."""
 UNKNOWN_MS = -1
 
 
-class UnifiedLog(AbstractLog):
+class UnifiedLog(CleanableLog):
     """Made from what the loader found, whose files are durable."""
 
     def __init__(
@@ -101,6 +118,8 @@ class UnifiedLog(AbstractLog):
         self._tail = tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
         self._leader_epoch = max(tail.epochs.latest, 0) + 1
         self._jitter = environment.random.random()
+        self._swaps = 0
+        """Replacements of segments that have begun."""
         self._turn = Turn()
         self._removing = asyncio.Lock()
         self._lifecycle = LogLifecycle(str(partition), self._failed)
@@ -187,6 +206,8 @@ class UnifiedLog(AbstractLog):
         self._check_open()
         checks = self._environment.config.checks_records
         valid = validate_batches(batches, self._config, self._clock.now_ms(), with_records=checks)
+        if self._config.is_compacted:
+            return await self._append_in_turn(valid, context, None, has_keys=True)
         if not self._turn.is_free or not self._has_room:
             return await self._append_in_turn(valid, context, None)
         return self._sequence_all(valid)
@@ -214,6 +235,8 @@ class UnifiedLog(AbstractLog):
         batches: Sequence[ScannedBatch],
         context: ProduceContext,
         marker: TransactionMarker | None,
+        *,
+        has_keys: bool = False,
     ) -> Awaitable[LogAppendInfo]:
         """Waits for the calls before it, and for room; nothing is sequenced meanwhile."""
         left_s = None if context.deadline is None else context.deadline - self._clock.monotonic()
@@ -221,6 +244,8 @@ class UnifiedLog(AbstractLog):
             async with asyncio.timeout(left_s) as timeout, self._turn:
                 while not self._has_room and self._lifecycle.is_open:
                     await self._flusher.room()
+                if has_keys:
+                    await self._check_keys(batches)
                 self._check_open()
                 if marker is not None:
                     self._tail.producers.check_marker(marker, self._clock.now_ms())
@@ -232,6 +257,15 @@ class UnifiedLog(AbstractLog):
                 f"appends to {self._partition} waited for the disk until the deadline; nothing was "
                 "stored: retry with back-off"
             ) from None
+
+    async def _check_keys(self, batches: Sequence[ScannedBatch]) -> None:
+        most = self._environment.config.decoded_bytes_max
+        size = sum(len(batch.view) for batch in batches)
+        is_plain = not any(batch.header.codec for batch in batches)
+        if is_plain and size <= KEYS_INLINE_BYTES:
+            check_keys(batches, most)
+        else:
+            await self._offload.run(Lane.CPU, check_keys, batches, most)
 
     def _sequence_all(self, batches: Sequence[ScannedBatch]) -> Awaitable[LogAppendInfo]:
         """Awaits nothing: no other batch comes between those of one call."""
@@ -370,16 +404,23 @@ class UnifiedLog(AbstractLog):
                 f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
                 f"{visible.high_watermark}; fetch again"
             )
-        end = self._visible_end(isolation)
-        read = await fetch_batches(
-            self._reader, offset, end, max_bytes, min_one_batch=min_one_batch
-        )
-        aborted: tuple[AbortedTransaction, ...] = ()
-        if isolation is Isolation.READ_COMMITTED:
-            found = await aborted_between(
-                self._folder.folder, self._tail.segments, offset, read.next_offset, self._offload
+        while True:
+            swaps, end = self._swaps, self._visible_end(isolation)
+            read = await fetch_batches(
+                self._reader, offset, end, max_bytes, min_one_batch=min_one_batch
             )
-            aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
+            if isolation is Isolation.READ_UNCOMMITTED:
+                aborted: tuple[AbortedTransaction, ...] = ()
+                break
+            try:
+                found = await self._aborted_between(offset, read.next_offset)
+            except SegmentReplaced as replaced:
+                await asyncio.wait({replaced.done})
+                continue
+            if swaps == self._swaps:
+                aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
+                break
+            # The batches may be of an old segment, and the list of the one in its place.
         self._metrics.fetched(read.size_bytes)
         return LogFetch(
             parts=tuple(read.parts),
@@ -390,6 +431,12 @@ class UnifiedLog(AbstractLog):
             last_stable_offset=self.last_stable_offset,
             log_start_offset=visible.log_start_offset,
             aborted=aborted,
+        )
+
+    async def _aborted_between(self, offset: int, end_offset: int) -> list[AbortedTxn]:
+        segments = self._tail.segments
+        return await aborted_between(
+            self._folder.folder, segments, offset, end_offset, self._offload
         )
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
@@ -435,6 +482,8 @@ class UnifiedLog(AbstractLog):
                 if self.log_start_offset == start:
                     raise
                 # Segments were removed during the search: search those that are left.
+            except SegmentReplaced as replaced:
+                await asyncio.wait({replaced.done})
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         return self._tail.epochs.end_offset_for(leader_epoch, self.log_end_offset)
@@ -443,7 +492,7 @@ class UnifiedLog(AbstractLog):
 
     async def delete_records(self, before_offset: int) -> int:
         self._check_open()
-        if self._config.cleanup_policy != "delete":
+        if not self._config.is_deleted_by_age:
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
         return await self.raise_start(before_offset)
 
@@ -533,6 +582,88 @@ class UnifiedLog(AbstractLog):
     async def configure(self, config: TopicConfig) -> None:
         self._config = config
         self._flusher.config = config
+
+    # Cleaning
+
+    @property
+    def clean_end_offset(self) -> int:
+        return self._folder.clean_end_offset
+
+    async def set_clean_end_offset(self, offset: int) -> None:
+        self._check_open()
+        await self._folder.save_clean_end(offset)
+
+    async def read_for_cleaning(
+        self, segment: AbstractLogSegment, start_offset: int
+    ) -> AsyncIterator[Buffer]:
+        """As CleanableLog.read_for_cleaning."""
+        (own,) = checked(self._tail.segments, [segment])
+        position = max(start_offset, own.base_offset)
+        while position < own.end:
+            self._check_open()
+            found = await self._reader.find(own, position, own.end, CLEANING_BYTES)
+            if found is None:
+                raise Invalid(f"a segment of {self._partition} was replaced while it was read")
+            if not found:
+                return
+            yield b"".join(batch.parts[0] for batch in found)
+            position = found[-1].end_offset
+
+    async def aborted_transactions(
+        self, start_offset: int, end_offset: int
+    ) -> Sequence[AbortedRange]:
+        found = await self._aborted_between(start_offset, end_offset)
+        return [AbortedRange(*entry[:3]) for entry in found]
+
+    def last_records_of_producers(self) -> Mapping[int, LastRecordOfProducer]:
+        state = self._tail.producers
+        state.expire(self._clock.now_ms())
+        return {
+            entry.producer_id: LastRecordOfProducer(
+                entry.batches[-1].last_offset if entry.packed else -1, entry.producer_epoch
+            )
+            for entry in state.snapshot()
+        }
+
+    def first_batch_timestamp_ms(self, segment: AbstractLogSegment) -> int:
+        (own,) = checked(self._tail.segments, [segment])
+        return own.first_timestamp
+
+    async def replace_segments(self, old: Sequence[AbstractLogSegment]) -> SegmentReplacement:
+        self._check_open()
+        own = checked(self._tail.segments, old)
+        aborted = await self._aborted_between(own[0].base_offset, own[-1].end)
+        return UnifiedReplacement(
+            self,
+            self._folder,
+            own,
+            aborted,
+            self._config.index_interval_bytes,
+            lambda: self._config.file_delete_delay_ms,
+        )
+
+    @asynccontextmanager
+    async def swapping(
+        self, old: Sequence[UnifiedLogSegment], new: UnifiedLogSegment
+    ) -> AsyncIterator[None]:
+        """As OwnsSegments.swapping."""
+        async with self._removing:
+            self._check_open()
+            segments = self._tail.segments
+            first = segments.index(checked(segments, old)[0])
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            for segment in old:
+                segment.replaced = done
+            self._swaps += 1
+            try:
+                yield
+                segments[first : first + len(old)] = [new]
+            except BaseException as error:
+                cut_off = Closed(f"a cleaning of {self._partition} was cut off; open it again")
+                self._lifecycle.fail(error if isinstance(error, StreamlogError) else cut_off)
+                raise
+            finally:
+                done.set_result(None)
 
     # The end
 

@@ -169,8 +169,8 @@ def test_limits_and_bad_settings():
         error = await refused(InvalidConfig, logs.create_topic("t", 1, {"retentionms": "1"}))
         assert "retention.ms" in str(error)
         bad = [
-            ({"cleanup.policy": "compact"}, "comes later"),
-            ({"cleanup.policy": "compact,delete"}, "comes later"),
+            ({"cleanup.policy": "compact"}, "log.type=unified"),
+            ({"cleanup.policy": "compact,delete"}, "log.type=unified"),
             ({"remote.storage.enable": "true"}, "tiered storage"),
             ({"retention.ms": "a week"}, "whole number"),
             ({"retention.ms": "-2"}, "must be -1"),

@@ -93,6 +93,18 @@ class LogConfig:
         "partition reads more.",
         minimum=1,
     )
+    cleaner_enable: bool = setting(  # log.cleaner.enable
+        True, "Whether compacted topics are cleaned. Off: they grow, and nothing is lost."
+    )
+    cleaner_backoff_ms: int = setting(  # log.cleaner.backoff.ms
+        15_000, "How long the cleaner waits when there is nothing to clean.", minimum=1
+    )
+    cleaner_dedupe_buffer_bytes: int = setting(  # log.cleaner.dedupe.buffer.size
+        64 << 20,
+        "Memory of the keys that one cleaning knows, 256 bytes each. A log with more keys in its "
+        "dirty part is cleaned in rounds. More: fewer rounds, each of which reads the whole log.",
+        minimum=1 << 20,
+    )
     opens_at_once_max: int = setting(
         64, "Partitions opened, closed or deleted at the same time.", minimum=1
     )

@@ -98,6 +98,25 @@ class LogMetrics:
             "Partitions that a retention check could not finish.",
             registry=registry,
         )
+        self.cleanings = Counter(
+            "streamlog_log_cleanings", "Cleanings of compacted partitions.", registry=registry
+        )
+        self.cleaning_errors = Counter(
+            "streamlog_log_cleaning_errors",
+            "Cleanings that could not be finished.",
+            registry=registry,
+        )
+        self.cleaned_bytes = Counter(
+            "streamlog_log_cleaned_bytes", "Bytes that cleanings read.", registry=registry
+        )
+        self.cleaned_bytes_left = Counter(
+            "streamlog_log_cleaned_bytes_left", "Bytes that cleanings left.", registry=registry
+        )
+        self.uncleanable_logs = Gauge(
+            "streamlog_log_uncleanable_partitions",
+            "Compacted partitions that could not be cleaned a moment ago, and grow.",
+            registry=registry,
+        )
         self._topics: dict[str, TopicMetrics] = {}
 
     def of_topic(self, topic: str) -> TopicMetrics:

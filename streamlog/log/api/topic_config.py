@@ -18,6 +18,7 @@ from streamlog.log.configs.topic_fields import (
     INT64_MAX,
     KEPT,
     LOG_APPEND_TIME,
+    OF_FILES,
     REFUSED,
     UNKNOWN_SINCE_4,
     TopicConfig,
@@ -71,6 +72,9 @@ LISTS = frozenset(
 INTERNAL = frozenset({"internal.segment.bytes"})
 """Settings for tests, which are not listed; Kafka has the same one."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
+LOG_TYPE = "log.type"
+_OF_UNIFIED = frozenset({"cleanup.policy"})
+"""Settings of which unified topics take values that are refused to others."""
 VALUE_LENGTH_MAX = 1000
 """Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
 _REPLICA = re.compile(r"[0-9]+:[0-9]+\Z")
@@ -100,6 +104,8 @@ def _metadata(field_name: str) -> Mapping[str, Any]:
 def documentation(name: str) -> str:
     """What the setting does, and, where it has no effect or only one value, why."""
     doc = str(rule_of(name)["doc"])
+    if name in OF_FILES:
+        return f"{doc} Has an effect with log.type=unified; kept and shown on others: {KEPT[name]}."
     if name in KEPT:
         return f"{doc} Kept and shown, without effect: {KEPT[name]}."
     if name in REFUSED:
@@ -159,7 +165,8 @@ def parse(
     for name, text in configs.items():
         if is_stored and name not in names():
             continue
-        values[_known(name)] = _parse_one(name, text, is_stored, is_internal)
+        is_free = is_internal or (name in _OF_UNIFIED and _is_unified(configs))
+        values[_known(name)] = _parse_one(name, text, is_stored, is_free)
     if values["internal_segment_bytes"]:
         values["segment_bytes"] = values["internal_segment_bytes"]
     lags = configs.keys() & {"min.compaction.lag.ms", "max.compaction.lag.ms"}
@@ -214,8 +221,9 @@ def alter(
         if name not in changed:
             _known(name)
         changed.pop(name, None)
+    is_free = is_internal or _is_unified(changed)
     for name, text in set.items():
-        _parse_one(name, text)
+        _parse_one(name, text, is_free=is_free and name in _OF_UNIFIED)
         changed[name] = text
     for name, text in append.items():
         changed[name] = ",".join(_list_of(name, changed, defaults) + _split(text, name))
@@ -225,8 +233,10 @@ def alter(
         changed[name] = ",".join(left)
     for name in (*append, *subtract):
         changed[name] = ",".join(dict.fromkeys(_split(changed[name], name)))
-        _parse_one(name, changed[name])
+        _parse_one(name, changed[name], is_free=is_free and name in _OF_UNIFIED)
     altered = {name: changed[name] for name in (*set, *append, *subtract)}
+    if LOG_TYPE in changed:
+        altered.setdefault(LOG_TYPE, changed[LOG_TYPE])
     parse(altered, parse(changed, defaults, is_stored=True, is_internal=is_internal))
     return changed
 
@@ -268,8 +278,15 @@ def _checked_text(name: str, text: str) -> str:
     return text
 
 
-def _parse_one(name: str, text: str, is_stored: bool = False, is_internal: bool = False) -> Any:
-    """The value, which is Kafka's own for the setting, and one that is accepted here."""
+def _is_unified(configs: Mapping[str, str]) -> bool:
+    return configs.get(LOG_TYPE) == "unified"
+
+
+def _parse_one(name: str, text: str, is_stored: bool = False, is_free: bool = False) -> Any:
+    """The value, which is Kafka's own for the setting, and one that is accepted here.
+
+    `is_free`: it may be one that other topics are refused.
+    """
     field_name = _known(name)
     _checked_text(name, text)
     if len(text) > VALUE_LENGTH_MAX and not is_stored:
@@ -279,7 +296,7 @@ def _parse_one(name: str, text: str, is_stored: bool = False, is_internal: bool 
         )
     default = getattr(DEFAULTS, field_name)
     value = _typed(name, text, _metadata(field_name), default, is_stored=is_stored)
-    is_checked = not is_internal and (not is_stored or name in _NEVER_PASSED_OVER)
+    is_checked = not is_free and (not is_stored or name in _NEVER_PASSED_OVER)
     if name in REFUSED and value != default and is_checked:
         raise InvalidConfig(f"{name}={text[:80]} is not supported: {REFUSED[name]}", name=name)
     return value

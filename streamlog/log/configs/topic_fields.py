@@ -25,7 +25,8 @@ class TopicConfig:
 
     cleanup_policy: str = setting(
         "delete",
-        "What happens to old segments. Compaction comes later.",
+        "What happens to old segments: delete, compact (the newest record of each key stays), or "
+        "both. compact needs log.type=unified.",
         choices=("delete", "compact"),
     )
     compression_gzip_level: int = setting(-1, "Level of gzip, -1 or 1 to 9.", minimum=-1, maximum=9)
@@ -149,10 +150,20 @@ class TopicConfig:
         False, "Whether a replica that lacks records may lead."
     )
 
+    @property
+    def is_deleted_by_age(self) -> bool:
+        """Whether `cleanup.policy` has delete."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether `cleanup.policy` has compact."""
+        return "compact" in self.cleanup_policy
+
 
 _NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
 _DURABLE = "a record is acknowledged when it is durable: synced to the disk or in the store"
-_COMPACTION = "only compaction uses it, in Kafka too, and cleanup.policy=compact comes later"
+_COMPACTION = "only compaction uses it, in Kafka too"
 _RECOMPRESSES = "the node compresses nothing anew: batches stay as the producer sent them"
 _REPLICAS = "the store replicates: a partition has no followers"
 KEPT = {
@@ -178,10 +189,24 @@ KEPT = {
 }
 """Settings without meaning on a shared store → why."""
 
+OF_FILES = frozenset(
+    {
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+    }
+)
+"""Those of KEPT that have their meaning on topics with log.type=unified."""
+
 _TIERED = "it comes with tiered storage"
 REFUSED = {
-    "cleanup.policy": "compaction comes later, and records of a topic that is compacted elsewhere "
-    "would be deleted by age; use delete",
+    "cleanup.policy": "logs on the object store are not compacted yet, and records of a topic that "
+    "is compacted elsewhere would be deleted by age; use delete, or create the topic with "
+    "log.type=unified",
     "compression.type": f"{_RECOMPRESSES}; use producer",
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
@@ -189,7 +214,7 @@ REFUSED = {
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": f"{_TIERED}; all data is in the object store already",
 }
-"""Settings of which only the default is accepted → why."""
+"""Settings of which only the default is accepted → why. Unified topics take any cleanup.policy."""
 
 UNKNOWN_SINCE_4 = {
     "message.downconversion.enable": "Kafka 4 converts no records for old clients, nor does this "

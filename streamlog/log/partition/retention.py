@@ -35,7 +35,7 @@ def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]
     rules: list[tuple[str, Callable[[AbstractLogSegment], bool]]] = [
         ("start_offset", lambda segment: segment.end_offset <= start)
     ]
-    has_limits = config.cleanup_policy != "compact"
+    has_limits = config.is_deleted_by_age
     if has_limits and config.retention_bytes != UNLIMITED:
         rules.append(("bytes", _size_rule(log, config.retention_bytes, start)))
     if has_limits and config.retention_ms != UNLIMITED:

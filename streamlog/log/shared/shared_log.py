@@ -456,7 +456,7 @@ class SharedLog(AbstractLog):
 
     async def delete_records(self, before_offset: int) -> int:
         self._check_open()
-        if self._placer.config.cleanup_policy != "delete":
+        if not self._placer.config.is_deleted_by_age:
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
         return await self.raise_start(before_offset)
 

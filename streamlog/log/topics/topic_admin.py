@@ -48,7 +48,6 @@ from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
 
-LOG_TYPE = "log.type"
 PUT_ATTEMPTS = 5
 PAGE = 1000
 LOOKED_AT_ONCE = 256
@@ -441,12 +440,12 @@ class TopicAdmin:
 
 def _check_kind(name: str, record: TopicRecord, configs: Mapping[str, str]) -> None:
     """Errors: InvalidConfig."""
-    kept = LogKind(configs.get(LOG_TYPE, LogKind.SHARED.value))
+    kept = LogKind(configs.get(topic_config.LOG_TYPE, LogKind.SHARED.value))
     if kept is not record.log_kind:
         raise InvalidConfig(
             f"{name} has log.type={record.log_kind.value} for life: create another topic with "
             f"log.type={kept.value} and copy the records",
-            name=LOG_TYPE,
+            name=topic_config.LOG_TYPE,
         )
 
 

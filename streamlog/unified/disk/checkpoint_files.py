@@ -54,6 +54,10 @@ class OffsetCheckpoint:
         """0: the file does not have it."""
         return self._offsets.get(partition, 0)
 
+    def find(self, partition: TopicPartition) -> int:
+        """-1: the file does not have it."""
+        return self._offsets.get(partition, -1)
+
     def note(self, partition: TopicPartition, offset: int) -> None:
         if self._offsets.get(partition) != offset:
             self._offsets[partition] = offset

@@ -15,9 +15,9 @@ Readers open files of their own.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from streamlog.format.kafka_files.names import (
     INDEX,
@@ -32,6 +32,8 @@ from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_ab
 from streamlog.runtime.buffers import Buffer, Parts
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import replace_file, write_new
+
+T = TypeVar("T")
 
 
 class AppendBatches(NamedTuple):
@@ -138,6 +140,13 @@ class LogFiles:
         write_new(self.folder, file_name(base, TIME_INDEX), indexes.times)
         if indexes.aborted:
             write_new(self.folder, file_name(base, TXN_INDEX), encode_aborted(indexes.aborted))
+
+    def exclusively(self, work: Callable[[], T]) -> T:
+        """Calls `work`, which changes the partition's names, with nothing else under way. Errors:
+        OSError."""
+        with self._lock:
+            self._check_open()
+            return work()
 
     def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
         """Writes down what Kafka does when it closes a log; durable on return. Errors: OSError."""

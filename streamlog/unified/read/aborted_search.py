@@ -28,7 +28,8 @@ async def aborted_between(
 ) -> list[AbortedTxn]:
     """Those that have a record, or their marker, in offset (inclusive) to end_offset (exclusive).
 
-    By their first offsets. Errors: StoreUnavailable, Corrupt, UnsupportedVersion.
+    By their first offsets. Errors: StoreUnavailable, Corrupt, UnsupportedVersion;
+    SegmentReplaced.
     """
     found: list[AbortedTxn] = []
     if offset >= end_offset:
@@ -39,6 +40,7 @@ async def aborted_between(
         entries: Sequence[AbortedTxn] | None = segment.aborted
         if entries is None:
             entries = await offload.run(Lane.READ, stored_entries, folder, segment.base_offset)
+            segment.check_current()
         if _take(entries, offset, end_offset, found):
             break
     return sorted(found, key=lambda entry: entry.first_offset)

@@ -7,6 +7,7 @@ is read to its end, or not found.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 from struct import Struct
@@ -67,17 +68,27 @@ class SegmentFileReader:
     ) -> BatchRun:
         """As BatchReader.read. Errors: OffsetOutOfRange (the segment is gone), Corrupt,
         StoreUnavailable."""
-        segment = self.segment_of(offset)
         while True:
+            segment = self.segment_of(offset)
             end = min(end_offset, segment.end)
-            batches = await self._offload.run(
-                Lane.READ, self.batches_of, segment, offset, end, max_bytes
-            )
-            if batches or end == end_offset:
+            batches = await self.find(segment, offset, end, max_bytes)
+            if batches or (batches is not None and end == end_offset):
                 return BatchRun(batches, 0, False)
-            # Behind a cleaning a segment may end in a gap.
-            segment = self.segment_of(end)
-            offset = segment.base_offset
+            if batches is not None:
+                offset = end  # Behind a cleaning a segment may end in a gap.
+
+    async def find(
+        self, segment: UnifiedLogSegment, offset: int, end_offset: int, max_bytes: int
+    ) -> list[FileBatch] | None:
+        """As `batches_of`, off the loop. None: another segment has come in this one's place."""
+        found: list[FileBatch] | None = None
+        if segment.replaced is None:
+            found = await self._offload.run(
+                Lane.READ, self.batches_of, segment, offset, end_offset, max_bytes
+            )
+        if found is None and segment.replaced is not None:
+            await asyncio.wait({segment.replaced})
+        return found
 
     def segment_of(self, offset: int) -> UnifiedLogSegment:
         """Errors: OffsetOutOfRange."""
@@ -91,15 +102,17 @@ class SegmentFileReader:
 
     def batches_of(
         self, segment: UnifiedLogSegment, offset: int, end_offset: int, max_bytes: int
-    ) -> list[FileBatch]:
+    ) -> list[FileBatch] | None:
         """Batches from the one with `offset` up to end_offset, about `max_bytes`, at least one
-        unless the segment has none there.
+        unless the segment has none there. None: its files are no longer its own.
 
         Errors: as of `read`.
         """
         try:
             file = self.folder.open(segment.log_name)
         except FileNotFoundError as error:
+            if segment.replaced is not None:
+                return None
             raise self._gone(offset) from error
         except OSError as error:
             raise self._typed(error) from error
@@ -117,8 +130,11 @@ class SegmentFileReader:
         offset: int,
         end_offset: int,
         max_bytes: int,
-    ) -> list[FileBatch]:
+    ) -> list[FileBatch] | None:
         position = self._position(segment, offset)
+        if segment.replaced is not None:
+            # The file, or its index, may be the new segment's. What is open now stays what it is.
+            return None
         # Before the batch lie those since its index entry.
         wanted = min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX) + READ_BYTES_MIN
         found: list[FileBatch] = []

@@ -22,7 +22,10 @@ INLINE_BYTES_MAX = 16 << 10
 
 
 class FileSearch:
-    """A TimestampSearch among offsets start (inclusive) to end (exclusive)."""
+    """A TimestampSearch among offsets start (inclusive) to end (exclusive).
+
+    Errors: SegmentReplaced, beside those of TimestampSearch: search again.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,10 @@ class FileSearch:
     async def _largest_left(self, segment: UnifiedLogSegment, largest: int) -> int:
         position, end = self.start_offset, min(segment.end_offset, self.end_offset)
         while position < end:
-            for batch in await self._read(segment, position, end):
+            batches = await self._read(segment, position, end)
+            if not batches:
+                break
+            for batch in batches:
                 stamp = batch.header.max_timestamp_ms
                 if stamp > largest and batch.header.base_offset < self.start_offset:
                     stamp = await self._decoded(
@@ -69,13 +75,17 @@ class FileSearch:
         if times is None:
             name = segment.time_index_name
             stored = await self._offload.run(Lane.READ, read_if_there, self._reader.folder, name)
+            segment.check_current()
             times = bytearray(stored or b"")
         # Up to the entry no record has a later timestamp; its own batch may have one as late.
         entry = floor_time(times, timestamp_ms - 1)
         first = segment.base_offset + (0 if entry is None else entry.relative_offset)
         position, end = max(first, self.start_offset), min(segment.end_offset, self.end_offset)
         while position < end:
-            for batch in await self._read(segment, position, end):
+            batches = await self._read(segment, position, end)
+            if not batches:
+                break
+            for batch in batches:
                 position = batch.end_offset
                 if batch.header.max_timestamp_ms < timestamp_ms:
                     continue
@@ -87,9 +97,9 @@ class FileSearch:
         return None
 
     async def _read(self, segment: UnifiedLogSegment, offset: int, end: int) -> Sequence[FileBatch]:
-        return await self._offload.run(
-            Lane.READ, self._reader.batches_of, segment, offset, end, STEP_BYTES
-        )
+        found = await self._reader.find(segment, offset, end, STEP_BYTES)
+        segment.check_current()
+        return found or ()
 
     async def _decoded(self, batch: FileBatch, decode: Callable[..., T], *arguments: object) -> T:
         """Calls `decode` with the bound on one record as its last argument."""

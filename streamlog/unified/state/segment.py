@@ -8,6 +8,8 @@ segment is sealed or the log closed. Source: Kafka's LogSegment.append, TimeInde
 
 from __future__ import annotations
 
+import asyncio
+
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.names import INDEX, LOG, TIME_INDEX, file_name
 from streamlog.format.kafka_files.transaction_index import AbortedTxn
@@ -15,6 +17,15 @@ from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 
 HINTS_MAX = 16
+
+
+class SegmentReplaced(Exception):
+    """What was read may be half of an old segment and half of the one that comes in its place: read
+    again when `done` ends."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.done = done
 
 
 class UnifiedLogSegment(AbstractLogSegment):
@@ -34,6 +45,7 @@ class UnifiedLogSegment(AbstractLogSegment):
         "largest_visible",
         "last_append",
         "offsets",
+        "replaced",
         "size",
         "times",
     )
@@ -56,6 +68,8 @@ class UnifiedLogSegment(AbstractLogSegment):
         """Time index; None: in the file alone."""
         self.aborted: list[AbortedTxn] | None = []
         """Aborted transactions whose markers lie here; None: in the file alone."""
+        self.replaced: asyncio.Future[None] | None = None
+        """Set from when a cleaned segment begins to take this one's place; it ends when it has."""
         self._largest_offset = -1
         self._indexed_time = time_index.NONE
         self._positions: dict[int, int] = {}
@@ -142,6 +156,11 @@ class UnifiedLogSegment(AbstractLogSegment):
     def drop_indexes(self) -> None:
         """The files have the entries now."""
         self.offsets = self.times = self.aborted = None
+
+    def check_current(self) -> None:
+        """Errors: SegmentReplaced."""
+        if self.replaced is not None:
+            raise SegmentReplaced(self.replaced)
 
     # Where readers go on
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.client.aio import Admin, Consumer, Producer
-from streamlog.errors import InvalidConfig, PolicyViolation
+from streamlog.errors import InvalidConfig, InvalidRecord, PolicyViolation
 from tests.support.running_node import running_node
 
 KINDS = ("shared", "unified")
@@ -96,3 +96,55 @@ def test_a_node_without_a_folder_refuses_the_kind() -> None:
                 await admin.create_topic("unified", 1, {"log.type": "unified"})
 
     asyncio.run(body())
+
+
+def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) -> None:
+    configs = {
+        "log.type": "unified",
+        "cleanup.policy": "compact",
+        "segment.bytes": str(1 << 20),
+        "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0",
+    }
+
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data"), log__cleaner_backoff_ms="20") as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            await admin.create_topic("kept", 1, configs)
+            newest: dict[bytes, bytes] = {}
+            async with Producer(node.banner.grpc, linger_ms=0) as producer:
+                with pytest.raises(InvalidRecord, match="no key"):
+                    await (await producer.send("kept", b"without a key"))
+                for number in range(100):
+                    key, value = b"k%d" % (number % 7), b"%d" % number
+                    # Each record is too young for the segment of the one before.
+                    at_ms = 1_700_000_000_000 + 10 * number
+                    await (await producer.send("kept", value, key=key, timestamp_ms=at_ms))
+                    newest[key] = value
+            # The last record lies in the active segment, which is not cleaned.
+            found = await _all(node.banner.grpc, "kept")
+            async with asyncio.timeout(30):
+                while len(found) > len(newest) + 1:
+                    found = await _all(node.banner.grpc, "kept")
+            assert dict(found) == newest
+            assert node.metric("streamlog_log_cleanings_total") > 0
+            assert node.metric("streamlog_log_cleaning_errors_total") == 0
+
+    asyncio.run(body())
+
+
+async def _all(server: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of every record up to the end."""
+    async with Consumer(server) as consumer:
+        await consumer.assign([(topic, 0)])
+        end = (await consumer.end_offsets([(topic, 0)]))[topic, 0]
+        found: list[tuple[bytes | None, bytes | None]] = []
+        last = -1
+        while last < end - 1:
+            async with asyncio.timeout(30):
+                for record in await consumer.poll(1.0):
+                    found.append((record.key, record.value))
+                    last = record.offset
+        return found

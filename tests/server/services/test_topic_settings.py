@@ -55,7 +55,7 @@ async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError
     ("name", "value", "says"),
     [
         ("segment.bytes", "1048575", "must be 1048576 to"),
-        ("cleanup.policy", "compact", "compaction comes later"),
+        ("cleanup.policy", "compact", "log.type=unified"),
         ("remote.storage.enable", "true", "comes with tiered storage"),
     ],
 )
@@ -84,7 +84,8 @@ def test_a_setting_without_meaning_on_a_shared_store_is_kept_and_shown() -> None
             shown = await entries(node)
             for name, value in {**given, "preallocate": "true"}.items():
                 assert (shown[name].value, shown[name].source) == (value, "topic")
-            assert "without effect" in shown["flush.ms"].documentation
+            assert "log.type=unified" in shown["flush.ms"].documentation
+            assert "without effect" in shown["preallocate"].documentation
             assert await produced(node, 100) is None
 
     asyncio.run(main())
