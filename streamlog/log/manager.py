@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import index
+from uuid import UUID
 
 from streamlog.errors import (
     Closed,
@@ -171,8 +172,11 @@ class LogManager:
         partitions: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
+        topic_id: UUID | None = None,
     ) -> TopicDescription:
         """Creates a topic, durable on return. `partitions` None: `num.partitions`.
+
+        `topic_id`: that of a topic that is taken over; None: a new one.
 
         The creation goes on when the caller is cancelled; a crash leaves the whole topic or, after
         repair, nothing of it. Errors: InvalidName, InvalidPartitions, InvalidConfig,
@@ -185,7 +189,8 @@ class LogManager:
         count = None if partitions is None else _checked_count(partitions)
         given = dict(configs or {})
         return await self._background.shielded(
-            lambda: self._admin.create(name, count, given, validate_only), name="create"
+            lambda: self._admin.create(name, count, given, validate_only, topic_id),
+            name="create",
         )
 
     async def create_internal_topic(
@@ -338,6 +343,15 @@ class LogManager:
         """(id, epoch): a new id with epoch 0, or the given id with its next epoch."""
         self._check_open()
         return await self._producer_ids.init(producer_id, producer_epoch)
+
+    async def pass_over_producer_ids(self, partition: TopicPartition) -> None:
+        """Gives out no id any more that a producer of the partition has or is below it.
+
+        For a log that comes from another cluster. Errors: as of `log`.
+        """
+        known = (await self.log(partition)).producers()
+        if known:
+            await self._producer_ids.pass_over(1 + max(one.producer_id for one in known))
 
     async def alter_broker_configs(self, node_id: int | None, change: Change) -> None:
         """As BrokerConfigs.alter: for one node or, None, for all; open partitions follow at once.

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from streamlog.errors import Corrupt, WalPending
+from streamlog.errors import Corrupt, PolicyViolation, WalPending
 from streamlog.kvstore.interface import KVStore
+from streamlog.log.api.log_factory import LogKind
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed, decode_entry
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.stream_slices import slices
@@ -175,6 +176,7 @@ class OfflineTopics:
         kv = await self._kv.get(key)
         if kv is None:
             return None
+        await self._check_kind(partition)
         meta = self._row(decode_partition(name, kv.value[1:]), partition)
         state = MetaState()
         async for batch in read_stream(
@@ -182,6 +184,17 @@ class OfflineTopics:
         ):
             state.apply_entry(decode_entry(join(batch.parts)))
         return await self._of_state(state, partition)
+
+    async def _check_kind(self, partition: TopicPartition) -> None:
+        """Errors: PolicyViolation."""
+        key = self._view.prefix + f"u/{TOPIC_NAMESPACE}/{partition[0]}".encode()
+        kv = await self._kv.get(key)
+        record = None if kv is None else decode_topic(partition[0], kv.value[1:])
+        if record is not None and record.log_kind is not LogKind.SHARED:
+            raise PolicyViolation(
+                f"topic {partition[0]} has log.type={record.log_kind.value}: its records are files "
+                "of one node, and not in the store; read it through that node (readMode=service)"
+            )
 
     async def _of_state(self, state: MetaState, partition: TopicPartition) -> OfflinePartition:
         active = state.active

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
@@ -50,6 +51,7 @@ from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.adoption import copy_partition
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
@@ -105,6 +107,8 @@ class LogFolder:
         """The partitions that have a folder."""
         self._distrusted: dict[TopicPartition, SyncedTo] = {}
         self._is_saving = False
+        self.adopted: set[TopicPartition] = set()
+        """Partitions whose topics are created in a moment."""
         self.directory_id = UUID(int=0)
 
     def __str__(self) -> str:
@@ -192,6 +196,34 @@ class LogFolder:
             await checkpoint.save()
         await self._run(self._make, partition, topic_id)
         self._topic_ids[partition] = topic_id
+
+    async def adopt(
+        self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
+    ) -> int:
+        """Copies a partition's files into the folder; the topic is created next, with this id.
+
+        Its first open reads every batch. Returns the bytes. Errors: Corrupt, StoreUnavailable.
+        """
+        if folder_name(partition) in await self._run(self._tree.folders):
+            await self.put_aside(partition)
+        unique = self.environment.random.uuid().hex
+        # A copy that is cut off is removed by the next start, as all folders of this name are.
+        temporary = renamed_folder(partition, unique, DELETE_FOLDER)
+
+        def copy() -> int:
+            copied = copy_partition(source, self._tree.make(temporary))
+            self._tree.rename(temporary, folder_name(partition))
+            return copied
+
+        copied = await self._run(copy)
+        for checkpoint in self._checkpoints:
+            checkpoint.forget(partition)
+        self.log_starts.note(partition, log_start_offset)
+        for checkpoint in self._checkpoints:
+            await checkpoint.save()
+        self._topic_ids[partition] = topic_id
+        self.adopted.add(partition)
+        return copied
 
     def _make(self, partition: TopicPartition, topic_id: UUID) -> None:
         folder = self._tree.make(folder_name(partition))

@@ -108,6 +108,8 @@ class UnifiedLogFactory:
         for partition, handle in listed:
             if handle in handles or self._attempts.get(handle) in under_way:
                 continue
+            if partition in self._folder.adopted:
+                continue
             if await self._folder.is_empty(partition):
                 await self._folder.remove(partition)
             else:

@@ -20,6 +20,7 @@ from streamlog.log.manager import LogManager
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.progress import ProgressWatch
+from streamlog.unified.log_folder import LogFolder
 from streamlog.wal.config import WalMode
 from streamlog.wiring.log_folder import LocalLogs
 from streamlog.wiring.plan import EnginePlan
@@ -95,6 +96,11 @@ class OpenEngine:
     @property
     def wal(self) -> WalMode:
         return self._plan.wal
+
+    @property
+    def log_folder(self) -> LogFolder | None:
+        """The folder of logs in local files; None: the engine has none."""
+        return self._local_logs.folder
 
     async def status(self) -> EngineStatus:
         engine, metadata = self.engine, self.metadata

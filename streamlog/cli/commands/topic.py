@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,8 +11,9 @@ from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, field_list, note, size, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import admin
-from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.cli.state import State, json_option, pass_state, remote_options
 from streamlog.cli.support.config_changes import ConfigChanges, changes_options
+from streamlog.cli.support.options import config_option, place_options
 from streamlog.model.fencing_token import shown_token
 
 _configs = click.option(
@@ -139,6 +141,61 @@ def delete(state: State, name: str) -> None:
         emit({"name": name, "deleted": True})
     else:
         note(f"deleted {name}")
+
+
+@topic.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--topic", "names", multiple=True, metavar="NAME", help="May be repeated.")
+@place_options
+@config_option
+@json_option
+@pass_state
+def adopt(
+    state: State,
+    /,
+    folder: Path,
+    names: tuple[str, ...],
+    file: str | None,
+    **places: str | None,
+) -> None:
+    """Take topics of a stopped Kafka's log folder over, or topics that were put aside.
+
+    FOLDER has Kafka's TOPIC-N folders (log.dirs), or is this node's own log folder, for those that
+    end in -stray. Their files are copied into the log folder of the node, which is stopped too, and
+    the topics are created with log.type=unified, under their topic ids and offsets. FOLDER stays as
+    it is. Without --topic all topics are taken but those whose names begin with __.
+    """
+    import asyncio
+
+    import streamlog
+    from streamlog import settings
+    from streamlog.server.node import with_places
+    from streamlog.wiring.adoption import adopt as adopt_topics
+
+    node = with_places(settings.load(file, None, places).node, "serve")
+    if node.log_dir is None:
+        raise click.UsageError("where are the node's logs? give --data DIR, or --log-dir DIR")
+
+    def copied(partition: str, size_bytes: int) -> None:
+        if not state.json:
+            note(f"copied {partition}: {size(size_bytes)}")
+
+    async def work() -> None:
+        assert node.store is not None
+        async with streamlog.open(
+            node.store,
+            meta=node.meta,
+            wal_dir=node.wal_dir,
+            log_dir=node.log_dir,
+            node_id=node.node_id,
+        ) as engine:
+            for one in await adopt_topics(engine, folder, names, copied):
+                if state.json:
+                    emit({"name": one.name, "topic_id": one.topic_id, "partitions": one.partitions})
+                else:
+                    note(f"adopted {one.name} with {one.partitions} partitions, id {one.topic_id}")
+
+    asyncio.run(work())
 
 
 @topic.command()

@@ -50,17 +50,32 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
+    async def pass_over(self, first_free: int) -> None:
+        """Ids below `first_free` are given to nobody from now on: logs that were taken over know
+        producers of those ids, whose batches would be taken for a new producer's."""
+        async with self._taking:
+            self._next = self._end = 0
+            while True:
+                first, revision = await self._read()
+                if first >= first_free or await self._write(first_free, revision):
+                    return
+
     async def _take_block(self) -> None:
         """Takes nothing if another node was faster."""
         first, revision = await self._read()
+        if await self._write(first + self._block_size, revision):
+            self._next, self._end = first, first + self._block_size
+
+    async def _write(self, first_free: int, revision: int) -> bool:
+        """False, and nothing changes, if another node was faster."""
         w = FieldWriter()
         w.u8(VERSION)
-        w.u64(first + self._block_size)
+        w.u64(first_free)
         try:
             await self._kv.compare_and_set_kv(KEY, bytes(w.data), revision)
         except ValueConflict:
-            return
-        self._next, self._end = first, first + self._block_size
+            return False
+        return True
 
     async def _read(self) -> tuple[int, int]:
         """(first free id, revision)."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from uuid import UUID
 
 from streamlog.errors import (
     Conflict,
@@ -106,6 +107,7 @@ class TopicAdmin:
         partitions: int | None,
         given: dict[str, str],
         validate_only: bool,
+        topic_id: UUID | None = None,
     ) -> TopicDescription:
         """As LogManager.create_topic."""
         count = self._defaults.num_partitions if partitions is None else partitions
@@ -121,7 +123,8 @@ class TopicAdmin:
         self._check_limits(count, count, new_topics=1)
         if validate_only:
             return TopicDescription(name, "", count, given)
-        identity = TopicIdentity(name, self._random.uuid(), self._random.uuid().hex)
+        made_id = self._random.uuid() if topic_id is None else topic_id
+        identity = TopicIdentity(name, made_id, self._random.uuid().hex)
         self._attempts.add(identity.attempt)
         try:
             handles = await factory.create(identity, range(count), settings)

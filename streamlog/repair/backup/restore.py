@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError
 from streamlog.kvstore.interface import KVStore, StoredKeyValue
+from streamlog.log.api.log_factory import LogKind
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -198,6 +199,16 @@ def _take_topics(
             continue
         if name in partitions:
             recovered.values[namespace, name] = value
+            continue
+        if topic_record.log_kind is not LogKind.SHARED:
+            report.add(
+                Finding(
+                    FindingKind.TOPIC,
+                    Severity.NOTE,
+                    f"topic {topic} is not restored: it lies in a node's log folder, which no "
+                    "backup contains",
+                )
+            )
             continue
         report.add(
             Finding(

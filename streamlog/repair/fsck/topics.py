@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamlog.engine.kv_client import check_namespace
 from streamlog.errors import StreamlogError
+from streamlog.log.api.log_factory import LogKind
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
     TOPIC_NAMESPACE,
@@ -48,6 +49,16 @@ async def check_topics(view: MetadataView, report: RepairReport) -> None:
             )
     report.counts["topics"] = len(topics)
     report.counts["partitions"] = len(partitions)
+    local = sorted(name for name, one in topics.items() if one.log_kind is not LogKind.SHARED)
+    if local:
+        report.add(
+            Finding(
+                FindingKind.TOPIC,
+                Severity.NOTE,
+                f"{len(local)} topics lie in a node's log folder and are not looked at: "
+                f"{', '.join(local[:10])}{' and others' if len(local) > 10 else ''}",
+            )
+        )
     for topic, record in sorted(topics.items()):
         for index in range(record.partitions):
             if (topic, index) not in partitions and record.state is TopicState.LIVE:
@@ -58,6 +69,8 @@ async def check_topics(view: MetadataView, report: RepairReport) -> None:
             report.add(
                 _wrong(f"partition {index} is of topic {topic}, which there is not", Severity.NOTE)
             )
+        elif owner.log_kind is not LogKind.SHARED:
+            continue
         elif stream_id not in view.state.fold.info and owner.state is TopicState.LIVE:
             report.add(
                 _wrong(

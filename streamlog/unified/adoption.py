@@ -1,0 +1,144 @@
+"""Takes over partitions from another log folder: a stopped Kafka's, or what was put aside (-stray).
+
+Files are copied, and the source stays as it is. What is copied is trusted as little as after a
+crash: the first open reads every batch. It blocks: call it through Offload.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from streamlog.errors import Corrupt, DataInUse, Invalid
+from streamlog.format.kafka_files.checkpoints import decode_offsets
+from streamlog.format.kafka_files.names import (
+    LEADER_EPOCHS,
+    LOCK,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    STRAY_FOLDER,
+    parse_file_name,
+    parse_folder_name,
+)
+from streamlog.format.kafka_files.properties import decode_partition_metadata
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.system_folder import SystemFolder
+
+COPY_BYTES = 4 << 20
+_STRAY = re.compile(rf"(.+)\.[0-9a-f]{{32}}{STRAY_FOLDER}\Z")
+
+
+class FoundPartition(NamedTuple):
+    """A partition's folder, and where its log starts."""
+
+    partition: TopicPartition
+    path: Path
+    log_start_offset: int
+
+
+class FoundTopic(NamedTuple):
+    """Partitions 0 to their number."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[FoundPartition, ...]
+
+
+def find_topics(source: Path, names: Sequence[str]) -> list[FoundTopic]:
+    """The topics of a log folder: those named, or all but internal ones where none is.
+
+    Errors: Invalid (none there, or a partition is missing), DataInUse, Corrupt, OSError.
+    """
+    _check_unused(source)
+    starts = _log_starts(source)
+    found: dict[tuple[str, UUID], dict[int, FoundPartition]] = {}
+    for path in sorted(source.iterdir()):
+        stray = _STRAY.match(path.name)
+        partition = parse_folder_name(path.name if stray is None else stray[1])
+        metadata = path / PARTITION_METADATA
+        if partition is None or not metadata.is_file():
+            continue
+        is_wanted = partition.topic in names if names else not partition.topic.startswith("__")
+        if is_wanted:
+            topic_id = decode_partition_metadata(str(metadata), metadata.read_bytes())
+            one = FoundPartition(partition, path, starts.get(partition, 0))
+            found.setdefault((partition.topic, topic_id), {})[partition.partition] = one
+    missing = sorted(set(names) - {name for name, _ in found})
+    if missing or not found:
+        what = ", ".join(missing) if missing else "any topic"
+        raise Invalid(f"{source} does not hold {what}: give the folder that has TOPIC-N folders")
+    return [_topic(*key, partitions) for key, partitions in sorted(found.items(), key=str)]
+
+
+def _topic(name: str, topic_id: UUID, partitions: dict[int, FoundPartition]) -> FoundTopic:
+    if sorted(partitions) != list(range(len(partitions))):
+        raise Invalid(
+            f"of topic {name} only the partitions {sorted(partitions)} are there: bring all of "
+            "them together in one folder first"
+        )
+    return FoundTopic(name, topic_id, tuple(partitions[n] for n in range(len(partitions))))
+
+
+def _log_starts(source: Path) -> dict[TopicPartition, int]:
+    path = source / LOG_STARTS
+    return decode_offsets(str(path), path.read_bytes()) if path.is_file() else {}
+
+
+def _check_unused(source: Path) -> None:
+    """Errors: DataInUse, where a Kafka has the folder."""
+    path = source / LOCK
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        # Java takes this kind of lock, which this process may hold twice.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise DataInUse(
+            f"{source} is in use by another process: stop that Kafka first",
+            path=str(path),
+            pid=0,
+            host="",
+        ) from error
+    finally:
+        os.close(descriptor)
+
+
+def copy_partition(source: Path, target: GrowingFolder) -> int:
+    """Copies the files of a log, and nothing else; durable on return. Returns their bytes.
+
+    Errors: Corrupt (there is no segment), OSError.
+    """
+    copied = 0
+    has_segment = False
+    names = sorted(path.name for path in source.iterdir() if path.is_file())
+    for name in names:
+        parsed = parse_file_name(name)
+        if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA):
+            continue
+        has_segment |= parsed is not None and parsed[1:] == (".log", "")
+        copied += _copy(SystemFolder(source, is_made=True), name, target)
+    if not has_segment:
+        raise Corrupt(f"{source} holds no segment of a log")
+    target.sync()
+    return copied
+
+
+def _copy(source: SystemFolder, name: str, target: GrowingFolder) -> int:
+    old, new = source.open(name), target.create(name)
+    try:
+        position = 0
+        while data := old.read(position, COPY_BYTES):
+            new.append([data])
+            position += len(data)
+        new.sync()
+        return position
+    finally:
+        old.close()
+        new.close()

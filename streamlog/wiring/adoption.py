@@ -1,0 +1,68 @@
+"""Takes topics of another log folder into an open engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from streamlog.errors import PolicyViolation, StoreUnavailable, TopicAlreadyExists
+from streamlog.log.topics.topics import TopicDescription
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.offload import Lane
+from streamlog.unified.adoption import FoundTopic, find_topics
+from streamlog.wiring.engine import OpenEngine
+
+OnPartition = Callable[[str, int], None]
+
+
+async def adopt(
+    engine: OpenEngine,
+    source: Path,
+    names: Sequence[str] = (),
+    on_partition: OnPartition = lambda _name, _bytes: None,
+) -> list[TopicDescription]:
+    """Copies the topics of `source` into the log folder and creates them under their topic ids.
+
+    `names`: those to take; all but internal ones where none is given. `on_partition` is called with
+    the name and bytes of each that was copied. A call that is cut off leaves whole topics, and
+    files that the next start puts aside. Errors: Invalid, DataInUse, Corrupt, TopicAlreadyExists,
+    PolicyViolation (there is no log folder), StoreUnavailable.
+    """
+    folder = engine.log_folder
+    if folder is None:
+        raise PolicyViolation("topics are taken into a log folder: open the engine with log_dir")
+    try:
+        topics = await engine.offload.run(Lane.FILES, find_topics, source, tuple(names))
+    except OSError as error:
+        raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
+    for topic in topics:
+        _check_free(engine, topic)
+    adopted: list[TopicDescription] = []
+    for topic in topics:
+        for found in topic.partitions:
+            copied = await folder.adopt(
+                found.partition, topic.topic_id, found.path, found.log_start_offset
+            )
+            on_partition(str(found.partition), copied)
+        adopted.append(
+            await engine.logs.create_topic(
+                topic.name,
+                len(topic.partitions),
+                {"log.type": "unified"},
+                topic_id=topic.topic_id,
+            )
+        )
+        for found in topic.partitions:
+            await engine.logs.pass_over_producer_ids(found.partition)
+    return adopted
+
+
+def _check_free(engine: OpenEngine, topic: FoundTopic) -> None:
+    """Errors: TopicAlreadyExists."""
+    known = engine.logs.topic(topic.name) or engine.logs.topic_by_id(str(topic.topic_id))
+    if known is not None:
+        raise TopicAlreadyExists(
+            f"there is a topic {known.name} (id {known.topic_id}) already: delete it first, or "
+            "name the topics to take",
+            topic=topic.name,
+        )

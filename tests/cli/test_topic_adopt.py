@@ -1,0 +1,106 @@
+"""`streamlog topic adopt`: topics of another log folder come into a node's own, as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streamlog.client import Admin, Consumer, Producer
+from tests.support.command import run
+from tests.support.node import NodeProcess
+
+CONFIGS = {"log.type": "unified", "internal.segment.bytes": "4000"}
+COUNT = 300
+TRIMMED = 40
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log folder of a stopped node, with a topic of two partitions."""
+    data = tmp_path_factory.mktemp("source")
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("taken", 2, CONFIGS)
+            with Producer(node.server) as producer:
+                for number in range(COUNT):
+                    producer.send("taken", b"%d" % number, partition=number % 2)
+                producer.flush(30)
+            admin.delete_records("taken", 1, TRIMMED)
+        node.stop()
+    return data / "logs"
+
+
+def read(server: str) -> list[tuple[int, int, bytes | None]]:
+    found: list[tuple[int, int, bytes | None]] = []
+    with Consumer(server) as consumer:
+        consumer.assign([("taken", 0), ("taken", 1)])
+        while len(found) < COUNT - TRIMMED:
+            found += [(one.partition, one.offset, one.value) for one in consumer.poll(10)]
+    return sorted(found)
+
+
+def test_a_topic_keeps_its_id_offsets_and_start(source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        node.stop()
+    adopted = run("topic", "adopt", source, "--data", data, "--json")
+    assert adopted.returncode == 0, adopted.stderr
+    (told,) = [json.loads(line) for line in adopted.stdout.splitlines()]
+    assert (told["name"], told["partitions"]) == ("taken", 2)
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            described = admin.describe_topic("taken")
+            assert described.topic_id == told["topic_id"]
+            assert [one.log_start_offset for one in described.partitions] == [0, TRIMMED]
+        values = [(n % 2, n // 2, b"%d" % n) for n in range(COUNT)]
+        expected = sorted(one for one in values if one[0] == 0 or one[1] >= TRIMMED)
+        assert read(node.server) == expected
+        with Producer(node.server) as producer:
+            # Its id is none that the topic's producers had in the other cluster.
+            assert producer.send("taken", b"on", partition=0).result(30).offset == COUNT // 2
+        node.stop()
+    again = run("topic", "adopt", source, "--data", data)
+    assert again.returncode == 1
+    assert b"delete it first" in again.stderr
+    # The source was not touched, and the topic's own folder is not another's.
+    assert sorted(path.name for path in source.iterdir() if path.is_dir()) == ["taken-0", "taken-1"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: shutil.rmtree(folder / "taken-0"), b"only the partitions [1]"),
+        (lambda folder: (folder / "taken-0" / "partition.metadata").write_text("x"), b"has no"),
+        (lambda folder: [shutil.rmtree(one) for one in folder.glob("taken-*")], b"does not hold"),
+    ],
+    ids=["a partition is missing", "its metadata is damaged", "nothing is there"],
+)
+def test_what_is_not_whole_is_refused(source: Path, tmp_path: Path, damage, says: bytes) -> None:  # type: ignore[no-untyped-def]
+    broken = tmp_path / "broken"
+    shutil.copytree(source, broken)
+    damage(broken)
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        node.stop()
+    refused = run("topic", "adopt", broken, "--data", data)
+    assert refused.returncode != 0
+    assert says in refused.stderr
+    assert [one for one in (data / "logs").iterdir() if one.is_dir()] == []
+
+
+def test_what_no_backup_and_no_object_holds_is_said(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("local", 1, {"log.type": "unified"})
+            admin.create_topic("shared", 1)
+        node.stop()
+    looked = run("fsck", "--data", data)
+    assert looked.returncode == 0, looked.stderr
+    assert b"1 topics lie in a node's log folder and are not looked at: local" in looked.stdout
+    dumped = run("log", "dump", "local", "--partition", 0, "--data", data)
+    assert dumped.returncode == 1
+    assert b"readMode=service" in dumped.stderr
