@@ -18,7 +18,7 @@ from tests.cli.conftest import COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 
 LOCAL = {"dev", "serve", "demo", "wal", "meta", "doctor", "fsck", "recover", "restore"}
-LOCAL |= {"spark demo"}
+LOCAL |= {"spark demo", "topic adopt"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -38,7 +38,7 @@ LEAVES = {path: command for path, command in ALL.items() if not isinstance(comma
 def test_the_top_level_commands() -> None:
     assert [path.removeprefix("streamlog ") for path in LEAVES] == [
         *("dev", "serve", "demo", "status"),
-        *(f"topic {verb}" for verb in ("alter", "create", "delete", "describe", "list")),
+        *(f"topic {verb}" for verb in ("adopt", "alter", "create", "delete", "describe", "list")),
         *("produce", "consume", "txn abort", "txn describe", "txn list"),
         *(
             f"stream {v}"
