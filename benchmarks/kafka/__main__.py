@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command import parsed, parser
-from benchmarks.kafka import clients, encoded, idle, java, slow_syncs, stages, transactions
+from benchmarks.kafka import (
+    clients,
+    encoded,
+    idle,
+    java,
+    kinds,
+    slow_syncs,
+    stages,
+    transactions,
+)
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.servers import servers
 from benchmarks.report import HEADER, Report, Row
@@ -31,6 +40,7 @@ GROUPS = {
     "encoded": _Group(encoded.run, 5),
     "clients": _Group(clients.run, 6),
     "java": _Group(java.run, 3),
+    "kinds": _Group(kinds.run, 3),
     "transactions": _Group(transactions.run, 4),
     "slow-syncs": _Group(slow_syncs.run, 3),
     "idle": _Group(idle.run, 2),

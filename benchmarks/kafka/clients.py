@@ -79,8 +79,10 @@ def in_turns(
     servers: Mapping[str, Server],
     total: int,
     produce: Produce,
+    *,
+    subject: str = NODE,
 ) -> Ratios:
-    """A row for each server, and one for this node by each of the others."""
+    """A row for each server, and one for the subject by each of the others."""
     rates: Ratios = {name: [] for name in servers}
     facts: dict[str, list[Figures]] = {name: [] for name in servers}
     for _ in bench.rounds():
@@ -111,11 +113,11 @@ def in_turns(
         bench.report.add(row)
     ratios: Ratios = {}
     for name in servers:
-        if name == NODE:
+        if name == subject:
             continue
-        row = Row(group, f"node by {name}, {label}", median(rates[NODE]), "MB/s")
+        row = Row(group, f"{subject} by {name}, {label}", median(rates[subject]), "MB/s")
         row.floor, row.floor_name = median(rates[name]), name
-        row.ratios = [a / b for a, b in zip(rates[NODE], rates[name], strict=True)]
+        row.ratios = [a / b for a, b in zip(rates[subject], rates[name], strict=True)]
         ratios[name] = row.ratios
         bench.report.add(row)
     return ratios

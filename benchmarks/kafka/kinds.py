@@ -1,0 +1,75 @@
+"""Topics of both kinds and Kafka's, under the same librdkafka, in turns: what local files give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from benchmarks.kafka import librdkafka
+from benchmarks.kafka.bench import Bench
+from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, in_turns, label_of
+from benchmarks.kafka.librdkafka import Figures
+from benchmarks.kafka.servers import FSYNCED, KAFKA, NODE, PARTITIONS, Server
+from benchmarks.report import Row
+
+UNIFIED, LAZY = "unified", "lazy unified"
+DURABLE_SETTINGS = {"log.type": "unified"}
+LAZY_SETTINGS = {**DURABLE_SETTINGS, "flush.ms": "1000"}
+"""Acknowledged out of the page cache, as Kafka's."""
+CASES = ("128 KiB", "default")
+AIMED_BYTES = 1024
+
+
+def run(bench: Bench) -> None:
+    if not librdkafka.is_there():
+        bench.report.note("librdkafka is left out: confluent-kafka is not installed")
+        return
+    attempt_cases(bench, "kinds", CASES, _case)
+    bench.attempt("kinds", "catch-up", lambda: _catch_up(bench))
+
+
+def servers_of(bench: Bench) -> dict[str, Server]:
+    """The node with topics of each kind, then Kafka."""
+    node = bench.servers[NODE]
+    kinds = {
+        UNIFIED: replace(node, name=UNIFIED, topic_settings=DURABLE_SETTINGS, kept=[]),
+        LAZY: replace(node, name=LAZY, topic_settings=LAZY_SETTINGS, kept=[]),
+        NODE: node,
+    }
+    return kinds | {name: bench.servers[name] for name in (KAFKA, FSYNCED) if name in bench.servers}
+
+
+def _case(bench: Bench, record_bytes: int, batch: str) -> None:
+    def produce(server: Server, topic: str, size: int) -> Figures:
+        return librdkafka.produce(server.address, topic, record_bytes, size, BATCHES[batch])
+
+    label, servers = label_of(record_bytes, batch), servers_of(bench)
+    total = int(TOTAL_BYTES[record_bytes] * bench.scale)
+    ratios = in_turns(bench, "kinds", label, servers, total, produce, subject=UNIFIED)
+    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in ratios:
+        return
+    bench.meet("unified durable", ratios[FSYNCED])
+    # Both ratios are of the same rounds.
+    pairs = zip(ratios[KAFKA], ratios[LAZY], strict=True)
+    bench.meet("unified lazy", [by_kafka / by_lazy for by_kafka, by_lazy in pairs])
+
+
+def _catch_up(bench: Bench) -> None:
+    """Reading a topic from its beginning, right after it was written."""
+    total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale)
+    chosen = {name: one for name, one in servers_of(bench).items() if name not in (LAZY, FSYNCED)}
+    topics: dict[str, tuple[str, int]] = {}
+    for name, server in chosen.items():
+        topic = server.new_topic("catch-up")
+        done = librdkafka.produce(server.address, topic, AIMED_BYTES, total, BATCHES["128 KiB"])
+        topics[name] = topic, int(done["records"])
+    rates: dict[str, list[float]] = {name: [] for name in chosen}
+    for _ in bench.rounds():
+        for name, server in chosen.items():
+            server.wait_until_idle()
+            read = librdkafka.consume(server.address, topics[name][0], PARTITIONS, topics[name][1])
+            rates[name].append(read["bytes"] / read["seconds"] / 1e6)
+    for name, found in rates.items():
+        bench.report.add(Row("kinds", f"{name}, catch-up", median(found), "MB/s"))
+    by_shared = [a / b for a, b in zip(rates[UNIFIED], rates[NODE], strict=True)]
+    bench.meet("unified catch-up", by_shared)
