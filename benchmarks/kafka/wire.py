@@ -11,6 +11,7 @@ from typing import Any
 
 from streamlog.kafka.messages.create_topics_request import (
     CreatableTopic,
+    CreatableTopicConfig,
     CreateTopicsRequest,
 )
 from streamlog.kafka.messages.delete_topics_request import DeleteTopicsRequest
@@ -109,12 +110,15 @@ class KafkaConnection:
     ) -> None:
         """Creates the topic, where it is not there, and returns when its partitions have
         leaders."""
+        configs = [
+            CreatableTopicConfig(name=setting, value=value)
+            for setting, value in (settings or {}).items()
+        ]
+        topic = CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, configs=configs
+        )
         made = self.ask(
-            ApiKey.CREATE_TOPICS,
-            CreateTopicsRequest(
-                topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)],
-                timeout_ms=TIMEOUT_MS,
-            ),
+            ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
         )
         error = KafkaError(made.topics[0].error_code)
         if error not in _FOUND:
