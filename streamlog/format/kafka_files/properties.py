@@ -42,7 +42,7 @@ def decode_id(name: str, text: str) -> UUID:
 
 
 def encode_partition_metadata(topic_id: UUID) -> bytes:
-    return f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
 
 
 def decode_partition_metadata(name: str, data: Buffer) -> UUID:

@@ -8,6 +8,7 @@ is read to its end, or not found.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from struct import Struct
@@ -20,7 +21,7 @@ from streamlog.errors import (
     StoreUnavailable,
     StreamlogError,
 )
-from streamlog.format.kafka_files.offset_index import floor_entry
+from streamlog.format.kafka_files.offset_index import OffsetPosition, floor_entry
 from streamlog.log.partition.view.reading import BatchRun
 from streamlog.runtime.buffers import Parts
 from streamlog.runtime.disk.folders import typed_os_error
@@ -28,6 +29,8 @@ from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.files import read_if_there
 from streamlog.unified.state.segment import UnifiedLogSegment
+
+log = logging.getLogger(__name__)
 
 _unpack_frame = Struct(">qi11xi").unpack_from
 """Base offset, length and last offset delta of a batch: all that finding the next one takes."""
@@ -131,7 +134,7 @@ class SegmentFileReader:
         end_offset: int,
         max_bytes: int,
     ) -> list[FileBatch] | None:
-        position = self._position(segment, offset)
+        position = self._position(segment, file, offset)
         if segment.replaced is not None:
             # The file, or its index, may be the new segment's. What is open now stays what it is.
             return None
@@ -171,7 +174,8 @@ class SegmentFileReader:
             segment.remember(found[-1].end_offset, end_position)
         return found
 
-    def _position(self, segment: UnifiedLogSegment, offset: int) -> int:
+    def _position(self, segment: UnifiedLogSegment, file: GrowingFile, offset: int) -> int:
+        """A position at or before the batch with the offset, where a batch begins."""
         known = segment.position_of(offset)
         if known is not None:
             return known
@@ -182,9 +186,17 @@ class SegmentFileReader:
             data = bytearray(read_if_there(self.folder, segment.index_name) or b"")
         # An entry has the last offset of a batch: one before the offset is behind no batch with it.
         entry = floor_entry(data, offset - segment.base_offset)
-        if entry is None or entry.position >= segment.size:
+        if entry is None:
             return 0
-        return entry.position
+        if _is_true(entry, file, segment.base_offset):
+            return entry.position
+        log.warning(
+            "the index of %s/%s is damaged: the segment is read from its beginning; remove the "
+            "index, and the next start makes it anew",
+            self._name,
+            segment.log_name,
+        )
+        return 0
 
     def _damaged(self, segment: UnifiedLogSegment, position: int, what: str) -> StreamlogError:
         path = f"{self._name}/{segment.log_name}"
@@ -207,3 +219,15 @@ class SegmentFileReader:
 
     def _typed(self, error: OSError) -> StreamlogError:
         return typed_os_error(error, self._name, "reading the log", StoreUnavailable)
+
+
+def _is_true(entry: OffsetPosition, file: GrowingFile, base_offset: int) -> bool:
+    """Whether the batch is there that the entry speaks of: an index has no CRC."""
+    if not 0 <= entry.position < file.size():
+        return False
+    data = file.read(entry.position, HEADER_BYTES)
+    if len(data) < HEADER_BYTES:
+        return False
+    base, length, delta = _unpack_frame(data)
+    is_batch = int(length) + LENGTH_END >= HEADER_BYTES
+    return is_batch and int(base + delta) == base_offset + entry.offset

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from streamlog.codec.batch import Compression
 from streamlog.codec.piecewise import first_at_or_after, largest_timestamp
-from streamlog.format.kafka_files.time_index import floor_time
+from streamlog.format.kafka_files.time_index import TimeEntry, floor_time
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.files import read_if_there
 from streamlog.unified.read.segment_reader import FileBatch, SegmentFileReader
@@ -79,7 +79,9 @@ class FileSearch:
             times = bytearray(stored or b"")
         # Up to the entry no record has a later timestamp; its own batch may have one as late.
         entry = floor_time(times, timestamp_ms - 1)
-        first = segment.base_offset + (0 if entry is None else entry.relative_offset)
+        first = segment.base_offset
+        if entry is not None and await self._is_true(segment, entry):
+            first += entry.relative_offset
         position, end = max(first, self.start_offset), min(segment.end_offset, self.end_offset)
         while position < end:
             batches = await self._read(segment, position, end)
@@ -95,6 +97,20 @@ class FileSearch:
                 if record is not None:
                     return record
         return None
+
+    async def _is_true(self, segment: UnifiedLogSegment, entry: TimeEntry) -> bool:
+        """Whether the batch is there that the entry speaks of: an index has no CRC."""
+        offset = segment.base_offset + entry.relative_offset
+        if not segment.base_offset <= offset < segment.end:
+            return False
+        found = await self._reader.find(segment, offset, segment.end, 1)
+        segment.check_current()
+        return bool(found) and found is not None and self._says(found[0], offset, entry)
+
+    @staticmethod
+    def _says(batch: FileBatch, offset: int, entry: TimeEntry) -> bool:
+        header = batch.header
+        return header.last_offset == offset and header.max_timestamp_ms == entry.timestamp_ms
 
     async def _read(self, segment: UnifiedLogSegment, offset: int, end: int) -> Sequence[FileBatch]:
         found = await self._reader.find(segment, offset, end, STEP_BYTES)

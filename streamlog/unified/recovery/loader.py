@@ -52,7 +52,7 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits, Produ
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
 from streamlog.unified.disk.log_files import SyncedTo
-from streamlog.unified.recovery.scan import FoundBatch, batches
+from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import remove_others, restore_newest, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
 
@@ -223,6 +223,7 @@ class _Loader:
             or times is None
             or offset_index.sound_prefix(offsets, span, max(size, 1)) != len(offsets)
             or time_index.sound_times(times, span) != len(times)
+            or not self._is_time_true(segment, file, offsets, times)
         ):
             log.warning(
                 "the indexes of the segment %s are made anew: they are missing or unsound",
@@ -234,9 +235,22 @@ class _Loader:
             return
         segment.restore(bytearray(), bytearray(times))
         segment.size, segment.end, segment.is_sealed = size, end, True
-        first = next(batches(file, 0, segment.base_offset, verify=False), None)
-        segment.first_timestamp = -1 if first is None else first.header.max_timestamp_ms
+        first = header_at(file, 0)
+        segment.first_timestamp = -1 if first is None else first.max_timestamp_ms
         segment.drop_indexes()
+
+    def _is_time_true(
+        self, segment: UnifiedLogSegment, file: GrowingFile, offsets: bytes, times: bytes
+    ) -> bool:
+        """Whether a batch has the largest timestamp: look-ups pass over the segment by it."""
+        last = time_index.last_entry(times)
+        if last == time_index.NONE:
+            first = header_at(file, 0)
+            return first is None or first.max_timestamp_ms < 0
+        entry = offset_index.floor_entry(offsets, last.relative_offset)
+        position = 0 if entry is None else entry.position
+        offset = self._absolute(segment, last.relative_offset)
+        return holds_time(file, position, offset, last.timestamp_ms)
 
     def _recover(self, segment: UnifiedLogSegment, file: GrowingFile) -> int:
         """Reads the segment from the recovery point on; returns how many bytes it cut off."""
@@ -263,7 +277,7 @@ class _Loader:
             return 0, segment.base_offset
         kept = bytearray(offsets[:whole])
         last = offset_index.entry_at(kept, whole // offset_index.ENTRY_BYTES - 1)
-        first = next(batches(file, 0, segment.base_offset, verify=False), None)
+        first = header_at(file, 0)
         found = next(batches(file, last.position, segment.base_offset, verify=True), None)
         if (
             first is None
@@ -275,7 +289,7 @@ class _Loader:
         del kept[-offset_index.ENTRY_BYTES :]
         below = found.header.base_offset - segment.base_offset
         segment.restore(kept, bytearray(times[: time_index.sound_times(times, below)]))
-        segment.first_timestamp = first.header.max_timestamp_ms
+        segment.first_timestamp = first.max_timestamp_ms
         segment.size = last.position
         segment.bytes_since_indexed = self._plan.config.index_interval_bytes + 1
         return last.position, found.header.base_offset
@@ -303,10 +317,13 @@ class _Loader:
     ) -> None:
         """Accounts for the sound batches from the position on."""
         config, epochs = self._plan.config, self._loaded.epochs
+        point = self._plan.recovery_point if position else -1
         for batch in batches(file, position, next_offset, verify=True):
             header = batch.header
             if header.last_offset - segment.base_offset > (1 << 31) - 1:
                 break
+            if segment.end < point <= header.base_offset:
+                break  # No CRC covers an offset; the one before the recovery point is in a batch.
             # Behind a cleaning, offsets may leave gaps between batches.
             span = header.last_offset_delta + 1
             metadata = self._metadata(batch)

@@ -18,6 +18,8 @@ from streamlog.errors import CorruptMessage
 from streamlog.runtime.disk.growing import GrowingFile
 
 CHUNK_BYTES = 1 << 20
+LOOKED_AT_MAX = 100_000
+"""Batches between two entries of an index, at most."""
 
 
 class FoundBatch(NamedTuple):
@@ -65,6 +67,25 @@ def _has_crc(header: BatchHeader, view: memoryview, position: int) -> bool:
     except CorruptMessage:
         return False
     return True
+
+
+def header_at(file: GrowingFile, position: int) -> BatchHeader | None:
+    """The header at the position, unchecked; None where the file ends before. Errors: OSError."""
+    data = file.read(position, HEADER_BYTES)
+    return parse_header(data) if len(data) == HEADER_BYTES else None
+
+
+def holds_time(file: GrowingFile, position: int, last_offset: int, timestamp_ms: int) -> bool:
+    """Whether the batch that ends at the offset, at or behind the position, has that timestamp as
+    its largest. Errors: OSError."""
+    for _ in range(LOOKED_AT_MAX):
+        header = header_at(file, position)
+        if header is None or header.size_bytes < HEADER_BYTES or header.last_offset > last_offset:
+            return False
+        if header.last_offset == last_offset:
+            return header.max_timestamp_ms == timestamp_ms
+        position += header.size_bytes
+    return False
 
 
 def _header(chunk: memoryview, at: int) -> BatchHeader | None:

@@ -255,11 +255,14 @@ def test_kafka_and_a_unified_log_take_turns_in_one_folder(tmp_path: Path) -> Non
     with kafka, KafkaConnection(kafka.server) as connection:
         connection.make_topic(PARTITION.topic, 1, CONFIGS)
         _await_file(folder / PARTITION_METADATA)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         asyncio.run(_our_turn(kafka.data, history))
         _examine(folder)
+        # Where it does not stop in order it is killed, and leaves what a crash does.
         with kafka:
             _go_on_in_kafka(kafka.server, history)
+            if number % 2:
+                kafka.stop()
     asyncio.run(_our_turn(kafka.data, history))
 
 
