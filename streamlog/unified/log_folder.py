@@ -273,6 +273,8 @@ class LogFolder:
     ) -> tuple[PartitionFolder, LoadedLog]:
         """Errors: StoreUnavailable (the folder is missing, or cannot be read), Corrupt (it ends
         before what was durable)."""
+        # A start that a failed log could not write down is not shown before it is durable.
+        await self.log_starts.save()
         limits = self.environment.config
         plan = LoadPlan(
             self.recovery_points.get(partition),

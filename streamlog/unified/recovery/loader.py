@@ -256,7 +256,7 @@ class _Loader:
         """Reads the segment from the recovery point on; returns how many bytes it cut off."""
         synced = self._plan.synced
         if synced is not None and synced.base_offset == segment.base_offset:
-            self._cut(segment, file, min(synced.size_bytes, file.size()))
+            self._truncate(segment, file, min(synced.size_bytes, file.size()))
         position, next_offset = self._index_below_recovery_point(segment, file)
         if not self._read_aborted(segment):
             self._snapshot_bound = min(self._snapshot_bound, segment.base_offset)
@@ -351,8 +351,11 @@ class _Loader:
         )
 
     def _cut(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
-        left = file.size() - size
         self._check_durable(segment, file)
+        return self._truncate(segment, file, size)
+
+    def _truncate(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
+        left = file.size() - size
         if left:
             log.warning(
                 "the segment %s was cut at byte %d: %d bytes behind it are no sound batch",
@@ -420,11 +423,11 @@ class _Loader:
     def _producers(self, end: int) -> None:
         """Batches behind the snapshot change the producers, and say what transactions aborted."""
         loaded = self._loaded
-        bound = self._snapshot_bound
+        bound, first = self._snapshot_bound, loaded.segments[0].base_offset
         if end > self._plan.recovery_point:
-            bound = min(bound, self._plan.recovery_point)
+            # That of the first segment was durable before the segment was there.
+            bound = min(bound, max(self._plan.recovery_point, first))
         offsets = [one for one in snapshot_offsets(self._folder.list()) if one <= bound]
-        first = loaded.segments[0].base_offset
         start = restore_newest(self._folder, offsets, first, end, loaded.producers)
         for segment in loaded.segments:
             if segment.end <= start or not segment.size:
