@@ -49,8 +49,11 @@ class Flusher:
         background: Background,
         lifecycle: LogLifecycle,
         config: TopicConfig,
+        writing: dict[object, str],
     ) -> None:
+        """`writing`: where each write is noted while it is under way."""
         self.config = config
+        self._writing = writing
         self._name = name
         self._files = files
         self._offload = offload
@@ -154,7 +157,12 @@ class Flusher:
             except OSError as error:
                 raise self._typed(error) from error
 
-        await self._offload.run(Lane.FILES, work)
+        token = object()
+        self._writing[token] = f"a write of {len(steps)} steps to {self._name}"
+        try:
+            await self._offload.run(Lane.FILES, work)
+        finally:
+            del self._writing[token]
 
     def _typed(self, error: OSError) -> StreamlogError:
         typed = typed_os_error(error, self._name, "writing the log", StoreUnavailable)

@@ -45,16 +45,28 @@ from streamlog.format.kafka_files.properties import (
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.producer_state_manager import ProducerLimits
+from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.progress import Due
 from streamlog.unified.adoption import copy_partition
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
+from streamlog.unified.folder_record import (
+    STAMP,
+    FolderRecord,
+    decode_record,
+    decode_stamp,
+    doubt_of,
+    encode_record,
+    encode_stamp,
+    record_key,
+)
 from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.recovery.loader import LoadedLog, LoadPlan, load
 
@@ -110,6 +122,11 @@ class LogFolder:
         self.adopted: set[TopicPartition] = set()
         """Partitions whose topics are created in a moment."""
         self.directory_id = UUID(int=0)
+        self.doubt: str | None = None
+        """Why the folder may not be the one that the node used last."""
+        self._has_refused = False
+        self.writing: dict[object, str] = {}
+        """Writes under way, the oldest first."""
 
     def __str__(self) -> str:
         return str(self._tree)
@@ -122,10 +139,12 @@ class LogFolder:
         environment: LogEnvironment,
         offload: Offload,
         *,
+        kv: KVClient | None = None,
         accepts_data_loss: bool = False,
     ) -> LogFolder:
-        """The caller holds the folder's lock. `accepts_data_loss`: a log that ends before what was
-        durable is opened as it is.
+        """The caller holds the folder's lock. `kv` remembers which folder it is.
+        `accepts_data_loss`: a log that ends before what was durable, or lies in another folder than
+        the node used last, is opened as it is.
 
         Errors: ForeignCluster, Corrupt, UnsupportedVersion, StoreUnavailable.
         """
@@ -134,7 +153,40 @@ class LogFolder:
         for checkpoint in folder._checkpoints:
             await checkpoint.load()
         await folder._run(folder._look_around)
+        if kv is not None:
+            await folder._compare(kv)
         return folder
+
+    async def _compare(self, kv: KVClient) -> None:
+        """Whether it is the folder that the node used last; both remember it from now on.
+
+        The folder's stamp is written first: a crash between leaves one that is too new.
+        """
+        key = record_key(self._owner.node_id)
+        data = await self._run(read_if_there, self._tree.top, STAMP)
+        found = FolderRecord(self.directory_id, 0 if data is None else decode_stamp(data))
+        value = await kv.get_kv(key)
+        known = None if value is None else decode_record(value.data)
+        self.doubt = doubt_of(known, found, str(self._tree))
+        if self.doubt is not None:
+            log.warning("%s", self.doubt)
+            if not self._accepts_data_loss:
+                return
+            self.doubt = None
+        stamp = max(found.stamp, 0 if known is None else known.stamp) + 1
+        await self._run(replace_file, self._tree.top, STAMP, encode_stamp(stamp))
+        await kv.put_kv(key, encode_record(FolderRecord(self.directory_id, stamp)))
+
+    @property
+    def alarm(self) -> str | None:
+        """Why partitions are refused; None where none was."""
+        return self.doubt if self._has_refused else None
+
+    def progress(self) -> Due | None:
+        """The write that has been under way for longest."""
+        for token, what in self.writing.items():
+            return Due(token, f"{what} in {self._tree}")
+        return None
 
     async def _identify(self) -> None:
         data = await self._run(read_if_there, self._tree.top, META_PROPERTIES)
@@ -273,6 +325,14 @@ class LogFolder:
     ) -> tuple[PartitionFolder, LoadedLog]:
         """Errors: StoreUnavailable (the folder is missing, or cannot be read), Corrupt (it ends
         before what was durable)."""
+        if self.doubt is not None:
+            self._has_refused = True
+            raise StoreUnavailable(
+                f"{partition} is not opened: {self.doubt}. Bring the newest folder back, or start "
+                "once with accept_data_loss, which goes on with what is there",
+                path=str(self._tree),
+                waiting_helps=False,
+            )
         # A start that a failed log could not write down is not shown before it is durable.
         await self.log_starts.save()
         limits = self.environment.config

@@ -51,6 +51,11 @@ class PartitionFolder:
     def offload(self) -> Offload:
         return self._owner.offload
 
+    @property
+    def writing(self) -> dict[object, str]:
+        """Writes under way in the log folder: each is noted while it is."""
+        return self._owner.writing
+
     async def save_start(self, offset: int) -> None:
         """The log start offset is durable on return. Errors: StoreUnavailable."""
         self._owner.log_starts.note(self._partition, offset)

@@ -142,6 +142,7 @@ class UnifiedLog(CleanableLog):
             self._background,
             self._lifecycle,
             config,
+            folder.writing,
         )
         self._reader = SegmentFileReader(
             str(partition), folder.folder, tail.segments, self._offload

@@ -128,6 +128,7 @@ class OpenEngine:
             *(str(alarm) for alarm in self.progress.alarms),
             *([f"deletion_stopped: nothing is deleted any more: {stopped}"] if stopped else []),
             *(f"waiting_for_deletion: {reason}" for reason in self.metadata.waiting_for_sweep()),
+            *([f"log_folder: {lost}"] if (lost := self._local_logs.alarm) else []),
             *(f"broker_settings: {reason}" for reason in self.logs.broker_configs.alarms()),
         )
 

@@ -10,10 +10,12 @@ from streamlog.errors import StoreUnavailable
 from streamlog.format.kafka_files.names import LOCK
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory, LogKind
+from streamlog.model.kv import KVClient
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.lockfile import Lock, hold
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane, Offload, run_owned
+from streamlog.runtime.progress import ProgressWatch
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
 
@@ -28,7 +30,11 @@ class LocalLogs:
         self.folder: LogFolder | None = None
 
     async def open(
-        self, environment: LogEnvironment, offload: Offload, built: AsyncExitStack
+        self,
+        environment: LogEnvironment,
+        offload: Offload,
+        kv: KVClient,
+        built: AsyncExitStack,
     ) -> Mapping[LogKind, LogFactory]:
         """The folder stays locked until `built` ends. Errors: DataInUse, ForeignCluster, Corrupt,
         StoreUnavailable."""
@@ -49,9 +55,23 @@ class LocalLogs:
             raise typed_os_error(error, str(path), doing, StoreUnavailable) from error
         built.callback(lock.release)
         self.folder = await LogFolder.open(
-            tree, self._owner, environment, offload, accepts_data_loss=self._accepts_data_loss
+            tree,
+            self._owner,
+            environment,
+            offload,
+            kv=kv,
+            accepts_data_loss=self._accepts_data_loss,
         )
         return {LogKind.UNIFIED: UnifiedLogFactory(self.folder)}
+
+    def watch_progress(self, watch: ProgressWatch) -> None:
+        if self.folder is not None:
+            watch.watch("log_writes", self.folder.progress)
+
+    @property
+    def alarm(self) -> str | None:
+        """Why partitions of the folder are refused."""
+        return None if self.folder is None else self.folder.alarm
 
     async def close(self) -> None:
         """Call it when all logs are closed. Errors: StoreUnavailable."""

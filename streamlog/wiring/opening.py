@@ -254,7 +254,7 @@ class _Opening:
             offload=runtime.offload,
             staged=staging,
             node_id=self._plan.node_id,
-            others=lambda environment: local.open(environment, runtime.offload, built),
+            others=lambda environment: local.open(environment, runtime.offload, kv, built),
         )
         engine.background.spawn(_fail_with(logs), name="watch_logs")
         transactions = self._start_coordinator(logs, runtime)
@@ -264,6 +264,7 @@ class _Opening:
             config.progress, runtime.registry, engine, metadata, logs, compactor, stores
         )
         transactions.watch_progress(progress)
+        local.watch_progress(progress)
         run_checks(engine, progress, stores)
         return EngineServices(
             engine=engine,

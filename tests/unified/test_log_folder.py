@@ -1,0 +1,224 @@
+"""A node's log folder: whose it is, which one it is, and what becomes of one partition's faults."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.client.aio import Admin, Producer
+from streamlog.errors import (
+    Corrupt,
+    DataInUse,
+    DiskFull,
+    ForeignCluster,
+    StoreUnavailable,
+    StreamlogError,
+    Unavailable,
+)
+from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.log_factory import TopicIdentity
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.api.topic_config import parse
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.system_tree import SystemTree
+from streamlog.runtime.disk.tree import FolderTree
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.log_conformance import append, encoded, read, refused
+from streamlog.testing.torn_folder import TornTree
+from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.log_folder import FolderOwner, LogFolder
+from streamlog.unified.unified_logs import UnifiedLogFactory
+from tests.support.running_node import running_node
+from tests.unified.harness import OWNER, HeldOffload, unified_log
+
+
+class Folder:
+    """A log folder with one topic of two partitions."""
+
+    def __init__(self, tree: FolderTree, kv: BasicKV, owner: FolderOwner = OWNER) -> None:
+        self.tree, self.kv, self.owner = tree, kv, owner
+        self.offload = HeldOffload()
+        self.failures: list[AbstractLog] = []
+        self.random = SeededRandom(4)
+
+    async def open(self, *, accepts_data_loss: bool = False) -> LogFolder:
+        metrics = LogMetrics(CollectorRegistry())
+        environment = LogEnvironment(ManualClock(), self.random, LogConfig(), metrics, self.offload)
+        self.folder = await LogFolder.open(
+            self.tree,
+            self.owner,
+            environment,
+            self.offload,
+            kv=self.kv,
+            accepts_data_loss=accepts_data_loss,
+        )
+        self.factory = UnifiedLogFactory(self.folder)
+        return self.folder
+
+    async def create(self) -> list[int]:
+        topic = TopicIdentity("t", self.random.uuid(), "attempt")
+        self.handles = await self.factory.create(topic, [0, 1], parse({}))
+        return self.handles
+
+    async def log(self, number: int) -> AbstractLog:
+        partition = TopicPartition("t", number)
+        return await self.factory.open(
+            partition, self.handles[number], parse({}), lambda log, _: self.failures.append(log)
+        )
+
+
+@asynccontextmanager
+async def filled(tree: FolderTree, kv: BasicKV) -> AsyncIterator[Folder]:
+    """Partition 0 has a record, and everything is closed."""
+    made = Folder(tree, kv)
+    await made.open()
+    await made.create()
+    log = await made.log(0)
+    await append(log, encoded([b"kept"]))
+    await log.close()
+    await made.folder.close()
+    yield made
+
+
+def test_another_folder_and_an_older_copy_are_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        root, copy = tmp_path / "logs", tmp_path / "copy"
+        async with filled(SystemTree(root), BasicKV()) as made:
+            shutil.copytree(root, copy)
+            await made.open()
+            log = await made.log(0)
+            await append(log, encoded([b"newer"]))
+            await log.close()
+            await made.folder.close()
+            assert made.folder.alarm is None
+            for place, says in ((copy, "older copy"), (tmp_path / "new", "is another one")):
+                made.tree = SystemTree(place)
+                folder = await made.open()
+                assert folder.alarm is None, "nobody has asked for a partition"
+                if place == copy:
+                    error = await refused(StoreUnavailable, made.log(0))
+                    assert says in str(error)
+                    assert says in (folder.alarm or "")
+                else:
+                    assert says in (folder.doubt or "")
+                await folder.close()
+            # What is there is taken on request, and is the node's folder from then on.
+            made.tree = SystemTree(copy)
+            await made.open(accepts_data_loss=True)
+            assert [one[3] for one in await read(await made.log(0))] == [b"kept"]
+            await made.folder.kill()
+            made.tree = SystemTree(root)
+            await made.open()
+            assert "older copy" in str(await refused(StoreUnavailable, made.log(0)))
+
+    asyncio.run(body())
+
+
+def test_a_partition_that_is_missing_or_shorter_is_refused_and_the_other_is_there(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        root = tmp_path / "logs"
+        async with filled(SystemTree(root), BasicKV()) as made:
+            segment = root / "t-0" / "00000000000000000000.log"
+            data = segment.read_bytes()
+            segment.write_bytes(data[:-1])
+            await made.open()
+            error = await refused(Corrupt, made.log(0))
+            assert "offsets 0 to 0 are lost" in str(error)
+            assert segment.read_bytes() == data[:-1], "nothing was cut"
+            assert (await made.log(1)).log_end_offset == 0
+            await made.folder.kill()
+            await made.open(accepts_data_loss=True)
+            assert (await made.log(0)).log_end_offset == 0
+            await made.folder.kill()
+            shutil.rmtree(root / "t-1")
+            await made.open()
+            assert "has no folder" in str(await refused(StoreUnavailable, made.log(1)))
+            assert await made.factory.is_there(made.handles[1]), "it may come back"
+
+    asyncio.run(body())
+
+
+def test_a_folder_of_another_cluster_or_node_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with filled(SystemTree(tmp_path), BasicKV()) as made:
+            for owner in (FolderOwner("other", 1), FolderOwner("cluster", 2)):
+                made.owner = owner
+                error = await refused(ForeignCluster, made.open())
+                assert "topic adopt" in str(error)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("fault", [DiskFault.IO_ERROR, DiskFault.FULL])
+def test_a_fault_of_one_partition_ends_that_one_alone(fault: DiskFault) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(2))
+        async with filled(tree, BasicKV()) as made:
+            await made.open()
+            first, second = await made.log(0), await made.log(1)
+            tree.open("t-0").plan_faults = lambda *_: fault
+            error = await refused(Unavailable, append(first, encoded([b"a"])))
+            assert isinstance(error, DiskFull) == (fault is DiskFault.FULL)
+            assert made.failures == [first]
+            await refused(StreamlogError, first.append(encoded([b"b"])))
+            await append(second, encoded([b"c"]))
+            tree.open("t-0").plan_faults = None
+            await first.close()
+            again = await made.log(0)
+            assert [one[3] for one in await read(again)] == [b"kept"]
+            await append(again, encoded([b"d"]))
+            assert [one[3] for one in await read(second)] == [b"c"]
+
+    asyncio.run(body())
+
+
+def test_a_write_that_does_not_end_is_told_and_its_callers_are_let_go() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(2))
+        async with unified_log(lambda: tree) as t:
+            assert t.folder.progress() is None
+            t.hold()
+            waits = [await t.log.append(encoded([b"%d" % n])) for n in range(3)]
+            await asyncio.sleep(0)
+            due = t.folder.progress()
+            assert due is not None
+            assert "t-0" in due.waits_for
+            assert t.folder.progress() == due, "it has not moved"
+            killing = asyncio.ensure_future(t.log.kill())
+            done = await asyncio.gather(*waits, return_exceptions=True)
+            assert all(isinstance(one, StreamlogError) for one in done)
+            t.release()
+            await killing
+            await t.open()
+
+    asyncio.run(body())
+
+
+def test_two_nodes_do_not_share_a_folder(tmp_path: Path) -> None:
+    async def body() -> None:
+        logs = str(tmp_path / "logs")
+        async with running_node(data=str(tmp_path / "a"), log_dir=logs) as node:
+            with pytest.raises(DataInUse):
+                async with running_node(data=str(tmp_path / "b"), log_dir=logs):
+                    pass
+            async with Admin(node.banner.grpc) as admin:
+                await admin.create_topic("t", 1, {"log.type": "unified"})
+                async with Producer(node.banner.grpc) as producer:
+                    assert (await (await producer.send("t", b"v"))).offset == 0
+        with pytest.raises(StreamlogError, match="several"):
+            async with running_node(data=str(tmp_path / "a"), log_dir="/a,/b"):
+                pass
+
+    asyncio.run(body())
