@@ -45,15 +45,21 @@ def running_kafka(folder: Path, features: Mapping[str, int] = FEATURES) -> Itera
 
 @contextmanager
 def running_node(
-    folder: Path, look_at: Callable[[bytes], None] = lambda frame: None
+    folder: Path,
+    look_at: Callable[[bytes], None] = lambda frame: None,
+    log_type: str = "shared",
 ) -> Iterator[Broker]:
-    """A node in a process of its own, behind a tap, which calls `look_at` with each request."""
+    """A node in a process of its own, behind a tap, which calls `look_at` with each request.
+
+    `log_type`: the kind of its topics, unless they say another.
+    """
     with Tap(look_at) as tap:
         listening = ("--kafka-listen", "127.0.0.1:0", "--kafka-advertise", tap.address)
         # Records of tests are old, and stay: nothing is deleted by time.
         kept = ("--set", f"broker.log.retention.check.interval.ms={DAY_MS}")
         late = "broker.transaction.abort.timed.out.transaction.cleanup.interval.ms=200"
-        with NodeProcess(folder, arguments=(*listening, *kept, "--set", late)) as node:
+        kind = ("--set", f"topic-defaults.log.type={log_type}")
+        with NodeProcess(folder, arguments=(*listening, *kept, *kind, "--set", late)) as node:
             (server,) = (
                 listener["address"]
                 for listener in node.banner["listeners"]

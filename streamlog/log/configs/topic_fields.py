@@ -73,8 +73,8 @@ class TopicConfig:
         "What keeps the topic's records, from its creation on and for life. shared: the object "
         "store, together with other topics. unified: files of Kafka's own formats in this node's "
         "log folder alone (node.log_dir), durable before they are acknowledged unless "
-        "flush.messages or flush.ms say less; a lost disk costs them. Only for a topic, and only "
-        "when it is created.",
+        "flush.messages or flush.ms say less; a lost disk costs them. A default counts for topics "
+        "that are created later.",
         choices=("shared", "unified"),
     )
     max_compaction_lag_ms: int = setting(

@@ -113,7 +113,11 @@ class TopicAdmin:
         count = self._defaults.num_partitions if partitions is None else partitions
         settings = topic_config.parse(given, self._defaults.topic, is_internal=is_internal(name))
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
-        kind = LogKind(settings.log_type)
+        # The node's own topics are read by every node.
+        kind = LogKind.SHARED if is_internal(name) else LogKind(settings.log_type)
+        if kind is not LogKind.SHARED:
+            # It is the topic's for life, whatever the defaults become.
+            given = {**given, topic_config.LOG_TYPE: kind.value}
         factory = self._factories.of(kind)
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
@@ -201,8 +205,11 @@ class TopicAdmin:
         """As LogManager.alter_topic_configs."""
         while True:
             topic = await usable_topic(self._topics, name)
+            kept = topic.record.configs
+            if is_replacing:
+                kept = {name: kept[name] for name in kept.keys() & {topic_config.LOG_TYPE}}
             changed = topic_config.alter(
-                {} if is_replacing else topic.record.configs,
+                kept,
                 set=set,
                 delete=delete,
                 append=append,

@@ -1,4 +1,5 @@
-"""`python -m tests.kafka_clients.differential --sequences N [--first SEED] [--calls N] [--self]`.
+"""`python -m tests.kafka_clients.differential --sequences N [--first SEED] [--calls N] [--self]
+[--log-type unified]`.
 
 Prints each difference and ends with exit code 1 if there was any. `--self` compares Kafka with
 itself, which shows whether the test is at fault.
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--self", action="store_true", dest="with_itself")
+    parser.add_argument("--log-type", choices=("shared", "unified"), default="shared")
     given = parser.parse_args()
     let_pass: Counter[str] = Counter()
     differences: list[Difference] = []
@@ -32,8 +34,13 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kafka = stack.enter_context(running_kafka(folder / "kafka"))
-        start = running_kafka if given.with_itself else running_node
-        other = stack.enter_context(start(folder / "other"))
+        place = folder / "other"
+        started = (
+            running_kafka(place)
+            if given.with_itself
+            else running_node(place, log_type=given.log_type)
+        )
+        other = stack.enter_context(started)
         first, second = Side("kafka", kafka.server), Side(other.name, other.server)
         for seed in range(given.first, given.first + given.sequences):
             found = run(seed, given.calls, first, second, let_pass)

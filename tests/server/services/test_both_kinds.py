@@ -71,6 +71,25 @@ def test_a_topic_keeps_its_kind_for_life(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_default_kind_counts_for_topics_that_are_created_later(tmp_path: Path) -> None:
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("older", 1)
+        unified = {"topic-defaults.log.type": "unified"}
+        async with running_node(data=data, **unified) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("newer", 1, {"retention.ms": "5000"})
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            for topic, kind in (("older", None), ("newer", "unified")):
+                described = await admin.describe_topic(topic)
+                assert described.configs.get("log.type") == kind
+                # Settings that replace all others leave the kind as it is.
+                await admin.alter_configs(topic=topic, configs={"retention.ms": "6000"})
+                assert (await admin.describe_topic(topic)).configs.get("log.type") == kind
+
+    asyncio.run(body())
+
+
 def test_a_deleted_topic_leaves_no_files_and_its_name_is_free(tmp_path: Path) -> None:
     async def body() -> None:
         async with (

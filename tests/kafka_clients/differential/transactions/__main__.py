@@ -3,6 +3,7 @@
 Prints each difference and ends with exit code 1 if there was any. `--self` compares Kafka with
 itself, which shows whether the test is at fault. `--version 2`: a Kafka with that version of
 transactions, whose coordinator does more as a node's does; clients of a node use version 1.
+`--log-type unified`: the node's topics are local files.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=60)
     parser.add_argument("--self", action="store_true", dest="with_itself")
     parser.add_argument("--version", type=int, default=1, choices=VERSIONS)
+    parser.add_argument("--log-type", choices=("shared", "unified"), default="shared")
     given = parser.parse_args()
     let_pass: Counter[str] = Counter()
     differences: list[Difference] = []
@@ -41,8 +43,13 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         start_kafka = partial(running_kafka, features=VERSIONS[given.version])
         kafka = stack.enter_context(start_kafka(folder / "kafka"))
-        start = start_kafka if given.with_itself else running_node
-        other = stack.enter_context(start(folder / "other"))
+        place = folder / "other"
+        started = (
+            start_kafka(place)
+            if given.with_itself
+            else running_node(place, log_type=given.log_type)
+        )
+        other = stack.enter_context(started)
         first = TransactionalSide("kafka", kafka.server)
         second = TransactionalSide(other.name, other.server)
         for seed in range(given.first, given.first + given.sequences):
