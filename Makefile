@@ -89,6 +89,9 @@ differential-kafka: tools ## make the same calls to a node and to a real Kafka (
 differential-kafka-transactions: tools ## the same transactions on a node and on a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential.transactions --sequences $(SEQUENCES)
 
+differential-kafka-cleaning: tools ## compact the same topics on a node and on a real Kafka (SEQUENCES=N, default 1000)
+	$(BIN)/python -m tests.kafka_clients.differential.cleaning --sequences $(SEQUENCES)
+
 kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
 	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
 
