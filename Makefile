@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka differential-kafka-transactions kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets

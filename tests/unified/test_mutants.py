@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from streamlog.errors import StreamlogError
+from streamlog.unified import log_folder
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
 from streamlog.unified.flusher import Flusher
 from streamlog.unified.log_folder import LogFolder
 from streamlog.unified.partition_folder import PartitionFolder
-from streamlog.unified.recovery import loader, scan, snapshots
+from streamlog.unified.recovery import loader, scan
+from streamlog.unified.recovery.loader import LogLoader
 from streamlog.unified.unified_log import UnifiedLog
-from tests.unified.test_histories import run_history
+from tests.simulation.mutants.mutant import Patch
+from tests.unified.histories import run_history
 
 SEEDS_MAX = 3000
-Patch = tuple[object, str, Any]
-
-
-class Mutant(NamedTuple):
-    name: str
-    patches: Callable[[], list[Patch]]
+Install = Callable[[Patch], None]
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -33,46 +31,40 @@ async def _nothing_async(*_: object, **__: object) -> None:
     return
 
 
-def _acks_without_sync() -> list[Patch]:
+def acknowledges_without_a_sync(patch: Patch) -> None:
     def pretend(self: Any) -> None:
         self.synced = SyncedTo(self._base_offset, self._active.size())
 
-    return [(LogFiles, "_sync", pretend)]
+    patch.set(LogFiles, "_sync", pretend)
 
 
-def _acks_before_the_write() -> list[Patch]:
-    original = Flusher._carry_out
-
+def acknowledges_before_the_write(patch: Patch) -> None:
     async def early(self: Any, group: Any) -> None:
         for one in group:
             if one.ack is not None:
                 one.ack.confirm(1)
         await original(self, [one._replace(ack=None) for one in group])
 
-    return [(Flusher, "_carry_out", early)]
+    original = patch.set(Flusher, "_carry_out", early)
 
 
-def _recovery_point_ahead() -> list[Patch]:
-    original = UnifiedLog._roll
-
+def recovery_point_ahead_of_the_roll(patch: Patch) -> None:
     def ahead(self: Any) -> None:
         original(self)
         self._folder.note_recovery_point(self.log_end_offset)
 
-    return [(UnifiedLog, "_roll", ahead)]
+    original = patch.set(UnifiedLog, "_roll", ahead)
 
 
-def _recovery_point_of_what_is_not_synced() -> list[Patch]:
+def recovery_point_behind_the_sealed_segment(patch: Patch) -> None:
     def note(self: Any, offset: int) -> None:
         self._owner.recovery_points.note(self._partition, offset + 3)
         self._owner.save_soon()
 
-    return [(PartitionFolder, "note_recovery_point", note)]
+    patch.set(PartitionFolder, "note_recovery_point", note)
 
 
-def _roll_without_folder_sync() -> list[Patch]:
-    original = LogFiles._roll
-
+def roll_without_a_sync_of_the_folder(patch: Patch) -> None:
     def without(self: Any, step: Any) -> None:
         folder = self.folder
 
@@ -86,77 +78,76 @@ def _roll_without_folder_sync() -> list[Patch]:
         finally:
             self.folder = folder
 
-    return [(LogFiles, "_roll", without)]
+    original = patch.set(LogFiles, "_roll", without)
 
 
-def _trusts_a_failed_sync() -> list[Patch]:
-    return [(LogFolder, "distrust", _nothing)]
+def trusts_pages_of_a_failed_sync(patch: Patch) -> None:
+    patch.set(LogFolder, "distrust", _nothing)
 
 
-def _recovers_without_crc() -> list[Patch]:
-    return [(scan, "_has_crc", lambda *_: True)]
+def recovers_without_crc(patch: Patch) -> None:
+    patch.set(scan, "_has_crc", lambda *_: True)
 
 
-def _leaves_what_is_torn() -> list[Patch]:
-    return [(loader._Loader, "_truncate", lambda *_: 0)]
+def leaves_torn_bytes_behind_the_end(patch: Patch) -> None:
+    patch.set(LogLoader, "_truncate", lambda *_: 0)
 
 
-def _forgets_batches_behind_the_snapshot() -> list[Patch]:
-    return [(loader._Loader, "_replay", _nothing)]
+def forgets_the_batches_behind_the_snapshot(patch: Patch) -> None:
+    patch.set(LogLoader, "_replay", _nothing)
 
 
-def _snapshot_of_later_batches() -> list[Patch]:
-    original = snapshots.restore_newest
-
+def takes_a_snapshot_for_a_later_one(patch: Patch) -> None:
     def skips(*arguments: Any) -> int:
-        return original(*arguments) + 2
+        return int(original(*arguments)) + 2
 
-    return [(loader, "restore_newest", skips)]
-
-
-def _start_is_not_written_down() -> list[Patch]:
-    return [(PartitionFolder, "save_start", _nothing_async)]
+    original = patch.set(loader, "restore_newest", skips)
 
 
-def _an_index_of_the_future() -> list[Patch]:
-    """Entries are trusted as if all of the file had been durable."""
-    original = loader.load
+def does_not_write_the_log_start_down(patch: Patch) -> None:
+    patch.set(PartitionFolder, "save_start", _nothing_async)
 
+
+def trusts_an_index_behind_the_recovery_point(patch: Patch) -> None:
     def trusting(folder: Any, plan: Any) -> Any:
-        end = 0
-        for name in folder.list():
-            if name.endswith(".snapshot"):
-                end = max(end, int(name[:20]))
-        return original(folder, plan._replace(recovery_point=max(plan.recovery_point, end + 1)))
+        offsets = [int(name[:20]) for name in folder.list() if name.endswith(".snapshot")]
+        point = max([plan.recovery_point, *(offset + 1 for offset in offsets)])
+        return original(folder, plan._replace(recovery_point=point))
 
-    from streamlog.unified import log_folder
-
-    return [(log_folder, "load", trusting)]
+    original = patch.set(log_folder, "load", trusting)
 
 
-MUTANTS = [
-    Mutant("acknowledges without a sync", _acks_without_sync),
-    Mutant("acknowledges before the write", _acks_before_the_write),
-    Mutant("recovery point ahead of the roll", _recovery_point_ahead),
-    Mutant("recovery point behind the sealed segment", _recovery_point_of_what_is_not_synced),
-    Mutant("roll without a sync of the folder", _roll_without_folder_sync),
-    Mutant("trusts pages of a failed sync", _trusts_a_failed_sync),
-    Mutant("recovers without CRC", _recovers_without_crc),
-    Mutant("leaves torn bytes behind the end", _leaves_what_is_torn),
-    Mutant("forgets the batches behind the snapshot", _forgets_batches_behind_the_snapshot),
-    Mutant("takes a snapshot for a later one", _snapshot_of_later_batches),
-    Mutant("does not write the log start down", _start_is_not_written_down),
-    Mutant("trusts an index behind the recovery point", _an_index_of_the_future),
+MUTANTS: list[Install] = [
+    acknowledges_without_a_sync,
+    acknowledges_before_the_write,
+    recovery_point_ahead_of_the_roll,
+    recovery_point_behind_the_sealed_segment,
+    roll_without_a_sync_of_the_folder,
+    trusts_pages_of_a_failed_sync,
+    recovers_without_crc,
+    leaves_torn_bytes_behind_the_end,
+    forgets_the_batches_behind_the_snapshot,
+    takes_a_snapshot_for_a_later_one,
+    does_not_write_the_log_start_down,
+    trusts_an_index_behind_the_recovery_point,
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[one.name for one in MUTANTS])
-def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    for target, name, replacement in mutant.patches():
-        monkeypatch.setattr(target, name, replacement)
+@pytest.fixture
+def patch() -> Iterator[Patch]:
+    made = Patch()
+    try:
+        yield made
+    finally:
+        made.undo()
+
+
+@pytest.mark.parametrize("install", MUTANTS, ids=[one.__name__ for one in MUTANTS])
+def test_a_mistake_is_found(install: Install, patch: Patch) -> None:
+    install(patch)
     for seed in range(SEEDS_MAX):
         try:
             run_history(seed)
-        except (TimeoutError, AssertionError, StreamlogError, KeyError):
+        except (AssertionError, StreamlogError, TimeoutError, KeyError):
             return
-    pytest.fail(f"{SEEDS_MAX} histories did not notice: {mutant.name}")
+    pytest.fail(f"{SEEDS_MAX} histories did not notice: {install.__name__}")

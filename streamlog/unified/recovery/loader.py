@@ -91,10 +91,10 @@ class LoadedLog:
 def load(folder: GrowingFolder, plan: LoadPlan) -> LoadedLog:
     """Errors: Corrupt (what was durable is not there; nothing was changed in that segment),
     OSError."""
-    return _Loader(folder, plan).load()
+    return LogLoader(folder, plan).load()
 
 
-class _Loader:
+class LogLoader:
     def __init__(self, folder: GrowingFolder, plan: LoadPlan) -> None:
         self._folder = folder
         self._plan = plan
