@@ -21,6 +21,7 @@ from benchmarks import kafka_server
 from benchmarks.kafka.wire import KafkaConnection
 from streamlog.codec.batch import BatchProducer, Compression, scan
 from streamlog.codec.records import BatchBuilder, iterate
+from streamlog.kafka.protocol.errors import KafkaError
 from tests.kafka_clients.raw_client import RawClient, part, request
 from tests.support.kafka_server import FEATURES, QUICK, SETTINGS
 from tests.support.node import NodeProcess
@@ -36,6 +37,8 @@ CONFIGS = {
 HOUR_MS = 3_600_000
 CLEANED_S_MAX = 60.0
 BACKOFF_MS = 50
+NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PARTITION, KafkaError.NOT_LEADER_OR_FOLLOWER)
+"""Of a Kafka whose broker has not heard of a new topic: nothing was stored."""
 
 
 class Stored(NamedTuple):
@@ -85,10 +88,14 @@ def produce(client: RawClient, sequence: Sequence) -> None:
     for batch in sequence.batches:
         data = part("produce", "PartitionProduceData", index=0, records=batch)
         asked = part("produce", "TopicProduceData", name=sequence.topic, partition_data=[data])
-        answer = client.call(
-            "produce", 9, request("produce", acks=-1, timeout_ms=30_000, topic_data=[asked])
-        )
-        (found,) = answer.responses[0].partition_responses
+        message = request("produce", acks=-1, timeout_ms=30_000, topic_data=[asked])
+        give_up_at = time.monotonic() + CLEANED_S_MAX
+        while True:
+            answer = client.call("produce", 9, message)
+            (found,) = answer.responses[0].partition_responses
+            if found.error_code not in NOT_YET or time.monotonic() > give_up_at:
+                break
+            time.sleep(0.05)
         assert found.error_code == 0, found
 
 
