@@ -30,6 +30,13 @@ class GrowingFolderConformance(ABC):
         assert file.read(11, 5) == b""
         file.close()
 
+    def test_what_is_in_memory_is_read_at_once_or_not_known(self) -> None:
+        file = self.folder().create("a.log")
+        file.append([b"onetwothree"])
+        for position, length in ((0, 100), (3, 3), (9, 5), (11, 5)):
+            assert file.read_now(position, length) in (None, file.read(position, length))
+        file.close()
+
     def test_very_many_parts_are_one_append(self) -> None:
         file = self.folder().create("a.log")
         parts = [b"%05d" % number for number in range(3000)]

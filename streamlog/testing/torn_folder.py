@@ -116,6 +116,9 @@ class TornGrowingFile(TornHandle):
         self._check()
         return bytes(self._content.newest[position : min(position + length, self._end)])
 
+    def read_now(self, position: int, length: int) -> bytes | None:
+        return self.read(position, length)
+
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self.size():
             raise ValueError(f"a file of {self.size()} bytes cannot be cut to {size}")

@@ -32,6 +32,11 @@ class GrowingFile(Protocol):
         """Up to `length` bytes; fewer at the end of the file."""
         ...
 
+    def read_now(self, position: int, length: int) -> bytes | None:
+        """As `read`, from memory alone, so that it may be called on the event loop; None where that
+        is not known, or not possible."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes, at most its size; durable after `sync`.
 

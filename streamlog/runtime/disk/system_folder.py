@@ -10,6 +10,8 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.descriptors import read_whole, write_whole
 from streamlog.runtime.disk.real_folder import RealFolder
 
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
 
 class SystemGrowingFile:
     """A file of a SystemFolder."""
@@ -26,6 +28,17 @@ class SystemGrowingFile:
     def read(self, position: int, length: int) -> bytes:
         # A failed append may have left bytes behind the end.
         return read_whole(self._descriptor, position, min(length, self._end - position))
+
+    def read_now(self, position: int, length: int) -> bytes | None:
+        wanted = max(0, min(length, self._end - position))
+        if not _NOWAIT:
+            return None
+        buffer = bytearray(wanted)
+        try:
+            found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
+        except OSError:  # EAGAIN: not in the page cache. Others come again where it may block.
+            return None
+        return bytes(buffer) if found == wanted else None
 
     def truncate(self, size: int) -> None:
         # What a failed append left lies behind `_end`, and goes as well.
