@@ -26,6 +26,8 @@ from streamlog.server.addresses import Endpoint
 from streamlog.server.context import Authorize
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.quotas.client_quotas import ClientQuotas
+from streamlog.server.limits.quotas.limited_client import QuotaWindows
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
@@ -261,12 +263,23 @@ def _resources(backend: Backend, settings: Settings, clients: ClientMetrics) -> 
         limits=limits,
         metrics=metrics,
         requests=ActiveRequests(limits.requests_max, metrics, clients),
+        quotas=_quotas(backend, settings, clients),
         budgets=Budgets(limits.in_flight_bytes_per_connection_max, metrics),
         drain=Drain(),
         clock=backend.clock,
         random=backend.random,
         offload=backend.offload,
     )
+
+
+def _quotas(backend: Backend, settings: Settings, clients: ClientMetrics) -> ClientQuotas:
+    samples, sample_s = (
+        settings.broker.quota_window_num,
+        settings.broker.quota_window_size_seconds,
+    )
+    quotas = ClientQuotas(QuotaWindows(backend.clock, samples, sample_s), clients)
+    quotas.follow(backend.logs.client_configs)
+    return quotas
 
 
 def _long_polls(backend: Backend, metrics: ServerMetrics) -> LongPolls:

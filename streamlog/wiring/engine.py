@@ -123,6 +123,7 @@ class OpenEngine:
             *([f"deletion_stopped: nothing is deleted any more: {stopped}"] if stopped else []),
             *(f"waiting_for_deletion: {reason}" for reason in self.metadata.waiting_for_sweep()),
             *(f"broker_settings: {reason}" for reason in self.logs.broker_configs.alarms()),
+            *(f"quotas: {reason}" for reason in self.logs.client_configs.alarms()),
         )
 
     def not_ready_reason(self) -> str | None:
