@@ -42,6 +42,7 @@ from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.partition_sizes import PartitionSizes
 from streamlog.server.services.ports import Logs
+from streamlog.server.services.quotas.quota_service import QuotaService
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.server.services.records.parts import RecordParts
@@ -102,6 +103,7 @@ class Services:
     topic_views: TopicViews
     partition_sizes: PartitionSizes
     configs: ConfigService
+    quotas: QuotaService
     objects: ObjectService
     locating: LocateService
     merging: MergeService
@@ -173,6 +175,7 @@ def compose(
             logs, node_id=settings.node.node_id, clock=clock, authorize=authorize, limits=limits
         ),
         configs=ConfigService(logs, settings, node_id=settings.node.node_id, authorize=authorize),
+        quotas=QuotaService(logs, authorize=authorize),
         objects=ObjectService(backend.store, backend.is_live_object, authorize=authorize),
         locating=LocateService(
             logs, backend.metadata, backend.pins, authorize=authorize, limits=limits

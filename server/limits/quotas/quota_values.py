@@ -96,15 +96,22 @@ def written(value: float) -> str:
     return str(round(value)) if abs(value - round(value)) <= _WHOLE_WITHIN else repr(value)
 
 
+def readable(configs: Mapping[str, str]) -> dict[str, float]:
+    """Stored values by name, without those that a newer version, or another hand, wrote."""
+    return _read(configs)[0]
+
+
 def values_of(configs: Mapping[str, str]) -> tuple[QuotaValues, list[str]]:
-    """What is in force of stored texts; and why others are passed over, which a newer version, or
-    another hand, wrote."""
-    found: dict[QuotaKind, float] = {}
-    passed_over = []
+    """What is in force of stored texts; and why others are passed over."""
+    values, passed_over = _read(configs)
+    return QuotaValues(*(values.get(kind.value) for kind in QuotaKind)), passed_over
+
+
+def _read(configs: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
+    values, passed_over = {}, []
     for name, text in configs.items():
         try:
-            found[kind_of(name)] = parsed(name, text)
+            values[name] = parsed(name, text)
         except Invalid as error:
             passed_over.append(error.message)
-    values = QuotaValues(*(found.get(kind) for kind in QuotaKind))
     return values, passed_over

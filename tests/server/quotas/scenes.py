@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from prometheus_client import CollectorRegistry
 
 from streamlog.runtime.clock import Clock
@@ -28,3 +30,24 @@ class QuotaScene:
         """What the metrics say."""
         name, labels = "streamlog_client_throttle_seconds_total", {"client_id": client_id}
         return self.registry.get_sample_value(name, {**labels, "quota": quota}) or 0.0
+
+
+class StoredQuotasOfTest:
+    """What is stored, by client id."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str | None, Mapping[str, str]] = {}
+        self.listener: Callable[[str | None], None] = lambda _: None
+
+    def of(self, client_id: str | None) -> Mapping[str, str]:
+        return self.configs.get(client_id, {})
+
+    def client_ids(self) -> list[str | None]:
+        return list(self.configs)
+
+    def listen(self, listener: Callable[[str | None], None]) -> None:
+        self.listener = listener
+
+    def put(self, client_id: str | None, **configs: str) -> None:
+        self.configs[client_id] = configs
+        self.listener(client_id)

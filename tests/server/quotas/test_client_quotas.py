@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -20,7 +19,7 @@ from streamlog.server.limits.quotas.quota_values import (
 )
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.simulation.world.loop import run
-from tests.server.quotas.scenes import WINDOW_S, QuotaScene
+from tests.server.quotas.scenes import WINDOW_S, QuotaScene, StoredQuotasOfTest
 from tests.support.virtual_time import LoopClock
 
 
@@ -170,31 +169,10 @@ def test_turns_are_given_one_after_the_other_when_the_client_is_not_throttled() 
     run(main)
 
 
-class Stored:
-    """What is stored, by client id."""
-
-    def __init__(self) -> None:
-        self.configs: dict[str | None, Mapping[str, str]] = {}
-        self.listener: Callable[[str | None], None] = lambda _: None
-
-    def of(self, client_id: str | None) -> Mapping[str, str]:
-        return self.configs.get(client_id, {})
-
-    def client_ids(self) -> list[str | None]:
-        return list(self.configs)
-
-    def listen(self, listener: Callable[[str | None], None]) -> None:
-        self.listener = listener
-
-    def put(self, client_id: str | None, **configs: str) -> None:
-        self.configs[client_id] = configs
-        self.listener(client_id)
-
-
 def test_what_is_stored_is_in_force_at_the_start_and_after_each_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scene, stored = QuotaScene(ManualClock()), Stored()
+    scene, stored = QuotaScene(ManualClock()), StoredQuotasOfTest()
     stored.put("a", producer_byte_rate="5", request_percentage="0.5")
     scene.quotas.follow(stored)
     assert scene.limited("a").values == QuotaValues(5, None, 0.5)
