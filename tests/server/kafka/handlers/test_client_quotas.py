@@ -267,7 +267,8 @@ def test_a_request_for_too_much_is_refused_in_its_own_words() -> None:
     async def main() -> None:
         async with kafka_handlers() as made:
             bound = made.services.resources.limits.partitions_per_request_max
-            many = [([(CLIENT, f"c{number}")], RATE) for number in range(bound + 1)]
+            one: tuple[Entity, Mapping[str, float | None]] = ([(CLIENT, "c")], dict(RATE))
+            many = [one] * (bound + 1)
             with pytest.raises(StreamlogError, match="split it"):
                 await alter(made, *many)
             assert await described(made) == {}
