@@ -78,6 +78,15 @@ class LimitedClient:
             return 0
         return self._charge(QuotaKind.FETCH, size_bytes, bound, self._windows.window_s)
 
+    async def produce_turn(self, size_bytes: int) -> int:
+        """Waits until the client may produce, then charges the request, as `produced`.
+
+        Cancelled while it waits, it has charged nothing.
+        """
+        await self.turn(QuotaKind.REQUEST)
+        await self.turn(QuotaKind.PRODUCE)
+        return self.produced(size_bytes)
+
     def worked(self, seconds: float) -> int:
         """Charges time on the event loop; as `produced`."""
         bound = self.values.request

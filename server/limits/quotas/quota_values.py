@@ -93,7 +93,7 @@ def parsed(name: str, text: str) -> float:
 
 def written(value: float) -> str:
     """The value as text; one that is whole has no fraction."""
-    return str(round(value)) if abs(value - round(value)) <= _WHOLE_WITHIN else repr(value)
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def readable(configs: Mapping[str, str]) -> dict[str, float]:

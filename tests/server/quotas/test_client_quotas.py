@@ -208,8 +208,9 @@ def test_what_no_quota_can_be_is_refused(name: str, value: float, reason: str) -
 
 def test_values_as_texts() -> None:
     assert parsed("producer_byte_rate", "1e3") == 1000
-    assert [written(value) for value in (1000.0, 0.5, 1e15, 12.25)] == [
-        *("1000", "0.5", "1000000000000000", "12.25")
-    ]
+    for value, text in ((1000.0, "1000"), (0.5, "0.5"), (1e15, "1000000000000000")):
+        assert written(value) == text
+    for value in (12.25, 1e-7, 0.1 + 0.2):
+        assert parsed("request_percentage", written(value)) == value
     with pytest.raises(Invalid, match="give a number"):
         parsed("producer_byte_rate", "soon")
