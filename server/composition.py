@@ -26,6 +26,8 @@ from streamlog.server.addresses import Endpoint
 from streamlog.server.context import Authorize
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.quotas.client_quotas import ClientQuotas
+from streamlog.server.limits.quotas.limited_client import QuotaWindows
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicTraffic
@@ -40,6 +42,7 @@ from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.partition_sizes import PartitionSizes
 from streamlog.server.services.ports import Logs
+from streamlog.server.services.quotas.quota_service import QuotaService
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.long_polls import LongPolls
 from streamlog.server.services.records.parts import RecordParts
@@ -100,6 +103,7 @@ class Services:
     topic_views: TopicViews
     partition_sizes: PartitionSizes
     configs: ConfigService
+    quotas: QuotaService
     objects: ObjectService
     locating: LocateService
     merging: MergeService
@@ -171,6 +175,7 @@ def compose(
             logs, node_id=settings.node.node_id, clock=clock, authorize=authorize, limits=limits
         ),
         configs=ConfigService(logs, settings, node_id=settings.node.node_id, authorize=authorize),
+        quotas=QuotaService(logs, authorize=authorize),
         objects=ObjectService(backend.store, backend.is_live_object, authorize=authorize),
         locating=LocateService(
             logs, backend.metadata, backend.pins, authorize=authorize, limits=limits
@@ -261,12 +266,23 @@ def _resources(backend: Backend, settings: Settings, clients: ClientMetrics) -> 
         limits=limits,
         metrics=metrics,
         requests=ActiveRequests(limits.requests_max, metrics, clients),
+        quotas=_quotas(backend, settings, clients),
         budgets=Budgets(limits.in_flight_bytes_per_connection_max, metrics),
         drain=Drain(),
         clock=backend.clock,
         random=backend.random,
         offload=backend.offload,
     )
+
+
+def _quotas(backend: Backend, settings: Settings, clients: ClientMetrics) -> ClientQuotas:
+    samples, sample_s = (
+        settings.broker.quota_window_num,
+        settings.broker.quota_window_size_seconds,
+    )
+    quotas = ClientQuotas(QuotaWindows(backend.clock, samples, sample_s), clients)
+    quotas.follow(backend.logs.client_configs)
+    return quotas
 
 
 def _long_polls(backend: Backend, metrics: ServerMetrics) -> LongPolls:

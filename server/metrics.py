@@ -101,6 +101,12 @@ class ClientMetrics:
         self._requests = counter("requests", "Requests begun, by the client's own name.")
         self._bytes_in = counter("bytes_in", "Bytes of record batches that clients sent.")
         self._bytes_out = counter("bytes_out", "Bytes of record batches handed to clients.")
+        self._throttled = Counts(
+            "streamlog_client_throttle_seconds",
+            "Time for which requests above a quota throttled their clients, by quota.",
+            ["client_id", "quota"],
+            registry,
+        )
         self._lines: dict[str, tuple[Count, Count, Count]] = {}
 
     def requested(self, client_id: str, requests: int = 1) -> None:
@@ -111,6 +117,14 @@ class ClientMetrics:
 
     def took(self, client_id: str, size_bytes: int) -> None:
         self._of(client_id)[2].inc(size_bytes)
+
+    def throttled(self, client_id: str, quota: str, seconds: float) -> None:
+        """`quota`: one of the few names of quotas."""
+        self._of(client_id)
+        label = client_id or NO_CLIENT_ID
+        if client_id not in self._lines:
+            label = OTHER_CLIENT_IDS
+        self._throttled.labels(label, quota).inc(seconds)
 
     def _of(self, client_id: str) -> tuple[Count, Count, Count]:
         lines = self._lines.get(client_id)

@@ -147,7 +147,8 @@ async def _world() -> AsyncIterator[_World]:
         await server.start()
         try:
             services = server.services
-            dispatcher = Dispatcher(NodeRoutes().of(services), services.resources.requests)
+            routes, shared = NodeRoutes().of(services), services.resources
+            dispatcher = Dispatcher(routes, shared.requests, shared.quotas)
             yield _World(listeners.endpoint("kafka").address, dispatcher, logs)
         finally:
             await server.stop(5)

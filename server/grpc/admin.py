@@ -11,6 +11,7 @@ import grpc
 from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.server.context import RequestContext
+from streamlog.server.grpc import client_quotas
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, Unary, deserializer
 from streamlog.server.grpc.conversion import isolation
 from streamlog.server.services.admin import AdminService, DescribedPartition
@@ -24,6 +25,7 @@ from streamlog.server.services.configs import (
 from streamlog.server.services.kv import checked_limit
 from streamlog.server.services.locating import LocatedPart, LocateService
 from streamlog.server.services.objects import ObjectService, ObjectSummary
+from streamlog.server.services.quotas.quota_service import QuotaService
 from streamlog.server.services.status import StatusService
 from streamlog.v1 import admin_pb2
 from streamlog.v1support.errors import to_proto
@@ -64,6 +66,7 @@ class GrpcAdmin:
         objects: ObjectService,
         locating: LocateService,
         status: StatusService,
+        quotas: QuotaService,
         *,
         calls: Calls,
     ) -> None:
@@ -72,6 +75,7 @@ class GrpcAdmin:
         self._objects = objects
         self._locating = locating
         self._status = status
+        self._quotas = quotas
         self._calls = calls
 
     def handlers(self) -> Handlers:
@@ -208,9 +212,11 @@ class GrpcAdmin:
     async def _describe_configs(
         self, context: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Rpc
     ) -> admin_pb2.DescribeConfigsResponse:
-        entries = await self._configs.describe(
-            context, _kind(request.resource), request.resource.name
-        )
+        resource = request.resource
+        if client_quotas.is_of_clients(resource):
+            quotas = client_quotas.entries(self._quotas, context, resource)
+            return admin_pb2.DescribeConfigsResponse(entries=quotas)
+        entries = await self._configs.describe(context, _kind(resource), resource.name)
         return admin_pb2.DescribeConfigsResponse(
             entries=[_config_entry(entry) for entry in entries]
         )
@@ -226,12 +232,18 @@ class GrpcAdmin:
                 )
             operation = ConfigOperation(int(change.operation))
             changes.append(ConfigChange(change.name, operation, change.value))
+        resource, validate_only = request.resource, request.validate_only
+        if client_quotas.is_of_clients(resource):
+            await client_quotas.alter(
+                self._quotas, context, resource, changes, validate_only=validate_only
+            )
+            return admin_pb2.IncrementalAlterConfigsResponse()
         await self._configs.alter(
             context,
-            _kind(request.resource),
-            request.resource.name,
+            _kind(resource),
+            resource.name,
             changes,
-            validate_only=request.validate_only,
+            validate_only=validate_only,
         )
         return admin_pb2.IncrementalAlterConfigsResponse()
 
@@ -362,8 +374,10 @@ def _check_count(count: int) -> None:
 
 
 def _kind(resource: admin_pb2.ConfigResource) -> ResourceKind:
-    if resource.type not in (1, 2, 3, 4):
-        raise Invalid("give the resource's type: topic, broker, broker default or client")
+    if resource.type not in (1, 2, 3):
+        raise Invalid(
+            "give the resource's type: topic, broker, broker default, client or client default"
+        )
     return ResourceKind(int(resource.type))
 
 

@@ -1,5 +1,8 @@
 """The frame of every gRPC call: request context, counting, typed errors as status.
 
+A unary call is charged to its client's `request_percentage`, and waits before it begins while the
+client is throttled for that: connections belong to gRPC's library, which cannot mute one.
+
 A handler is `async (RequestContext, request, Rpc) → response`. A StreamlogError ends the call with
 its status and details; any other exception is a bug of the server and becomes Internal.
 """
@@ -7,7 +10,7 @@ its status and details; any other exception is a bug of the server and becomes I
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
 import grpc
@@ -15,8 +18,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from streamlog.errors import Internal, Invalid, StreamlogError
+from streamlog.runtime.concurrency.loop_time import LoopTime
 from streamlog.server.context import ANONYMOUS, RequestContext
 from streamlog.server.grpc.library.ended_calls import is_ended
+from streamlog.server.limits.quotas.quota_values import QuotaKind
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 from streamlog.v1support import metadata
@@ -27,9 +32,9 @@ log = logging.getLogger(__name__)
 Rpc = grpc.aio.ServicerContext[Any, Any]
 """gRPC's side of one call: its metadata, its messages and its status."""
 Handlers: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
-Unary = Callable[[RequestContext, Any, Rpc], Awaitable[Any]]
+Unary = Callable[[RequestContext, Any, Rpc], Coroutine[Any, Any, Any]]
 PrincipalOf = Callable[[Rpc], str]
-Streaming = Callable[[RequestContext, Any, Rpc], Awaitable[None]]
+Streaming = Callable[[RequestContext, Any, Rpc], Coroutine[Any, Any, None]]
 
 
 def parse(message_type: Any, data: bytes) -> Any:
@@ -72,14 +77,31 @@ class Calls:
     ) -> None:
         self._principal_of = principal_of
         self._requests = resources.requests
+        self._quotas = resources.quotas
         self._clock = resources.clock
         self._random = resources.random
 
     def unary(self, name: str, handle: Unary) -> Callable[[Any, Rpc], Awaitable[Any]]:
         async def call(request: Any, rpc: Rpc) -> Any:
-            return await self._run(name, handle, request, rpc)
+            return await self._run(name, self._measured(handle), request, rpc)
 
         return call
+
+    def _measured(self, handle: Unary) -> Unary:
+        """`handle`, within its client's quota of time."""
+
+        async def measured(context: RequestContext, request: Any, rpc: Rpc) -> Any:
+            limited = self._quotas.of(context.client_id)
+            if limited is None or not limited.is_work_measured:
+                return await handle(context, request, rpc)
+            await limited.turn(QuotaKind.REQUEST)
+            work = LoopTime(handle(context, request, rpc), self._clock)
+            try:
+                return await work
+            finally:
+                limited.worked(work.seconds)
+
+        return measured
 
     def streaming(self, name: str, handle: Streaming) -> Callable[[Any, Rpc], Awaitable[None]]:
         """For calls that read or write through the Rpc themselves."""

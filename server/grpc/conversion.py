@@ -86,8 +86,10 @@ def plain_record(record: log_pb2.Record) -> PlainRecord:
     )
 
 
-def produce_response(topics: list[ProduceTopicResult]) -> log_pb2.ProduceResponse:
-    response = log_pb2.ProduceResponse()
+def produce_response(
+    topics: list[ProduceTopicResult], throttle_ms: int = 0
+) -> log_pb2.ProduceResponse:
+    response = log_pb2.ProduceResponse(throttle_time_ms=throttle_ms)
     for topic in topics:
         out = response.topics.add(topic=topic.topic)
         for result in topic.partitions:

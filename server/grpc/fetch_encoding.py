@@ -1,6 +1,6 @@
 """Protobuf's wire format of FetchResponse, written by hand: record bytes are copied once.
 
-    FetchResponse         4* len topics
+    FetchResponse         1 throttle_time_ms   4* len topics
     FetchTopicResult      1 len topic   2* len partitions
     FetchPartitionResult  1 partition  3 high_watermark  4 last_stable_offset  5 log_start_offset
                           8 len record_batches  10 next_offset (varints)
@@ -19,7 +19,7 @@ from streamlog.server.services.records.requests import FetchPartitionResult, Fet
 
 
 def encode_fetch_response(topics: Sequence[FetchTopicResult]) -> bytes:
-    """The whole FetchResponse; zero fields are left out, as proto3 does."""
+    """The FetchResponse, without a throttle; zero fields are left out, as proto3 does."""
     pieces: list[Buffer] = []
     for topic in topics:
         body: list[Buffer] = []
@@ -33,6 +33,11 @@ def encode_fetch_response(topics: Sequence[FetchTopicResult]) -> bytes:
         pieces.append(b"\x22" + varint(parts_size(body)))
         pieces.extend(body)
     return b"".join(pieces)
+
+
+def with_throttle(response: bytes, throttle_ms: int) -> bytes:
+    """An encoded FetchResponse that tells a throttle; a field may come behind others."""
+    return response + _field(0x08, throttle_ms)
 
 
 def _partition(result: FetchPartitionResult) -> list[Buffer]:

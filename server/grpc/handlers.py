@@ -27,9 +27,7 @@ def handlers(services: Services, principal_of: PrincipalOf) -> list[Handlers]:
             services.log,
             services.transactions,
             calls=calls,
-            budgets=budgets,
-            drain=drain,
-            offload=resources.offload,
+            resources=resources,
         ).handlers(),
         transactions.GrpcTransactions(services.transactions, calls=calls).handlers(),
         stream.GrpcStream(
@@ -47,6 +45,7 @@ def handlers(services: Services, principal_of: PrincipalOf) -> list[Handlers]:
             services.objects,
             services.locating,
             services.status,
+            services.quotas,
             calls=calls,
         ).handlers(),
         compaction.GrpcCompaction(services.merging, calls=calls, drain=drain).handlers(),

@@ -1,4 +1,8 @@
-"""LogService over gRPC. Produce and Fetch work on raw bytes; see envelope and fetch_encoding."""
+"""LogService over gRPC. Produce and Fetch work on raw bytes; see envelope and fetch_encoding.
+
+A client above its quota is told so in the answer, which comes at once; its next request of the kind
+waits before it begins: that of its stream, or the next call of its client id.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import grpc.aio
 
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.model.append_condition import ANY
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.concurrency.loop_time import LoopTime
+from streamlog.runtime.offload import Lane
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
 from streamlog.server.grpc.conversion import (
@@ -23,13 +28,15 @@ from streamlog.server.grpc.conversion import (
     refuse_replica_id,
 )
 from streamlog.server.grpc.envelope import parse_request, parse_stream_request
-from streamlog.server.grpc.fetch_encoding import encode_fetch_response
+from streamlog.server.grpc.fetch_encoding import encode_fetch_response, with_throttle
 from streamlog.server.grpc.transactions import producer_of
-from streamlog.server.limits.in_flight import Budgets
-from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
+from streamlog.server.limits.pipeline import Answer, Pipeline
+from streamlog.server.limits.quotas.quota_values import QuotaKind
+from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.services.log import LogService, PartitionQuestion
 from streamlog.server.services.records.fetch import FetchService
 from streamlog.server.services.records.produce import ProduceService, SequencedProduce
+from streamlog.server.services.records.requests import FetchCall
 from streamlog.server.services.transactions import TransactionService
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
@@ -44,15 +51,18 @@ T = TypeVar("T")
 class _ProduceAnswer:
     """The answer to one message of a ProduceStream."""
 
-    __slots__ = ("_correlation_id", "_sequenced")
+    __slots__ = ("_correlation_id", "_sequenced", "_throttle_ms")
 
-    def __init__(self, correlation_id: int, sequenced: SequencedProduce) -> None:
+    def __init__(
+        self, correlation_id: int, sequenced: SequencedProduce, throttle_ms: int = 0
+    ) -> None:
         self._correlation_id = correlation_id
         self._sequenced = sequenced
+        self._throttle_ms = throttle_ms
 
     async def message(self) -> bytes:
         await self._sequenced.settle()
-        response = produce_response(self._sequenced.results())
+        response = produce_response(self._sequenced.results(), self._throttle_ms)
         return _response(correlation_id=self._correlation_id, response=response)
 
     def is_ready(self) -> bool:
@@ -89,18 +99,19 @@ class GrpcLog:
         transactions: TransactionService,
         *,
         calls: Calls,
-        budgets: Budgets,
-        drain: Drain,
-        offload: Offload,
+        resources: ListenerResources,
     ) -> None:
-        self._offload = offload
+        self._offload = resources.offload
+        self._quotas = resources.quotas
+        self._clock = resources.clock
+        self._fetch_bytes_max = resources.limits.fetch_bytes_max
         self._produce = produce
         self._fetch = fetch
         self._logs = logs
         self._transactions = transactions
         self._calls = calls
-        self._budgets = budgets
-        self._drain = drain
+        self._budgets = resources.budgets
+        self._drain = resources.drain
 
     def handlers(self) -> Handlers:
         calls = self._calls
@@ -159,12 +170,15 @@ class GrpcLog:
         call = parse_request(message)
         if call is None:
             call = produce_call(parse(log_pb2.ProduceRequest, message))
+        limited, throttle_ms = self._quotas.of(context.client_id), 0
+        if limited is not None:
+            throttle_ms = await limited.produce_turn(len(message))
         with self._budgets.of(context.peer) as budget:
             await budget.take(len(message))
             try:
                 sequenced = await self._produce.sequence(context, call)
                 await sequenced.settle()
-                return produce_response(sequenced.results()).SerializeToString()
+                return produce_response(sequenced.results(), throttle_ms).SerializeToString()
             finally:
                 budget.release(len(message))
 
@@ -178,7 +192,17 @@ class GrpcLog:
                     correlation_id = request.correlation_id
                     parsed = correlation_id, produce_call(request.request)
                 correlation_id, call = parsed
-                return _ProduceAnswer(correlation_id, await self._produce.sequence(context, call))
+                limited = self._quotas.of(context.client_id)
+                if limited is None:
+                    sequenced = await self._produce.sequence(context, call)
+                    return _ProduceAnswer(correlation_id, sequenced)
+                throttle_ms = await limited.produce_turn(len(message))
+                work = LoopTime(self._produce.sequence(context, call), self._clock)
+                try:
+                    sequenced = await work
+                finally:
+                    throttle_ms = max(throttle_ms, limited.worked(work.seconds))
+                return _ProduceAnswer(correlation_id, sequenced, throttle_ms)
             except StreamlogError as error:
                 return Refusal(_response(correlation_id=correlation_id, error=to_proto(error)))
 
@@ -189,6 +213,17 @@ class GrpcLog:
         self, context: RequestContext, request: log_pb2.FetchRequest, _: Rpc
     ) -> bytes:
         call = fetch_call(request)
+        limited = self._quotas.of(context.client_id)
+        if limited is None:
+            return await self._fetched(context, call)
+        await limited.turn(QuotaKind.FETCH)
+        max_bytes = limited.capped_fetch(call.max_bytes or self._fetch_bytes_max)
+        min_bytes = min(call.min_bytes, max_bytes)
+        call = call._replace(max_bytes=max_bytes, min_bytes=min_bytes)
+        response = await self._fetched(context, call)
+        return with_throttle(response, limited.fetched(len(response)))
+
+    async def _fetched(self, context: RequestContext, call: FetchCall) -> bytes:
         topics = await self._fetch.fetch(context, call)
         if call.as_records:  # One message for each record: some ms of CPU.
             return await self._offload.run(Lane.CPU, encode_fetch_response, topics)

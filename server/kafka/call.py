@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from streamlog.errors import StreamlogError
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext
+from streamlog.server.limits.quotas.limited_client import LimitedClient
 
 Message: TypeAlias = Any
 """A request or response of `streamlog.kafka.messages`; each API has a class of its own."""
@@ -25,6 +26,7 @@ class KafkaCall(NamedTuple):
     `advertised` is the host and port that its clients are told. `frame_bytes` is the size of the
     whole request, whose memory every slice of the message keeps alive (`unpinned`). `received_at`
     is when it was there, on the clock: it may have waited for those before it since; None: now.
+    `limited`: the quotas of its client; None: it has none.
     """
 
     context: RequestContext
@@ -35,6 +37,7 @@ class KafkaCall(NamedTuple):
     advertised: tuple[str, int]
     frame_bytes: int
     received_at: float | None = None
+    limited: LimitedClient | None = None
 
     @property
     def deadline(self) -> float | None:

@@ -3,6 +3,10 @@
     frame → read → Request → answer            → pieces of the answer
                            → begin, wait, finish    the same in steps, for pipelined APIs
 
+A client with quotas is charged on the way: produce by the bytes of its requests, before they begin;
+fetch by those of its answers; and every API by the time that it holds the event loop. What is above
+a quota is served and answered all the same; the answer says for how long its connection is muted.
+
 Every request counts among the node's requests under way, and its log lines carry a trace id: the
 connection's, with the correlation id that the client's own log shows.
 """
@@ -23,10 +27,13 @@ from streamlog.kafka.protocol.headers import (
 )
 from streamlog.kafka.protocol.primitives import Malformed
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.loop_time import LoopTime
 from streamlog.server.context import ANONYMOUS, RequestContext
 from streamlog.server.kafka.call import CloseConnection, Encoded, KafkaCall, Message, Reply, Route
 from streamlog.server.kafka.error_answers import error_response
 from streamlog.server.kafka.handlers.api_versions import unsupported_version
+from streamlog.server.limits.quotas.client_quotas import ClientQuotas
+from streamlog.server.limits.quotas.limited_client import LimitedClient
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 
@@ -62,14 +69,16 @@ class Request(NamedTuple):
 class Begun:
     """A pipelined request that has its place: what its answer will be made of.
 
-    `outcome` counts where there is no `reply`: an answer, or what failed.
+    `outcome` counts where there is no `reply`: an answer, or what failed. `throttle_ms`: for how
+    long its connection is to be muted.
     """
 
-    __slots__ = ("frame_bytes", "outcome", "reply", "request")
+    __slots__ = ("frame_bytes", "outcome", "reply", "request", "throttle_ms")
 
     def __init__(self, request: Request, outcome: Reply | Message | StreamlogError) -> None:
         self.request = request
         self.frame_bytes = request.call.frame_bytes
+        self.throttle_ms = 0
         # The check costs more than all the rest here: it is made once.
         self.reply = outcome if isinstance(outcome, Reply) else None
         self.outcome = outcome if self.reply is None else None
@@ -79,6 +88,21 @@ class Begun:
         return self.reply is None or self.reply.is_ready()
 
 
+class Answered(NamedTuple):
+    """The pieces of an answer, none where there is no answer; and for how long its connection is to
+    be muted after it."""
+
+    pieces: list[Buffer]
+    throttle_ms: int = 0
+
+
+class _Served(NamedTuple):
+    """An answer, and the response that its pieces were made of."""
+
+    pieces: list[Buffer]
+    response: Message | None
+
+
 class Bug(Exception):
     """A handler failed by a bug, which is in the log: its connection has to end."""
 
@@ -86,9 +110,12 @@ class Bug(Exception):
 class Dispatcher:
     """Serves the APIs of `routes`; one for all connections of a listener."""
 
-    def __init__(self, routes: Mapping[ApiKey, Route], requests: ActiveRequests) -> None:
+    def __init__(
+        self, routes: Mapping[ApiKey, Route], requests: ActiveRequests, quotas: ClientQuotas
+    ) -> None:
         self._routes = routes
         self._requests = requests
+        self._quotas = quotas
         self._pipelined = frozenset(int(api) for api, route in routes.items() if route.is_pipelined)
 
     @property
@@ -108,8 +135,9 @@ class Dispatcher:
             header = decode_request_header(frame)
             api, version = header.api, header.version
             route = self._routes.get(api.key)
+            context = _context(header, peer)
             call = KafkaCall(
-                _context(header, peer),
+                context,
                 api.key,
                 version,
                 header.correlation_id,
@@ -117,6 +145,7 @@ class Dispatcher:
                 peer.advertised,
                 len(frame),
                 received_at,
+                self._quotas.of(context.client_id),
             )
             if version > api.last:
                 return Request(header, call, None, None)
@@ -129,8 +158,8 @@ class Dispatcher:
             raise CloseConnection(error.message) from error
         return Request(header, call, message, route)
 
-    async def answer(self, request: Request) -> list[Buffer]:
-        """Serves the request; the pieces of its answer, none where it has no answer.
+    async def answer(self, request: Request) -> Answered:
+        """Serves the request.
 
         ApiVersions, which waits for nothing, is served above the bound on requests, too: clients
         take an error for a node that is too old to know it, and do without what they have learnt
@@ -139,20 +168,44 @@ class Dispatcher:
         Errors: CloseConnection, Bug.
         """
         if request.route is None:
-            return _encoded(request.header.api, 0, request.call, unsupported_version())
+            return Answered(_encoded(request.header.api, 0, request.call, unsupported_version()))
+        limited = request.call.limited
+        if limited is None:
+            return Answered((await self._serve(request, request.route)).pieces)
+        return await self._serve_limited(request, request.route, limited)
+
+    async def _serve_limited(
+        self, request: Request, route: Route, limited: LimitedClient
+    ) -> Answered:
+        """Charges the client for what it is handed, and for the time."""
+        throttle_ms = 0
+        if limited.is_work_measured:
+            work = LoopTime(self._serve(request, route), self._quotas.windows.clock)
+            pieces, response = await work
+            throttle_ms = limited.worked(work.seconds)
+        else:
+            pieces, response = await self._serve(request, route)
+        if request.header.api.key is ApiKey.FETCH:
+            throttle_ms = max(throttle_ms, limited.fetched(sum(map(len, pieces))))
+        if throttle_ms and _tell(response, throttle_ms):
+            pieces = _answer(request, response)
+        return Answered(pieces, throttle_ms)
+
+    async def _serve(self, request: Request, route: Route) -> _Served:
+        """Errors: CloseConnection, Bug."""
         requests, status, named = self._requests, "CANCELLED", None
         requests.begin()
         try:
             if request.header.api.key is not ApiKey.API_VERSIONS:
                 requests.check_bound()
             named = requests.name(request.call.context)
-            response = await request.route.handle(request.call, request.message)
-            if request.route.is_pipelined and isinstance(response, Reply):
+            response = await route.handle(request.call, request.message)
+            if route.is_pipelined and isinstance(response, Reply):
                 await response.wait()
                 response = response.response()
-            pieces = _answer(request, response)
+            served = _Served(_answer(request, response), response)
             status = OK
-            return pieces
+            return served
         except Exception as error:  # noqa: BLE001 - `_refusal` tells it or raises
             status = _status_of(error)
             return _refusal(request, error)
@@ -168,22 +221,35 @@ class Dispatcher:
             and route.may_wait(request.call, request.message)
         )
 
-    async def begin(self, requests: Sequence[Request]) -> list[Begun]:
+    def charge(self, request: Request) -> int:
+        """Charges a pipelined request, once; for how many milliseconds it throttles its client."""
+        limited = request.call.limited
+        return 0 if limited is None else limited.produced(request.call.frame_bytes)
+
+    async def begin(self, requests: Sequence[Request], throttle_ms: int = 0) -> list[Begun]:
         """Gives pipelined requests of one API their places, in order. `wait` for each and `finish`
         it, or `abandon` it.
 
+        `throttle_ms`: for how long the last of them throttles its client.
+
         Errors: CloseConnection, Bug; then none of them is under way.
         """
-        active = self._requests
+        active, limited = self._requests, requests[-1].call.limited
         admitted = requests[: active.begin_many(len(requests))]
         try:
-            outcomes = await self._begun(admitted)
+            if limited is not None and limited.is_work_measured:
+                work = LoopTime(self._begun(admitted), self._quotas.windows.clock)
+                outcomes = await work
+                throttle_ms = max(throttle_ms, limited.worked(work.seconds))
+            else:
+                outcomes = await self._begun(admitted)
         except BaseException as error:
             for request in requests:
                 active.end(_method(request), _status_of(error), None)
             raise
         begun = list(map(Begun, admitted, outcomes))
         begun += [Begun(request, active.overloaded()) for request in requests[len(admitted) :]]
+        begun[-1].throttle_ms = throttle_ms
         return begun
 
     async def _begun(self, admitted: Sequence[Request]) -> Sequence[Reply | Message]:
@@ -229,19 +295,21 @@ class Dispatcher:
 
     def finish(self, begun: Begun) -> list[Buffer]:
         """The pieces of the answer. Errors: CloseConnection, Bug."""
-        request, status = begun.request, "CANCELLED"
+        request, status, throttle_ms = begun.request, "CANCELLED", begun.throttle_ms
         try:
             outcome = begun.outcome
             if begun.reply is not None:
                 outcome = begun.reply.response()
             elif isinstance(outcome, Exception):
                 raise outcome
+            if throttle_ms:
+                _tell(outcome, throttle_ms)
             pieces = _answer(request, outcome)
             status = OK
             return pieces
         except Exception as error:  # noqa: BLE001 - as in `answer`
             status = _status_of(error)
-            return _refusal(request, error)
+            return _refusal(request, error, throttle_ms).pieces
         finally:
             self._requests.end(_method(request), status, None)
 
@@ -276,6 +344,14 @@ def _context(header: RequestHeader, peer: Peer) -> RequestContext:
     )
 
 
+def _tell(response: Message | None, throttle_ms: int) -> bool:
+    """Puts the throttle into the response; False: it has no field for it, or is encoded already."""
+    if response is None or not hasattr(response, "throttle_time_ms"):
+        return False
+    response.throttle_time_ms = throttle_ms
+    return True
+
+
 def _answer(request: Request, response: Message | None) -> list[Buffer]:
     if response is None:
         return []
@@ -289,7 +365,7 @@ def _encoded(api: Api, version: int, call: KafkaCall, response: Message) -> list
     return [encode_response_header(api, version, call.correlation_id, size), *pieces]
 
 
-def _refusal(request: Request, error: Exception) -> list[Buffer]:
+def _refusal(request: Request, error: Exception, throttle_ms: int = 0) -> _Served:
     """The API's own answer with the error, where the error is one that clients are told.
 
     Errors: CloseConnection, for it and where the API has no answer; Bug for all others.
@@ -300,7 +376,10 @@ def _refusal(request: Request, error: Exception) -> list[Buffer]:
     log.debug("request refused", extra={"method": _method(request), "error": error.message})
     respond = request.route.error_response or error_response
     try:
-        return _answer(request, respond(request.call, request.message, error))
+        response = respond(request.call, request.message, error)
+        if throttle_ms:
+            _tell(response, throttle_ms)
+        return _Served(_answer(request, response), response)
     except Exception as failure:  # noqa: BLE001 - raised anew
         _end_connection(request, failure)
 

@@ -106,6 +106,7 @@ _SHAPES: dict[ApiKey, tuple[_Part, ...]] = {
     ApiKey.CREATE_PARTITIONS: (
         _Part("topics", "results", "CreatePartitionsTopicResult", _same("name")),
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (_Part("entries", "entries", "EntryData", _same("entity")),),
     ApiKey.DESCRIBE_PRODUCERS: (
         _Part(
             *("topics", "topics", "TopicResponse", _same("name")),

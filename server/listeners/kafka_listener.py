@@ -88,7 +88,7 @@ class KafkaListener:
 
     async def serve(self, services: Services, view: NodeView) -> None:
         resources = services.resources
-        dispatcher = Dispatcher(self._routes.of(services), resources.requests)
+        dispatcher = Dispatcher(self._routes.of(services), resources.requests, resources.quotas)
         self._connections.serve(dispatcher, resources)
 
     async def drain(self) -> None:

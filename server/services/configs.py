@@ -25,7 +25,6 @@ class ResourceKind(Enum):
     TOPIC = 1
     BROKER = 2
     BROKER_DEFAULT = 3
-    CLIENT = 4
 
 
 class ConfigOperation(Enum):
@@ -77,8 +76,6 @@ class ConfigService:
             self._authorize(context, Operation.DESCRIBE_CONFIGS, _topic(name))
             return self.topic_entries(self._topic(name).configs)
         self._authorize(context, Operation.DESCRIBE_CONFIGS, CLUSTER)
-        if kind is ResourceKind.CLIENT:
-            raise Invalid("settings of clients come with quotas, in a later version")
         if kind is ResourceKind.BROKER_DEFAULT:
             return self._layers(kind).broker_entries()
         self._check_broker(name)
@@ -128,8 +125,6 @@ class ConfigService:
         """
         resource = _topic(name) if kind is ResourceKind.TOPIC else CLUSTER
         self._authorize(context, Operation.ALTER_CONFIGS, resource)
-        if kind is ResourceKind.CLIENT:
-            raise Invalid("settings of clients come with quotas, in a later version")
         if kind is ResourceKind.TOPIC:
             self._topic(name)
             by_operation = _by_operation(changes)

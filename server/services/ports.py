@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from streamlog.errors import DeadlinePassed, Invalid
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.topic_revisions import TopicRevisions
-from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.broker_configs import BrokerConfigs
+from streamlog.log.broker.client_configs import ClientConfigs
 from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.broker.stored.stored_configs import Change
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
@@ -133,6 +135,15 @@ class Logs(Protocol):
 
     def on_broker_configs(self, listener: Callable[[], None]) -> None:
         """`listener()` is called after each change of what was set at run time."""
+        ...
+
+    @property
+    def client_configs(self) -> ClientConfigs:
+        """The quotas that were set for clients."""
+        ...
+
+    async def alter_client_configs(self, client_id: str | None, change: Change) -> None:
+        """For one client id or, None, for those without their own. Errors: those of `change`."""
         ...
 
     def topic(self, name: str) -> KnownTopic | None: ...

@@ -68,9 +68,10 @@ class Admin(CallingClient):
         broker: int | str | None = None,
         broker_default: bool = False,
         client: str | None = None,
+        client_default: bool = False,
     ) -> list[admin_pb2.ConfigEntry]:
         """The settings of exactly one resource, each with its source."""
-        resource = admin_calls.resource(topic, broker, broker_default, client)
+        resource = admin_calls.resource(topic, broker, broker_default, client, client_default)
         call = admin_calls.describe_configs(resource)
         entries: list[admin_pb2.ConfigEntry] = self._caller.run(call)
         return entries
@@ -85,14 +86,16 @@ class Admin(CallingClient):
         broker: int | str | None = None,
         broker_default: bool = False,
         client: str | None = None,
+        client_default: bool = False,
         validate_only: bool = False,
     ) -> None:
         """Sets settings; None as a value resets one. All changes or none.
 
         `append`, `subtract`: values of lists, joined by commas. `broker_default`: of all nodes.
+        `client`: the quotas of a client id; `client_default`: of those that have none of their own.
         Errors: InvalidConfig; Invalid for a setting that is read when a node starts.
         """
-        resource = admin_calls.resource(topic, broker, broker_default, client)
+        resource = admin_calls.resource(topic, broker, broker_default, client, client_default)
         call = admin_calls.alter_configs(
             resource, configs or {}, append, subtract, validate_only=validate_only
         )

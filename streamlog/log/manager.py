@@ -30,8 +30,10 @@ from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.api.topic_revisions import TopicRevisions
-from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.broker_configs import BrokerConfigs
+from streamlog.log.broker.client_configs import ClientConfigs
 from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.broker.stored.stored_configs import Change
 from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.partition.retention import UNLIMITED, expired
 from streamlog.log.staged_logs import StagedLogs
@@ -84,6 +86,7 @@ class LogManager:
         self.defaults = LogDefaults(config)
         """What topics have that do not set their own."""
         self.broker_configs = BrokerConfigs(kv, leadership.node_id, self._broker_configs_changed)
+        self.client_configs = ClientConfigs(kv)
         self._config_listeners: list[Callable[[], None]] = []
         self.revisions = TopicRevisions()
         """What was changed of topics, partitions, leaders and leader epochs; to be read alone."""
@@ -120,9 +123,11 @@ class LogManager:
         """Background work runs until `close`. Errors: those of reading the topics from `kv`."""
         manager = cls(factories, kv, environment, leadership)
         await manager.broker_configs.load()
+        await manager.client_configs.load()
         await manager._topics.load()
         background = manager._background
         background.spawn(manager.broker_configs.follow(), name="broker configs")
+        background.spawn(manager.client_configs.follow(), name="client configs")
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         if environment.offload is not None and environment.config.cleaner_enable:
@@ -360,6 +365,14 @@ class LogManager:
         """
         self._check_open()
         await self.broker_configs.alter(node_id, change)
+
+    async def alter_client_configs(self, client_id: str | None, change: Change) -> None:
+        """As ClientConfigs.alter: for one client id or, None, for those without their own.
+
+        A caller that is cancelled does not know whether it was done.
+        """
+        self._check_open()
+        await self.client_configs.alter(client_id, change)
 
     def on_broker_configs(self, listener: Callable[[], None]) -> None:
         """`listener()` is called after each change of broker settings that concerns this node."""

@@ -125,6 +125,19 @@ class BrokerConfig:
         "Time between two looks for transactional ids that are unused for too long.",
         minimum=1,
     )
+    quota_window_num: int = setting(
+        11,
+        "Samples of the window over which a client's rates are measured for its quotas. More: "
+        "longer bursts are allowed; the longest throttle, which is the whole window, is longer.",
+        minimum=2,
+        maximum=3600,
+    )
+    quota_window_size_seconds: int = setting(
+        1,
+        "Length of each sample. It is the longest throttle of request_percentage, too.",
+        minimum=1,
+        maximum=3600,
+    )
 
     def topic_defaults(self) -> dict[str, str]:
         """The topic settings that follow from the broker's, by Kafka's topic-level names."""

@@ -16,6 +16,7 @@ class ConfigResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFIG_RESOURCE_TYPE_BROKER: _ClassVar[ConfigResourceType]
     CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: _ClassVar[ConfigResourceType]
     CONFIG_RESOURCE_TYPE_CLIENT: _ClassVar[ConfigResourceType]
+    CONFIG_RESOURCE_TYPE_CLIENT_DEFAULT: _ClassVar[ConfigResourceType]
 
 class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -38,6 +39,7 @@ CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType
 CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType
 CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: ConfigResourceType
 CONFIG_RESOURCE_TYPE_CLIENT: ConfigResourceType
+CONFIG_RESOURCE_TYPE_CLIENT_DEFAULT: ConfigResourceType
 CONFIG_SOURCE_UNSPECIFIED: ConfigSource
 CONFIG_SOURCE_TOPIC: ConfigSource
 CONFIG_SOURCE_BROKER: ConfigSource

@@ -368,6 +368,33 @@ def test_config_alter_changes_settings_of_all_nodes_a_node_and_a_topic(
         assert says in ended.stderr
 
 
+def test_config_alter_sets_the_quotas_of_clients(done: Done, run: Command) -> None:
+    of_one, of_others = ("--client", "etl"), ("--client-default",)
+    rate, share = "producer_byte_rate", "request_percentage"
+    try:
+        done("config", "alter", *of_one, "--config", f"{rate}=1000000")
+        done("config", "alter", *of_others, "--config", f"{share}=12.5")
+        assert _json(done, "config", "show", *of_one) == {
+            rate: {"value": "1000000", "source": "client id"},
+            "consumer_byte_rate": {"value": "", "source": "not set"},
+            share: {"value": "12.5", "source": "default client id"},
+        }
+        described = done("config", "describe", "producer", *of_one).decode()
+        assert f"{rate} = 1000000  (client id, default none)" in described
+        assert "Bytes a second" in described
+    finally:
+        done("config", "alter", *of_one, "--unset", rate)
+        done("config", "alter", *of_others, "--unset", share)
+    for wrong, says in (
+        ((*of_one, "--config", f"{rate}=0"), b"greater than 0"),
+        ((*of_one, "--config", "retention.ms=0"), b"unknown quota"),
+        ((*of_one, *of_others, "--config", f"{rate}=1"), b"exclude each other"),
+    ):
+        ended = run("config", "alter", *wrong)
+        assert ended.returncode != 0
+        assert says in ended.stderr
+
+
 def test_objects_are_listed_and_shown(done: Done, run: Command) -> None:
     listed = _json_lines(done, "object", "list")
     assert run("object", "list").returncode == 0

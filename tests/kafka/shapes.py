@@ -119,6 +119,8 @@ class RandomMessages:
         if kind in BITS:
             bound = 1 << (BITS[kind] - 1)
             return rng.choice((-bound, -1, 0, bound - 1, rng.randrange(-bound, bound)))
+        if kind == "float64":
+            return rng.choice((0.0, -1.5, 1e300, 2**53 + 0.0, rng.uniform(-1000, 1000)))
         if kind == "bool":
             return rng.random() < 0.5
         if kind == "string":

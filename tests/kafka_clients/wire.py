@@ -33,6 +33,8 @@ APIS = {
     37: "create_partitions",
     44: "incremental_alter_configs",
     46: "list_partition_reassignments",
+    48: "describe_client_quotas",
+    49: "alter_client_quotas",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",
@@ -45,7 +47,7 @@ KEYS = {name: key for key, name in APIS.items()}
 
 FLEXIBLE_FROM = {
     **{0: 9, 1: 12, 2: 6, 3: 9, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4, 32: 4, 33: 2, 35: 2},
-    **{37: 2, 44: 1, 46: 0, 60: 0, 61: 0, 74: 0, 75: 0},
+    **{37: 2, 44: 1, 46: 0, 48: 1, 49: 1, 60: 0, 61: 0, 74: 0, 75: 0},
     **{10: 3, 24: 3, 26: 3, 27: 1, 65: 0, 66: 0},
 }
 """The first version of each API whose strings are compact and whose headers have tagged fields."""

@@ -19,8 +19,8 @@ from streamlog.errors import (
 )
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import parse
-from streamlog.log.broker import broker_configs
 from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
+from streamlog.log.broker.stored import stored_configs
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVChange
 from streamlog.model.partition import TopicPartition
@@ -244,7 +244,7 @@ class TroubledKV:
 
 
 def test_a_watch_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_configs, "RETRY_S", 0)
+    monkeypatch.setattr(stored_configs, "RETRY_S", 0)
 
     async def body() -> None:
         async with cluster() as made:

@@ -20,6 +20,7 @@ from streamlog.format.kafka_files.transaction_index import (
 )
 from streamlog.log.api.log_factory import LogKind
 from streamlog.log.broker.broker_record import config_key, decode_configs, encode_configs
+from streamlog.log.broker.client_configs import quota_name
 from streamlog.log.partition.batch_metadata import (
     LogBatchMetadata,
     decode_batch_metadata,
@@ -250,6 +251,7 @@ def test_golden_broker_settings():
     assert data == golden("log_broker_configs_v1.bin", data)
     assert decode_configs(b"brokers", data) == configs
     assert (config_key(None).name, config_key(7).name) == (b"brokers", b"broker/7")
+    assert (quota_name(None), quota_name("é")) == (b"clients", b"client/\xc3\xa9")
 
 
 def test_golden_time_entries():

@@ -168,7 +168,8 @@ async def wire(
     server = await loop.create_server(factory, "127.0.0.1", 0)
     connections.start()
     port = server.sockets[0].getsockname()[1]
-    made = Wire(port, connections, Dispatcher(routes, requests), resources, registry)
+    dispatcher = Dispatcher(routes, requests, resources.quotas)
+    made = Wire(port, connections, dispatcher, resources, registry)
     made.context = None if tls is None else tls[1]
     if is_serving:
         made.serve()

@@ -26,8 +26,10 @@ from streamlog.log.api.abstract_log import (
 )
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_revisions import TopicRevisions
-from streamlog.log.broker.broker_configs import BrokerConfigs, Change
+from streamlog.log.broker.broker_configs import BrokerConfigs
+from streamlog.log.broker.client_configs import ClientConfigs
 from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.broker.stored.stored_configs import Change
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
@@ -183,11 +185,14 @@ class FakeLogs:
         self.open: dict[TopicPartition, ListLog] = {}
         self.defaults = LogDefaults(LogConfig())
         self.broker_configs = BrokerConfigs(cast(KVClient, None), 1, lambda: None)
+        self.client_configs = ClientConfigs(cast(KVClient, None))
         self.revisions = TopicRevisions()
 
     def on_broker_configs(self, listener: Callable[[], None]) -> None: ...
 
     async def alter_broker_configs(self, node_id: int | None, change: Change) -> None: ...
+
+    async def alter_client_configs(self, client_id: str | None, change: Change) -> None: ...
 
     def open_log(self, partition: TopicPartition) -> ListLog | None:
         return self.open.get(partition)

@@ -19,6 +19,8 @@ from streamlog.server.composition import Backend
 from streamlog.server.context import Authorize, allow_all
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.quotas.client_quotas import ClientQuotas
+from streamlog.server.limits.quotas.limited_client import QuotaWindows
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.listeners.grpc_listener import GrpcListener
@@ -59,14 +61,16 @@ def with_limits(**limits: int) -> Settings:
 
 def listener_resources(registry: CollectorRegistry) -> ListenerResources:
     """What a single listener needs beside its services, with the default limits."""
-    limits, metrics = LimitsConfig(), ServerMetrics(registry)
+    limits, metrics, clock = LimitsConfig(), ServerMetrics(registry), SystemClock()
+    clients = ClientMetrics(registry, 10)
     return ListenerResources(
         limits=limits,
         metrics=metrics,
-        requests=ActiveRequests(limits.requests_max, metrics, ClientMetrics(registry, 10)),
+        requests=ActiveRequests(limits.requests_max, metrics, clients),
+        quotas=ClientQuotas(QuotaWindows(clock, 11, 1), clients),
         budgets=Budgets(limits.in_flight_bytes_per_connection_max, metrics),
         drain=Drain(),
-        clock=SystemClock(),
+        clock=clock,
         random=SeededRandom(1),
         offload=ThreadOffload(),
     )

@@ -139,10 +139,14 @@ class FetchHandler:
             return {}
         # Kafka answers at once where no bytes are asked for; gRPC's 0 stands for one byte.
         has_to_wait = request.min_bytes > 0
+        max_bytes, min_bytes = max(1, request.max_bytes), request.min_bytes
+        if call.limited is not None:
+            max_bytes = call.limited.capped_fetch(max_bytes)
+            min_bytes = min(min_bytes, max_bytes)
         bounds = FetchBounds(
             max_wait_ms=max(0, request.max_wait_ms) if has_to_wait else 0,
-            min_bytes=request.min_bytes,
-            max_bytes=max(1, request.max_bytes),
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
             isolation=isolation(request.isolation_level),
             partitions=len(session.partitions),
             is_complete=not session.session_id,

@@ -13,6 +13,7 @@ from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, Route
 from streamlog.server.kafka.cluster_view import ClusterView
 from streamlog.server.kafka.handlers.api_versions import ApiVersionsHandler
+from streamlog.server.kafka.handlers.client_quotas import ClientQuotasHandler
 from streamlog.server.kafka.handlers.cluster import ClusterHandler
 from streamlog.server.kafka.handlers.configs import ConfigsHandler
 from streamlog.server.kafka.handlers.delete_records import DeleteRecordsHandler
@@ -52,6 +53,7 @@ def handlers(services: Services) -> list[Handler]:
         ProducerIdHandler(services),
         DescribeProducersHandler(services),
         ConfigsHandler(services),
+        ClientQuotasHandler(services),
         MetadataHandler(services),
         ClusterHandler(services),
         TopicsHandler(services),

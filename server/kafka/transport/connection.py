@@ -13,6 +13,10 @@ socket is not read until a quarter of the bound is free. A single request may pa
 is alone. Answers that the client does not read hold up the next ones, so that they end in the same
 bound.
 
+A connection whose client is above a quota is muted once the request has been answered: until its
+time is over nothing is read or begun, so that a client cannot make more by sending more. It holds
+no more than its bound meanwhile, and costs one timer.
+
 Both tasks are made at the first request that needs them: a silent connection has none.
 """
 
@@ -97,6 +101,7 @@ class Connection(FrameReceiver):
         "_has_left",
         "_is_beginning",
         "_is_draining",
+        "_is_muted",
         "_is_over",
         "_is_reading",
         "_is_serving",
@@ -109,6 +114,7 @@ class Connection(FrameReceiver):
         "_serving",
         "_transport",
         "_unanswered",
+        "_unmuting",
         "_worker",
     )
 
@@ -136,6 +142,8 @@ class Connection(FrameReceiver):
         self._has_left = False
         """The client has closed its side; the worker ends the connection."""
         self._is_draining = False
+        self._is_muted = False
+        self._unmuting: asyncio.TimerHandle | None = None
         self._is_over = False
         self._more = Signal()
         self._answers = Signal()
@@ -158,6 +166,8 @@ class Connection(FrameReceiver):
         for task in (self._worker, self._answerer):
             if task is not None:
                 task.cancel()
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         if self._sender is not None:
             self._sender.end()
         self.release_frame()
@@ -207,7 +217,8 @@ class Connection(FrameReceiver):
         """The client has to send or to read; nothing is under way for it."""
         if self._sender is not None and self._sender.is_blocked:
             return True
-        return not self._is_serving and not self._unanswered and not self._frames
+        is_idle = not self._is_serving and not self._unanswered and not self._frames
+        return is_idle and not self._is_muted
 
     def drain(self) -> None:
         """No more requests: those that were begun are answered, then the connection ends."""
@@ -257,6 +268,8 @@ class Connection(FrameReceiver):
         serving, budget = self._serving, self._budget
         if serving is None or budget is None or self._is_draining or self._is_over:
             return
+        if self._is_muted:
+            return  # Nothing is read; `_unmute` looks again.
         waiting = len(self._frames) + self._unanswered
         expected = budget.used + self._large_bytes
         if self._is_reading:
@@ -278,6 +291,26 @@ class Connection(FrameReceiver):
         if self._is_reading and self._transport is not None:
             self._is_reading = False
             self._transport.pause_reading()
+
+    # ---- a client above its quota
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Reads and begins nothing for a while; what was begun is answered meanwhile."""
+        if self._is_over or self._is_draining:
+            return
+        self._is_muted = True
+        self._stop_reading()
+        loop = asyncio.get_running_loop()
+        self._unmuting = loop.call_later(throttle_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._is_muted = False
+        self._unmuting = None
+        if self._is_over:
+            return
+        self._owner.active(self)  # Its client could send nothing until now.
+        self._regulate()
+        self._more.set()
 
     # ---- the worker: requests in order
 
@@ -311,7 +344,7 @@ class Connection(FrameReceiver):
                 assert self._transport is not None
                 self._transport.close()
                 return
-            while not self._frames:
+            while not self._frames or self._is_muted:
                 if self._is_draining:
                     await self._end_drained(sender)
                     return
@@ -345,9 +378,11 @@ class Connection(FrameReceiver):
         try:
             request = dispatcher.read(frame, self._peer, received_at)
             del frame
-            pieces = await dispatcher.answer(request)
+            answered = await dispatcher.answer(request)
             del request
-            sender.send(pieces)
+            sender.send(answered.pieces)
+            if answered.throttle_ms:
+                self._mute(answered.throttle_ms)
         finally:
             self._is_serving = False
             self._answered(size_bytes)
@@ -355,7 +390,7 @@ class Connection(FrameReceiver):
     async def _begin_some(self, dispatcher: Dispatcher) -> int:
         """Gives the pipelined requests that lie ready their places; their number."""
         assert self._peer is not None
-        frames, size_bytes = self._frames, 0
+        frames, size_bytes, throttle_ms = self._frames, 0, 0
         requests: list[Request] = []
         # All are of one API: produce is the only one that is pipelined.
         while frames and len(requests) < TOGETHER_MAX and size_bytes < TOGETHER_BYTES_MAX:
@@ -374,10 +409,15 @@ class Connection(FrameReceiver):
             frames.popleft()
             requests.append(request)
             size_bytes += request.call.frame_bytes
+            throttle_ms = dispatcher.charge(request)
+            if throttle_ms:
+                break  # What is behind it waits until its client is below its quota.
         self._unanswered += len(requests)
         self._is_beginning = True
-        begun = await dispatcher.begin(requests)
+        begun = await dispatcher.begin(requests, throttle_ms)
         self._is_beginning = False
+        if begun[-1].throttle_ms:
+            self._mute(begun[-1].throttle_ms)
         if self._is_over:
             for one in begun:
                 dispatcher.abandon(one)

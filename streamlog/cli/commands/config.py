@@ -38,6 +38,14 @@ _all_brokers = click.option(
 )
 
 
+_client = click.option("--client", metavar="ID", help="The quotas of a client id.")
+_client_default = click.option(
+    "--client-default",
+    is_flag=True,
+    help="The quotas of client ids that have none of their own, of each by itself.",
+)
+
+
 def _resource_options(function: Function) -> Function:
     options = (
         click.option("--topic", metavar="TOPIC", help="A topic's settings, asked of the node."),
@@ -45,6 +53,8 @@ def _resource_options(function: Function) -> Function:
             "--broker", type=click.IntRange(min=0), metavar="N", help="Node N's settings."
         ),
         _all_brokers,
+        _client,
+        _client_default,
         click.option(
             "--config",
             "file",
@@ -66,8 +76,8 @@ def _resource_options(function: Function) -> Function:
 def config() -> None:
     """Show, explain and change settings.
 
-    With --topic, --broker or --all-brokers a node is asked; without, show and describe tell what
-    dev or serve would take here from file and environment.
+    With --topic, --broker, --all-brokers, --client or --client-default a node is asked; without,
+    show and describe tell what dev or serve would take here from file and environment.
     """
 
 
@@ -175,6 +185,8 @@ def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
 @click.option("--topic", metavar="TOPIC", help="A topic's settings.")
 @click.option("--broker", type=click.IntRange(min=0), metavar="N", help="Node N's settings.")
 @_all_brokers
+@_client
+@_client_default
 @changes_options
 @click.option("--validate-only", is_flag=True, help="Check the changes, and make none.")
 @remote_options
@@ -185,34 +197,53 @@ def alter(
     topic: str | None,
     broker: int | None,
     all_brokers: bool,
+    client: str | None,
+    client_default: bool,
     validate_only: bool,
     **given: Any,
 ) -> None:
-    """Change settings while nodes run: of a topic, a node, or all nodes.
+    """Change settings while nodes run: of a topic, a node, all nodes, or the quotas of clients.
 
     All changes take effect at once, or none does. They outlive restarts. `config describe` tells
     which settings are fixed while a node runs.
     """
     changes = ConfigChanges.of(**given)
-    resource = _resource(topic, broker, all_brokers)
+    resource = _resource(topic, broker, all_brokers, client, client_default)
     if not resource:
-        raise click.UsageError("whose settings? give --topic, --broker or --all-brokers")
+        raise click.UsageError(
+            "whose settings? give --topic, --broker, --all-brokers, --client or --client-default"
+        )
     if not changes:
         raise click.UsageError("nothing to change: give --config, --unset, --append or --subtract")
-    with admin(state) as client:
-        changes.make(client, validate_only=validate_only, **resource)
+    with admin(state) as connected:
+        changes.make(connected, validate_only=validate_only, **resource)
     if state.json:
         emit({"altered": not validate_only, "valid": True})
     else:
         note("the changes are valid" if validate_only else "altered")
 
 
-def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> dict[str, Any]:
+def _resource(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    client: str | None,
+    client_default: bool,
+) -> dict[str, Any]:
     """Arguments of Admin that name the resource; empty where none was given."""
-    if sum((topic is not None, broker is not None, all_brokers)) > 1:
-        raise click.UsageError("--topic, --broker and --all-brokers exclude each other")
-    named = {"topic": topic, "broker": broker, "broker_default": all_brokers or None}
-    return {name: value for name, value in named.items() if value is not None}
+    named = {
+        "topic": topic,
+        "broker": broker,
+        "broker_default": all_brokers or None,
+        "client": client,
+        "client_default": client_default or None,
+    }
+    given = {name: value for name, value in named.items() if value is not None}
+    if len(given) > 1:
+        raise click.UsageError(
+            "--topic, --broker, --all-brokers, --client and --client-default exclude each other"
+        )
+    return given
 
 
 def _means(name: str, entry: _Shown, entries: list[_Shown]) -> bool:
@@ -232,10 +263,8 @@ def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
     return InvalidConfig(f"no setting's name contains {name[:80]!r}; {hint}", name=name[:80])
 
 
-def _entries(
-    state: State, topic: str | None, broker: int | None, all_brokers: bool, file: str | None
-) -> list[_Shown]:
-    resource = _resource(topic, broker, all_brokers)
+def _entries(state: State, file: str | None, **named: Any) -> list[_Shown]:
+    resource = _resource(**named)
     if not resource:
         from streamlog import settings
 

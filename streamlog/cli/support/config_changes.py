@@ -90,7 +90,7 @@ class ConfigChanges:
     def __bool__(self) -> bool:
         return bool(self.configs or self.append or self.subtract)
 
-    def make(self, client: Admin, *, validate_only: bool = False, **resource: Any) -> None:
+    def make(self, client: Admin, /, *, validate_only: bool = False, **resource: Any) -> None:
         """Makes the changes of the resource that Admin.alter_configs names."""
         client.alter_configs(
             configs=self.configs,

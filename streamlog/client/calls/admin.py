@@ -72,7 +72,11 @@ def create_partitions(topic: str, partitions: int) -> Call:
 
 
 def resource(
-    topic: str | None, broker: int | str | None, broker_default: bool, client: str | None
+    topic: str | None,
+    broker: int | str | None,
+    broker_default: bool,
+    client: str | None,
+    client_default: bool,
 ) -> Any:
     """Errors: Invalid unless exactly one is named."""
     named = [
@@ -82,11 +86,12 @@ def resource(
             (admin_pb2.CONFIG_RESOURCE_TYPE_BROKER, broker),
             (admin_pb2.CONFIG_RESOURCE_TYPE_BROKER_DEFAULT, "" if broker_default else None),
             (admin_pb2.CONFIG_RESOURCE_TYPE_CLIENT, client),
+            (admin_pb2.CONFIG_RESOURCE_TYPE_CLIENT_DEFAULT, "" if client_default else None),
         )
         if name is not None
     ]
     if len(named) != 1:
-        raise Invalid("name one of topic, broker, broker_default and client")
+        raise Invalid("name one of topic, broker, broker_default, client and client_default")
     return named[0]
 
 

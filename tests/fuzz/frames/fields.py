@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from streamlog.kafka.protocol.apis import APIS, Api
 from tests.kafka.shapes import Shape, is_in
 
-WIDTHS = {"int8": 1, "bool": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16}
+WIDTHS = {
+    "int8": 1,
+    "bool": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
 NEVER = (1, 0)
 """Versions in which an element is nullable: what may be null is the array."""
 CORRELATION_ID_AT = 4

@@ -194,7 +194,8 @@ async def open_world(
         connections.advertised = ("127.0.0.1", port)
         connections.start()
         routes = change(NodeRoutes().of(services))
-        dispatcher = Dispatcher(routes, services.resources.requests)
+        shared = services.resources
+        dispatcher = Dispatcher(routes, shared.requests, shared.quotas)
         connections.serve(dispatcher, services.resources)
         client = await connect(port)
         try:

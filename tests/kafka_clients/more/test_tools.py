@@ -117,6 +117,33 @@ def test_settings_are_shown_and_changed(broker: Broker, tool: Tool) -> None:
     assert "retention.ms" in wrong.stdout + wrong.stderr
 
 
+def test_quotas_of_clients_are_set_shown_and_removed(broker: Broker, tool: Tool) -> None:
+    of_client = ("--entity-type", "clients", "--entity-name", "tool-client")
+    of_default = ("--entity-type", "clients", "--entity-default")
+    rates = "producer_byte_rate=1024000,consumer_byte_rate=2048000,request_percentage=12.5"
+    tool(CONFIGS, "--alter", *of_client, "--add-config", rates)
+    tool(CONFIGS, "--alter", *of_default, "--add-config", "consumer_byte_rate=1e9")
+    described = tool(CONFIGS, "--describe", *of_client)
+    for quota in ("producer_byte_rate=1024000.0", "request_percentage=12.5"):
+        assert quota in described
+    assert "default client-id are consumer_byte_rate=1.0E9" in tool(
+        CONFIGS, "--describe", *of_default
+    )
+    every = tool(CONFIGS, "--describe", "--entity-type", "clients")
+    assert "default client-id" in every
+    assert "'tool-client'" in every
+    tool(CONFIGS, "--alter", *of_client, "--delete-config", "producer_byte_rate")
+    assert "producer_byte_rate" not in tool(CONFIGS, "--describe", *of_client)
+    for wrong in ("producer_byte_rate=-1", "consumer_byte_rate=0", "producer_byte_rate=0.5"):
+        refused = _run(broker, CONFIGS, "--alter", *of_client, "--add-config", wrong)
+        assert refused.returncode != 0
+        assert "InvalidRequestException" in refused.stdout + refused.stderr
+    tool(CONFIGS, "--alter", *of_default, "--delete-config", "consumer_byte_rate")
+    left = "consumer_byte_rate,request_percentage"
+    tool(CONFIGS, "--alter", *of_client, "--delete-config", left)
+    assert tool(CONFIGS, "--describe", "--entity-type", "clients").strip() == ""
+
+
 def test_records_are_deleted(tool: Tool, tmp_path: Path) -> None:
     _filled(tool, "tool-deleted", "a", "b", "c")
     asked = tmp_path / "offsets.json"

@@ -1,0 +1,150 @@
+"""One client id with quotas: what it used, and how long it is throttled.
+
+A charge is made when the work is there (bytes received, an answer made, time spent), and its answer
+says for how long the client is throttled: until its rate is the quota's again, as Kafka computes
+it. Nothing is refused, so a single request may pass the quota; the next one waits.
+
+1. A throttle of bytes lasts the whole window at most: then all that was charged has been forgotten.
+   That is below the time after which clients give a request up.
+2. A throttle of `request_percentage` lasts one sample at most, as in Kafka.
+3. Listeners that know connections let one wait for it (Kafka's). Those that do not await `turn`,
+   which lets the client's requests of a kind through one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.rate_window import RateWindow
+from streamlog.server.limits.quotas.quota_values import QuotaKind, QuotaValues
+from streamlog.server.metrics import ClientMetrics
+
+
+class QuotaWindows:
+    """How the rates of all clients are measured: Kafka's `quota.window.num` samples of
+    `quota.window.size.seconds`."""
+
+    def __init__(self, clock: Clock, samples: int, sample_s: float) -> None:
+        self.clock = clock
+        self.samples = samples
+        self.sample_s = sample_s
+
+    @property
+    def window_s(self) -> float:
+        return self.samples * self.sample_s
+
+    def new(self) -> RateWindow:
+        return RateWindow(self.clock, self.samples, self.sample_s)
+
+
+class _Measured:
+    """One kind of use by one client."""
+
+    __slots__ = ("lock", "throttled_until", "window")
+
+    def __init__(self, windows: QuotaWindows) -> None:
+        self.window = windows.new()
+        self.throttled_until = 0.0
+        """On the clock."""
+        self.lock: asyncio.Lock | None = None
+
+
+class LimitedClient:
+    """`values` may be replaced at any time, and counts from the next charge on."""
+
+    __slots__ = ("_measured", "_metrics", "_windows", "client_id", "values")
+
+    def __init__(
+        self, client_id: str, values: QuotaValues, windows: QuotaWindows, metrics: ClientMetrics
+    ) -> None:
+        self.client_id = client_id
+        self.values = values
+        self._windows = windows
+        self._metrics = metrics
+        self._measured: dict[QuotaKind, _Measured] = {}
+
+    def produced(self, size_bytes: int) -> int:
+        """Charges a produce request; for how many milliseconds the client is throttled, or 0."""
+        bound = self.values.produce
+        if bound is None:
+            return 0
+        return self._charge(QuotaKind.PRODUCE, size_bytes, bound, self._windows.window_s)
+
+    def fetched(self, size_bytes: int) -> int:
+        """Charges the answer to a fetch; as `produced`."""
+        bound = self.values.fetch
+        if bound is None:
+            return 0
+        return self._charge(QuotaKind.FETCH, size_bytes, bound, self._windows.window_s)
+
+    async def produce_turn(self, size_bytes: int) -> int:
+        """Waits until the client may produce, then charges the request, as `produced`.
+
+        Cancelled while it waits, it has charged nothing.
+        """
+        await self.turn(QuotaKind.REQUEST)
+        await self.turn(QuotaKind.PRODUCE)
+        return self.produced(size_bytes)
+
+    def worked(self, seconds: float) -> int:
+        """Charges time on the event loop; as `produced`."""
+        bound = self.values.request
+        if bound is None:
+            return 0
+        return self._charge(QuotaKind.REQUEST, seconds * 100, bound, self._windows.sample_s)
+
+    @property
+    def is_work_measured(self) -> bool:
+        return self.values.request is not None
+
+    def capped_fetch(self, max_bytes: int) -> int:
+        """`max_bytes` of a fetch, or less: what a client that was silent gets without a throttle.
+
+        More in one answer would be throttled each time, however rarely the client asks.
+        """
+        bound = self.values.fetch
+        if bound is None:
+            return max_bytes
+        at_once = bound * (self._windows.samples - 1) * self._windows.sample_s
+        return max(1, min(max_bytes, int(at_once)))
+
+    async def turn(self, kind: QuotaKind) -> None:
+        """Waits until the client is not throttled for `kind`; first come, first served.
+
+        What the caller charges next, before it waits for anything, counts for those behind it.
+        Cancelled, it has changed nothing.
+        """
+        measured = self._measured.get(kind)
+        if measured is None:
+            return
+        if measured.lock is None:
+            measured.lock = asyncio.Lock()
+        async with measured.lock:
+            # Once: others who charge the client meanwhile cannot make this one wait without end.
+            wait_s = measured.throttled_until - self._windows.clock.monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left of what was charged: a new one in its place is the same."""
+        now = self._windows.clock.monotonic()
+        return all(
+            measured.throttled_until <= now
+            and measured.window.is_empty()
+            and not (measured.lock is not None and measured.lock.locked())
+            for measured in self._measured.values()
+        )
+
+    def _charge(self, kind: QuotaKind, amount: float, bound: float, throttle_s_max: float) -> int:
+        measured = self._measured.get(kind)
+        if measured is None:
+            measured = self._measured[kind] = _Measured(self._windows)
+        measured.window.record(amount)
+        throttle_ms = round(min(measured.window.wait_s(bound), throttle_s_max) * 1000)
+        if throttle_ms > 0:
+            throttle_s = throttle_ms / 1000
+            until = self._windows.clock.monotonic() + throttle_s
+            measured.throttled_until = max(measured.throttled_until, until)
+            self._metrics.throttled(self.client_id, kind.value, throttle_s)
+        return throttle_ms
