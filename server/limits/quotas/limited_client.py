@@ -2,23 +2,28 @@
 
 A charge is made when the work is there (bytes received, an answer made, time spent), and its answer
 says for how long the client is throttled: until its rate is the quota's again, as Kafka computes
-it. Nothing is refused, so a single request may pass the quota; the next one waits.
+it. A single request may pass the quota; the next one waits.
 
 1. A throttle of bytes lasts the whole window at most: then all that was charged has been forgotten.
    That is below the time after which clients give a request up.
 2. A throttle of `request_percentage` lasts one sample at most, as in Kafka.
 3. Listeners that know connections let one wait for it (Kafka's). Those that do not await `turn`,
-   which lets the client's requests of a kind through one after the other.
+   which lets the client's requests of a kind through one after the other. `WAITING_MAX` of them may
+   wait: each is a request under way, whose number is bounded for all clients together.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from streamlog.errors import QuotaExceeded
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rate_window import RateWindow
 from streamlog.server.limits.quotas.quota_values import QuotaKind, QuotaValues
 from streamlog.server.metrics import ClientMetrics
+
+WAITING_MAX = 64
+"""Requests of one client and kind that wait for their turn."""
 
 
 class QuotaWindows:
@@ -41,13 +46,15 @@ class QuotaWindows:
 class _Measured:
     """One kind of use by one client."""
 
-    __slots__ = ("lock", "throttled_until", "window")
+    __slots__ = ("lock", "throttled_until", "waiting", "window")
 
     def __init__(self, windows: QuotaWindows) -> None:
         self.window = windows.new()
         self.throttled_until = 0.0
         """On the clock."""
         self.lock: asyncio.Lock | None = None
+        self.waiting = 0
+        """Requests that wait for their turn."""
 
 
 class LimitedClient:
@@ -113,26 +120,35 @@ class LimitedClient:
         """Waits until the client is not throttled for `kind`; first come, first served.
 
         What the caller charges next, before it waits for anything, counts for those behind it.
-        Cancelled, it has changed nothing.
+        Cancelled, it has changed nothing. Errors: QuotaExceeded, where too many wait already.
         """
         measured = self._measured.get(kind)
-        if measured is None:
+        if measured is None or not (measured.waiting or self._wait_s(measured) > 0):
             return
+        if measured.waiting >= WAITING_MAX:
+            raise QuotaExceeded(
+                f"client id {self.client_id!r} is above its {kind.value}, and {WAITING_MAX} of its "
+                "requests wait for their turn already; send fewer at once",
+                retry_after_ms=round(self._wait_s(measured) * 1000),
+            )
         if measured.lock is None:
             measured.lock = asyncio.Lock()
-        async with measured.lock:
-            # Once: others who charge the client meanwhile cannot make this one wait without end.
-            wait_s = measured.throttled_until - self._windows.clock.monotonic()
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
+        measured.waiting += 1
+        try:
+            async with measured.lock:
+                # Once: who charges the client meanwhile cannot make this one wait without end.
+                await asyncio.sleep(self._wait_s(measured))
+        finally:
+            measured.waiting -= 1
+
+    def _wait_s(self, measured: _Measured) -> float:
+        return max(0.0, measured.throttled_until - self._windows.clock.monotonic())
 
     def is_idle(self) -> bool:
         """Whether nothing is left of what was charged: a new one in its place is the same."""
         now = self._windows.clock.monotonic()
         return all(
-            measured.throttled_until <= now
-            and measured.window.is_empty()
-            and not (measured.lock is not None and measured.lock.locked())
+            measured.throttled_until <= now and measured.window.is_empty() and not measured.waiting
             for measured in self._measured.values()
         )
 

@@ -7,8 +7,9 @@ import logging
 
 import pytest
 
-from streamlog.errors import Invalid
+from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.server.limits.quotas import client_quotas
+from streamlog.server.limits.quotas.limited_client import WAITING_MAX
 from streamlog.server.limits.quotas.quota_values import (
     NO_QUOTAS,
     QuotaKind,
@@ -165,6 +166,28 @@ def test_turns_are_given_one_after_the_other_when_the_client_is_not_throttled() 
         assert [name for name, _ in began] == ["first", "second", *names]
         # At 21 s all is forgotten but what the fourth brings, so the fifth need not wait.
         assert [at for _, at in began[2:]] == [10, 21, 21]
+
+    run(main)
+
+
+def test_few_requests_of_a_client_wait_at_once() -> None:
+    """Each is a request under way, and others need their places, too."""
+
+    async def main() -> None:
+        scene = QuotaScene(LoopClock())
+        scene.quotas.set("a", QuotaValues(produce=100))
+        limited = scene.limited("a")
+        assert limited.produced(1500) == 5000
+        waiting = [asyncio.create_task(limited.turn(QuotaKind.PRODUCE)) for _ in range(WAITING_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(QuotaExceeded, match="producer_byte_rate") as refused:
+            await limited.turn(QuotaKind.PRODUCE)
+        assert refused.value.fields["retry_after_ms"] == 5000
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        await limited.turn(QuotaKind.PRODUCE)
+        await asyncio.gather(*waiting)
+        await limited.turn(QuotaKind.PRODUCE)
 
     run(main)
 
