@@ -97,6 +97,8 @@ class Reply(ABC):
 Handle: TypeAlias = Callable[[KafkaCall, Any], Awaitable[Any]]
 """Returns a response, perhaps Encoded, or a Reply where the route is pipelined; None: no answer.
 
+A response that is not Encoded is the request's own: a throttle is put into it.
+
 Errors: StreamlogError, which becomes the API's answer with that error; CloseConnection.
 """
 HandleMany: TypeAlias = Callable[

@@ -253,6 +253,31 @@ def test_a_polite_client_goes_on_beside_a_rogue_on_real_sockets() -> None:
     asyncio.run(main())
 
 
+def test_a_fetch_is_cut_to_what_a_silent_client_may_have_at_once() -> None:
+    async def main() -> None:
+        async with limited_node() as (node, admin):
+            for _ in range(10):
+                await node.log.Produce(produced(10_000))
+            await admin.alter_configs(client="me", configs={FETCH: "3500"})
+            request = fetched()
+            request.min_bytes, request.max_wait_ms = 90_000, 20_000
+            answer = await node.log.Fetch(request, metadata=ME)
+            assert answer.topics[0].partitions[0].next_offset == 3
+            assert answer.throttle_time_ms == 0
+            client = await kafka_client(node)
+            part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            topics = [FetchTopic(topic="t", partitions=[part])]
+            wide = FetchRequest(max_wait_ms=20_000, min_bytes=90_000, topics=topics)
+            client.send(request_bytes(ApiKey.FETCH, 12, 1, wide, "me"))
+            _, response = await client.answer(ApiKey.FETCH, 12)
+            records = response.responses[0].partitions[0].records
+            assert 30_000 < len(records) < 35_000
+            assert response.throttle_time_ms > 0, "both have used the one quota"
+            await client.close()
+
+    asyncio.run(main())
+
+
 def test_a_session_of_a_throttled_consumer_goes_on() -> None:
     async def main() -> None:
         async with limited_node() as (node, admin):
