@@ -33,7 +33,8 @@ def _image_commands() -> tuple[list[str], list[str]]:
 
 def _parses(arguments: list[str]) -> click.Context:
     """The context of the command that the arguments name; UsageError if they are wrong."""
-    root = click.Context(cli, info_name="streamlog")
+    # click keeps the help option that a command had in its first context, for all that follow.
+    root = click.Context(cli, info_name="streamlog", **cli.context_settings)
     command = cli.get_command(root, arguments[0])
     assert command is not None
     return command.make_context(arguments[0], arguments[1:], parent=root)
