@@ -190,22 +190,31 @@ class LogFolder:
 
     async def _identify(self) -> None:
         data = await self._run(read_if_there, self._tree.top, META_PROPERTIES)
-        if data is None:
-            self.directory_id = self.environment.random.uuid()
-            owner = self._owner
-            made = MetaProperties(owner.cluster_id, owner.node_id, self.directory_id)
-            content = encode_meta_properties(made)
-            await self._run(replace_file, self._tree.top, META_PROPERTIES, content)
-            return
-        found = decode_meta_properties(f"{self._tree}/{META_PROPERTIES}", data)
-        if (found.cluster_id, found.node_id) != (self._owner.cluster_id, self._owner.node_id):
-            raise ForeignCluster(
-                f"the log folder {self._tree} is of node {found.node_id} of cluster "
-                f"{found.cluster_id}, and this is node {self._owner.node_id} of cluster "
-                f"{self._owner.cluster_id}: give each node a folder of its own; a stopped Kafka's "
-                "topics are taken over by `streamlog topic adopt`"
-            )
-        self.directory_id = found.directory_id
+        owner = self._owner
+        if data is not None:
+            found = decode_meta_properties(f"{self._tree}/{META_PROPERTIES}", data)
+            if (found.cluster_id, found.node_id) == (owner.cluster_id, owner.node_id):
+                self.directory_id = found.directory_id
+                return
+            if await self._run(self._holds_partitions):
+                raise ForeignCluster(
+                    f"the log folder {self._tree} is of node {found.node_id} of cluster "
+                    f"{found.cluster_id}, and this is node {owner.node_id} of cluster "
+                    f"{owner.cluster_id}: give each node a folder of its own; a stopped Kafka's "
+                    "topics are taken over by `streamlog topic adopt`"
+                )
+            # Every node with a data folder makes one, also where no topic ever needs it.
+            log.info("the log folder %s was node %d's, and is empty", self._tree, found.node_id)
+        self.directory_id = self.environment.random.uuid()
+        made = MetaProperties(owner.cluster_id, owner.node_id, self.directory_id)
+        content = encode_meta_properties(made)
+        await self._run(replace_file, self._tree.top, META_PROPERTIES, content)
+
+    def _holds_partitions(self) -> bool:
+        """Also ones that were put aside, or whose removal was begun."""
+        suffixes = (DELETE_FOLDER, STRAY_FOLDER)
+        folders = self._tree.folders()
+        return any(name.endswith(suffixes) or parse_folder_name(name) for name in folders)
 
     def _look_around(self) -> None:
         remove_if_there(self._tree.top, CLEAN_SHUTDOWN)

@@ -161,6 +161,30 @@ def test_a_folder_of_another_cluster_or_node_is_refused(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("is_put_aside", [False, True])
+def test_a_folder_without_partitions_becomes_the_nodes(tmp_path: Path, is_put_aside: bool) -> None:
+    """A dead node's WAL is uploaded in its folder by one of another identity."""
+
+    async def body() -> None:
+        first = Folder(SystemTree(tmp_path), BasicKV())
+        directory_id = (await first.open()).directory_id
+        await first.folder.close()
+        if is_put_aside:
+            (tmp_path / "t-0.0123-stray").mkdir()
+        second = Folder(SystemTree(tmp_path), BasicKV(), FolderOwner("other", 2))
+        second.random = SeededRandom(5)
+        if is_put_aside:
+            await refused(ForeignCluster, second.open())
+            return
+        assert (await second.open()).directory_id != directory_id
+        await second.create()
+        await append(await second.log(0), encoded([b"ours"]))
+        await second.folder.close()
+        await refused(ForeignCluster, first.open())
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("fault", [DiskFault.IO_ERROR, DiskFault.FULL])
 def test_a_fault_of_one_partition_ends_that_one_alone(fault: DiskFault) -> None:
     async def body() -> None:

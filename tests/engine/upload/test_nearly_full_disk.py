@@ -166,6 +166,9 @@ def test_smaller_uploads_free_the_wal(is_restarted: bool) -> None:
             assert first_upload <= TARGET_BYTES // 3
             if not is_restarted:
                 await in_store(engine)
+        if is_restarted:
+            # The next life's first WAL file may take what the first uploads freed.
+            machine.space.ballast -= FILE_BYTES
         # An object whose commit the kill forestalled keeps its room until the collector's next run.
         collecting = replace(CONFIG, collector=CollectorConfig(collect_interval_ms=20))
         async with machine.engine(config=collecting) as engine:
