@@ -23,8 +23,8 @@ PRODUCERS = 4
 QUICK: dict[str, Any] = {"retry_backoff_max_ms": 100}
 PARTITIONS = 2
 TOPIC = "killed"
-UNIFIED = {"log.type": "unified", "internal.segment.bytes": "100000"}
-"""Segments so small that kills meet the roll of one."""
+UNIFIED = {"log.type": "unified", "internal.segment.bytes": "200000"}
+"""Segments so small that kills meet the roll of one; a batch of the client has up to 128 KiB."""
 
 """Partition, offset."""
 
@@ -33,7 +33,7 @@ class Writer(threading.Thread):
     """Sends numbered records over all partitions until told to stop; then takes every ack."""
 
     def __init__(self, server: str, number: int) -> None:
-        super().__init__(name=f"writer-{number}")
+        super().__init__(name=f"writer-{number}", daemon=True)
         self.number = number
         self.server = server
         self.stopping = threading.Event()
@@ -68,7 +68,7 @@ class Reader(threading.Thread):
     """Follows all partitions over every restart, from the start to where it is told to stop."""
 
     def __init__(self, server: str) -> None:
-        super().__init__(name="reader")
+        super().__init__(name="reader", daemon=True)
         self.server = server
         self.seen: dict[Place, bytes] = {}
         self.stop_at: int | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from streamlog.codec.batch import scan
@@ -19,6 +20,7 @@ from streamlog.testing.logs.log_conformance import encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.log_folder import BATCHES_REMEMBERED
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
 CONFIGS = {"internal.segment.bytes": "900", "index.interval.bytes": "200"}
@@ -40,8 +42,9 @@ class History:
         self.sequence = 0
         self.pending: tuple[int, bytes] | None = None
         """The idempotent batch that was not acknowledged: it is sent again."""
-        self.last_sent: bytes | None = None
-        """The newest idempotent batch that was acknowledged: to send it again changes nothing."""
+        self.last_sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_REMEMBERED)
+        """Offsets and batches of the idempotent producer, acknowledged: to send them again changes
+        nothing."""
         self.numbers = iter(range(1 << 30))
         self.faults: Sequence[DiskFault] = ()
         self.reopens = 0
@@ -89,15 +92,16 @@ class History:
             self.sequence += 1
         sequence, value = self.pending
         data = encoded([value], producer=(PRODUCER, 0, sequence))
-        await self.send(data)
-        self.pending, self.last_sent = None, data
+        self.last_sent.append((await self.send(data), data))
+        self.pending = None
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> int:
         values = [one[3] or b"" for batch in scan(data) for one in iterate(batch.view)]
         fresh = [one for one in values if one not in self.unknown]
         self.unknown += fresh
         info = await (await self.t.log.append(data))
         self.acknowledged(info.base_offset, values)
+        return info.base_offset
 
     async def append_together(self) -> None:
         """Several appends are under way at once; a fault may come between them."""
@@ -191,9 +195,13 @@ class History:
         assert [one for one in self.unknown if one in fresh] == fresh, "in the order of the calls"
         assert len(set(found.values())) == len(found), "nothing is there twice"
         self.known |= found
-        if self.last_sent is not None and self.pending is None and not self.faults:
-            again = await (await log.append(self.last_sent))
-            assert again.is_duplicate
+        if self.pending is None and not self.faults:
+            # The newest batch is in each snapshot; those before it are read, where they are kept.
+            newest = self.last_sent[-1][0] if self.last_sent else 0
+            for offset, data in self.last_sent:
+                if offset >= min(newest, log.segments[0].base_offset):
+                    again = await (await log.append(data))
+                    assert (again.base_offset, again.is_duplicate) == (offset, True)
         if self.pending is None or self.pending[1] not in found.values():
             self.unknown = []
         else:

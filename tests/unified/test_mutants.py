@@ -98,10 +98,15 @@ def forgets_the_batches_behind_the_snapshot(patch: Patch) -> None:
 
 
 def takes_a_snapshot_for_a_later_one(patch: Patch) -> None:
-    def skips(*arguments: Any) -> int:
-        return int(original(*arguments)) + 2
+    def skips(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return found._replace(offset=found.offset + 2)
 
-    original = patch.set(loader, "restore_newest", skips)
+    original = patch.set(loader, "newest_snapshot", skips)
+
+
+def forgets_the_batches_before_the_snapshot(patch: Patch) -> None:
+    patch.set(loader, "recall", lambda _folder, _segments, entries, *_: entries)
 
 
 def does_not_write_the_log_start_down(patch: Patch) -> None:
@@ -128,6 +133,7 @@ MUTANTS: list[Install] = [
     leaves_torn_bytes_behind_the_end,
     forgets_the_batches_behind_the_snapshot,
     takes_a_snapshot_for_a_later_one,
+    forgets_the_batches_before_the_snapshot,
     does_not_write_the_log_start_down,
     trusts_an_index_behind_the_recovery_point,
 ]

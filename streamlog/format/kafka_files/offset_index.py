@@ -44,6 +44,13 @@ def floor_entry(data: Buffer, offset: int) -> OffsetPosition | None:
     return entry_at(data, found - 1) if found else None
 
 
+def floor_position(data: Buffer, position: int) -> int:
+    """Where the last indexed batch at or before the position begins; 0 without one."""
+    count = len(data) // ENTRY_BYTES
+    found = bisect_right(range(count), position, key=lambda at: _unpack_from(data, at * 8)[1])
+    return entry_at(data, found - 1).position if found else 0
+
+
 def sound_prefix(data: Buffer, below_offset: int, below_position: int) -> int:
     """Bytes of the entries that rise, and point below both bounds: the rest is left over, was
     allocated in advance, or is damaged."""

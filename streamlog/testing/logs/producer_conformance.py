@@ -120,6 +120,28 @@ class ProducerConformance(ABC):
 
         self.run(test)
 
+    def test_batches_before_a_roll_or_an_end_are_known_as_duplicates(self) -> None:
+        """All that a client has under way may have been stored before, wherever a segment ended."""
+        count = self.batches_remembered
+
+        async def test(t: LogUnderTest) -> None:
+            places = {}
+            for sequence in range(3 * count):
+                places[sequence] = (await append(t.log, sent(sequence))).base_offset
+                await append(t.log, encoded([b"plain" * 400]))
+                await append(t.log, sent(sequence, producer_id=8))
+                if sequence % 2:
+                    await t.log.roll()
+                for sudden in (True, False):
+                    await (t.crashed() if sudden else t.reopened())
+                    for known in range(max(0, sequence + 1 - count), sequence + 1):
+                        again = await append(t.log, sent(known))
+                        assert (again.base_offset, again.is_duplicate) == (places[known], True)
+                if sequence >= count:
+                    await refused(OutOfOrderSequence, append(t.log, sent(sequence - count)))
+
+        self.run(test)
+
     def test_a_producer_is_unknown_when_its_time_is_over(self) -> None:
         async def test(t: LogUnderTest) -> None:
             await append(t.log, sent(0))

@@ -7,8 +7,8 @@
 3. The segment with the recovery point, and each one behind it, is read from there on: CRC,
    offsets, indexes made anew. It is cut at the first byte that belongs to no sound batch, and what
    follows it is removed: no appends are acknowledged before all before them are synced.
-4. Producers come from the newest sound snapshot and the batches behind it, leader epochs from
-   their checkpoint and the batches that were read.
+4. Producers come from the newest sound snapshot, the last batches before it (`remembered.py`) and
+   those behind it, leader epochs from their checkpoint and the batches that were read.
 
 It blocks: call it through Offload. It ends with everything durable. Source: Kafka's LogLoader,
 LogSegment.recover.
@@ -52,8 +52,9 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits, Produ
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
 from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
-from streamlog.unified.recovery.snapshots import remove_others, restore_newest, snapshot_offsets
+from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
 
 log = logging.getLogger(__name__)
@@ -428,11 +429,15 @@ class LogLoader:
             # That of the first segment was durable before the segment was there.
             bound = min(bound, max(self._plan.recovery_point, first))
         offsets = [one for one in snapshot_offsets(self._folder.list()) if one <= bound]
-        start = restore_newest(self._folder, offsets, first, end, loaded.producers)
+        found = newest_snapshot(self._folder, offsets, first, end)
+        most = self._plan.limits.batches_remembered
+        loaded.producers.restore(
+            recall(self._folder, loaded.segments, found.entries, found.offset, most)
+        )
         for segment in loaded.segments:
-            if segment.end <= start or not segment.size:
+            if segment.end <= found.offset or not segment.size:
                 continue
-            self._replay(segment, start)
+            self._replay(segment, found.offset)
 
     def _replay(self, segment: UnifiedLogSegment, start: int) -> None:
         aborted: list[AbortedTxn] = []

@@ -31,14 +31,15 @@ class FoundBatch(NamedTuple):
 
 
 def batches(
-    file: GrowingFile, position: int, next_offset: int, *, verify: bool
+    file: GrowingFile, position: int, next_offset: int, *, verify: bool, end: int | None = None
 ) -> Iterator[FoundBatch]:
-    """Sound batches from `position` on; it ends at the first byte that belongs to none.
+    """Sound batches from `position` to `end` (None: the file's); it ends at the first byte that
+    belongs to none.
 
     A batch is sound where its header agrees with itself, its offsets come behind `next_offset`, and
     its CRC is right (`verify`). Errors: OSError.
     """
-    size = file.size()
+    size = file.size() if end is None else end
     chunk, start = memoryview(b""), position
     while position < size:
         at = position - start
@@ -47,6 +48,7 @@ def batches(
             wanted = CHUNK_BYTES if header is None else max(CHUNK_BYTES, header.size_bytes)
             if header is not None and not _is_sound(header, next_offset, size - position):
                 return
+            wanted = min(wanted, size - position)
             chunk, start, at = memoryview(file.read(position, wanted)), position, 0
             header = _header(chunk, 0)
             if header is not None and len(chunk) < header.size_bytes <= size - position:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from streamlog.codec.batch import SEQUENCE_MAX
 from streamlog.errors import StreamlogError
@@ -62,15 +63,18 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
     return sorted(found[0] for found in parsed if found is not None and found[1:] == (SNAPSHOT, ""))
 
 
-def restore_newest(
-    folder: GrowingFolder,
-    offsets: Iterable[int],
-    start_offset: int,
-    end_offset: int,
-    producers: ProducerStateManager,
-) -> int:
-    """Takes the newest sound snapshot from start_offset to end_offset (inclusive); returns its
-    offset, behind which batches follow. Without one: start_offset. Errors: OSError."""
+class FoundSnapshot(NamedTuple):
+    """The producers before the offset, each with its last batch alone."""
+
+    offset: int
+    entries: list[ProducerStateEntry]
+
+
+def newest_snapshot(
+    folder: GrowingFolder, offsets: Iterable[int], start_offset: int, end_offset: int
+) -> FoundSnapshot:
+    """The newest sound snapshot from start_offset to end_offset (inclusive); without one an empty
+    one of start_offset. Errors: OSError."""
     for offset in sorted(offsets, reverse=True):
         if not start_offset <= offset <= end_offset:
             continue
@@ -80,9 +84,8 @@ def restore_newest(
         except StreamlogError as error:
             log.warning("a producer snapshot is passed over: %s", error)
             continue
-        producers.restore(_state_of(entry) for entry in entries)
-        return offset
-    return start_offset
+        return FoundSnapshot(offset, [_state_of(entry) for entry in entries])
+    return FoundSnapshot(start_offset, [])
 
 
 def remove_others(folder: GrowingFolder, kept: Iterable[int], end_offset: int) -> None:
