@@ -1,0 +1,36 @@
+"""What a plug-in of tiered storage implements and is given (docs/tiered-storage.md). Pure.
+
+It imports errors and the ground alone.
+"""
+
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from streamlog.tiered.api.storage_manager import (
+    IndexType,
+    LogSegmentData,
+    RemoteStorageManager,
+    SegmentFile,
+)
+
+__all__ = [
+    "IndexType",
+    "LogSegmentData",
+    "RemoteLogMetadataManager",
+    "RemoteLogSegmentId",
+    "RemoteLogSegmentMetadata",
+    "RemoteLogSegmentMetadataUpdate",
+    "RemoteLogSegmentState",
+    "RemotePartitionDeleteMetadata",
+    "RemotePartitionDeleteState",
+    "RemoteStorageManager",
+    "SegmentFile",
+    "TopicIdPartition",
+]

@@ -1,0 +1,112 @@
+"""RemoteStorageManager: the plug-in that keeps the bytes of remote segments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from streamlog.runtime.buffers import Buffer
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+
+
+class IndexType(Enum):
+    """Which index of a segment; the value is what names of objects have (Kafka's IndexType)."""
+
+    OFFSET = "OFFSET"
+    TIMESTAMP = "TIMESTAMP"
+    PRODUCER_SNAPSHOT = "PRODUCER_SNAPSHOT"
+    TRANSACTION = "TRANSACTION"
+    LEADER_EPOCH = "LEADER_EPOCH"
+
+
+class SegmentFile(Protocol):
+    """A file that is copied; nobody changes it meanwhile."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def path(self) -> Path | None:
+        """Where it lies; None: in memory alone."""
+        ...
+
+    async def read(self, position: int, length: int) -> Buffer:
+        """Fewer bytes than `length` at the end of the file. Errors: StoreUnavailable."""
+        ...
+
+
+class LogSegmentData(NamedTuple):
+    """The files of one segment. `transaction_index` None: no transaction was aborted in it.
+
+    `producer_snapshot` holds the producers at the end of the segment. `leader_epoch_index` has the
+    log's epochs up to the segment's end, as Kafka's leader-epoch-checkpoint.
+    """
+
+    log_segment: SegmentFile
+    offset_index: SegmentFile
+    time_index: SegmentFile
+    transaction_index: SegmentFile | None
+    producer_snapshot: SegmentFile
+    leader_epoch_index: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        files = (self.log_segment, self.offset_index, self.time_index, self.producer_snapshot)
+        transactions = self.transaction_index
+        extra = 0 if transactions is None else transactions.size_bytes
+        return sum(one.size_bytes for one in files) + extra + len(self.leader_epoch_index)
+
+
+class RemoteStorageManager(ABC):
+    """Keeps the bytes of remote segments; which there are is kept by RemoteLogMetadataManager.
+
+    Calls come from one event loop, several at a time, and must not block it: a plug-in over a
+    library that blocks uses `asyncio.to_thread`. Every call may be repeated, after an error as well
+    as after success, and must come to the same result. A call may be cancelled; what it leaves then
+    goes with a later `delete_log_segment_data`. An exception of any kind is a failed try, which is
+    repeated later; those named below mean more. Source: KIP-405.
+    """
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Called once, before all else, with the settings of `rsm.config.` less this prefix.
+
+        Errors: InvalidConfig. The default takes none.
+        """
+        return
+
+    @abstractmethod
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        """Stores all files of the segment, durable on return.
+
+        Returns what the plug-in wants to find in `metadata.custom_metadata` of later calls, at most
+        128 bytes; None: nothing.
+        """
+
+    @abstractmethod
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
+    ) -> Buffer:
+        """Bytes of the segment's log from one position to the other, both inclusive.
+
+        Fewer at its end. Errors: ObjectNotFound (the segment is not there).
+        """
+
+    @abstractmethod
+    async def fetch_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+    ) -> Buffer:
+        """A whole index. Errors: ObjectNotFound (TRANSACTION: nothing was aborted there)."""
+
+    @abstractmethod
+    async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Removes all files of the segment; those that are not there are no error."""
+
+    async def close(self) -> None:
+        """Frees what the plug-in holds. The default holds nothing."""
+        return
