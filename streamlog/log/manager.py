@@ -28,6 +28,7 @@ from streamlog.log.api.internal_topics import check_not_internal, is_internal
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
+from streamlog.log.api.tiering import TierableLog
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs
@@ -409,8 +410,11 @@ class LogManager:
                 self._metrics.retention_errors.inc(topic.record.partitions)
                 log.warning("retention of topic %s: %s", name, error)
                 continue
+            # A partition with a remote tier is opened so that it is copied.
             is_limited = settings.is_deleted_by_age and (
-                settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
+                settings.remote_storage_enable
+                or settings.retention_ms != UNLIMITED
+                or settings.retention_bytes != UNLIMITED
             )
             for number in range(topic.record.partitions):
                 partition = TopicPartition(name, number)
@@ -422,7 +426,8 @@ class LogManager:
     async def _retain(self, partition: TopicPartition, settings: TopicConfig) -> None:
         try:
             opened = await self.log(partition)
-            for step in expired(opened, settings, self._clock.now_ms()):
+            copied_end = opened.copied_end_offset if isinstance(opened, TierableLog) else 0
+            for step in expired(opened, settings, self._clock.now_ms(), copied_end):
                 await opened.delete_oldest_segments(step.end_offset, step.reason)
         except StreamlogError as error:
             self._metrics.retention_errors.inc()

@@ -155,6 +155,10 @@ class TornFolder(TornMedium[_Content]):
             self._files[name].lose_power(self.random)
         self._start_anew()
 
+    def path_of(self, name: str) -> None:
+        """It lies in memory."""
+        return
+
     def create(self, name: str) -> TornGrowingFile:
         self._absent(name)
         self._change_names("create", name, {**self._files, name: _Content()})

@@ -39,7 +39,9 @@ from streamlog.errors import (
 )
 from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import (
+    EARLIEST,
     LATEST,
+    LATEST_TIERED,
     PRODUCE,
     AbortedTransaction,
     AbstractLogSegment,
@@ -58,6 +60,7 @@ from streamlog.log.api.cleaning import (
     LastRecordOfProducer,
     SegmentReplacement,
 )
+from streamlog.log.api.tiering import LocalSegmentFiles, RemoteTier, TierableLog
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
@@ -80,6 +83,7 @@ from streamlog.unified.flusher import Flusher
 from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.read.aborted_search import aborted_between
 from streamlog.unified.read.segment_reader import SegmentFileReader
+from streamlog.unified.read.tiers import TieredReader, held_files
 from streamlog.unified.read.timestamp_search import FileSearch
 from streamlog.unified.recovery.loader import LoadedLog
 from streamlog.unified.recovery.snapshots import snapshot_of
@@ -96,7 +100,7 @@ PENDING_BYTES_MAX = 32 << 20
 UNKNOWN_MS = -1
 
 
-class UnifiedLog(CleanableLog):
+class UnifiedLog(CleanableLog, TierableLog):
     """Made from what the loader found, whose files are durable."""
 
     def __init__(
@@ -120,6 +124,7 @@ class UnifiedLog(CleanableLog):
         self._jitter = environment.random.random()
         self._swaps = 0
         """Replacements of segments that have begun."""
+        self._tier: RemoteTier | None = None
         self._turn = Turn()
         self._removing = asyncio.Lock()
         self._lifecycle = LogLifecycle(str(partition), self._failed)
@@ -407,9 +412,8 @@ class UnifiedLog(CleanableLog):
             )
         while True:
             swaps, end = self._swaps, self._visible_end(isolation)
-            read = await fetch_batches(
-                self._reader, offset, end, max_bytes, min_one_batch=min_one_batch
-            )
+            reader = self._reader if self._tier is None else self._both_tiers(self._tier, deadline)
+            read = await fetch_batches(reader, offset, end, max_bytes, min_one_batch=min_one_batch)
             if isolation is Isolation.READ_UNCOMMITTED:
                 aborted: tuple[AbortedTransaction, ...] = ()
                 break
@@ -432,13 +436,29 @@ class UnifiedLog(CleanableLog):
             last_stable_offset=self.last_stable_offset,
             log_start_offset=visible.log_start_offset,
             aborted=aborted,
+            is_paced=read.is_paced,
         )
 
+    def is_remote(self, offset: int) -> bool:
+        return self._tier is not None and (
+            self.log_start_offset <= offset < self.local_log_start_offset
+        )
+
+    def _both_tiers(self, tier: RemoteTier, deadline: float | None) -> TieredReader:
+        return TieredReader(self._reader, tier.reader(deadline), self)
+
     async def _aborted_between(self, offset: int, end_offset: int) -> list[AbortedTxn]:
-        segments = self._tail.segments
-        return await aborted_between(
+        segments, tier = tuple(self._tail.segments), self._tier
+        remote: Sequence[AbortedTxn] = ()
+        if tier is not None and self.is_remote(offset):
+            remote, is_complete = await tier.aborted_between(offset, end_offset)
+            if is_complete:
+                return list(remote)
+        local = await aborted_between(
             self._folder.folder, segments, offset, end_offset, self._offload
         )
+        # A segment that was copied is in both tiers until it is removed here.
+        return sorted({*remote, *local}, key=lambda entry: entry.first_offset)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
@@ -470,9 +490,12 @@ class UnifiedLog(CleanableLog):
         while True:
             self._check_open()
             start = self.log_start_offset
+            found = await self._in_tier(timestamp_ms)
+            if found is not None:
+                return found
             search = FileSearch(
                 self._reader,
-                start,
+                max(start, self.local_log_start_offset),
                 self._visible_end(isolation),
                 self._offload,
                 self._environment.config.decoded_bytes_max,
@@ -485,6 +508,25 @@ class UnifiedLog(CleanableLog):
                 # Segments were removed during the search: search those that are left.
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
+
+    async def _in_tier(self, timestamp_ms: int) -> TimestampAndOffset | None:
+        """What the tier answers of a look-up; None: nothing."""
+        tier, epochs, start = self._tier, self._tail.epochs, self.log_start_offset
+        if tier is None:
+            return None
+        if timestamp_ms == EARLIEST:
+            return TimestampAndOffset(-1, start, epochs.epoch_at(start))
+        if timestamp_ms == LATEST_TIERED:
+            highest = tier.highest_offset
+            return TimestampAndOffset(-1, highest, epochs.epoch_at(highest))
+        local_start = self.local_log_start_offset
+        if timestamp_ms < 0 or start >= local_start:
+            return None
+        record = await tier.first_at_or_after(timestamp_ms, start, local_start)
+        if record is None:
+            return None
+        offset, stamp = record
+        return TimestampAndOffset(stamp, offset, epochs.epoch_at(offset))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         return self._tail.epochs.end_offset_for(leader_epoch, self.log_end_offset)
@@ -541,9 +583,12 @@ class UnifiedLog(CleanableLog):
             ]
             if not expired:
                 return 0
-            start = max(expired[-1].end_offset, self.log_start_offset)
-            await self._save_start(start)
-            self._visibility.raise_start(start)
+            start = self.log_start_offset
+            # What the tier has stays in the log.
+            if expired[-1].end_offset > max(start, self.copied_end_offset):
+                start = expired[-1].end_offset
+                await self._save_start(start)
+                self._visibility.raise_start(start)
             del self._tail.segments[: len(expired)]
             self._tail.epochs.raise_start(start)
             bases = [segment.base_offset for segment in expired]
@@ -583,6 +628,39 @@ class UnifiedLog(CleanableLog):
     async def configure(self, config: TopicConfig) -> None:
         self._config = config
         self._flusher.config = config
+
+    # Tiers
+
+    def attach_tier(self, tier: RemoteTier) -> None:
+        assert self._tier is None
+        self._tier = tier
+
+    @property
+    def topic_config(self) -> TopicConfig:
+        return self._config
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return max(self._tail.segments[0].base_offset, self.log_start_offset)
+
+    @property
+    def copied_end_offset(self) -> int:
+        return 0 if self._tier is None else self._tier.highest_offset + 1
+
+    @property
+    def leader_epochs(self) -> Sequence[tuple[int, int]]:
+        return tuple(self._tail.epochs.entries)
+
+    @asynccontextmanager
+    async def segment_files(self, segment: AbstractLogSegment) -> AsyncIterator[LocalSegmentFiles]:
+        """As TierableLog.segment_files."""
+        (own,) = checked(self._tail.segments, [segment])
+        if own.is_active or own.end > self.high_watermark:
+            raise Invalid(f"the segment {own.log_name} of {self._partition} may still grow")
+        await self._flush()
+        epochs = [entry for entry in self._tail.epochs.entries if entry[1] < own.end]
+        async with held_files(self._folder.folder, own, epochs, self._offload) as files:
+            yield files
 
     # Cleaning
 
@@ -707,6 +785,8 @@ class UnifiedLog(CleanableLog):
 
     async def _end_work(self) -> None:
         """Stops background work; waiting calls get an error, even if this call is cancelled."""
+        if self._tier is not None:
+            self._tier.detached()
         try:
             await self._background.close()
         finally:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence, Set
 from uuid import UUID
 
-from streamlog.errors import InvalidPartitions, StoreUnavailable, StreamlogError
+from streamlog.errors import InvalidConfig, InvalidPartitions, StoreUnavailable, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.log_factory import LogFailed, TopicIdentity
+from streamlog.log.api.tiering import Tiers
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.unified.log_folder import LogFolder
@@ -30,10 +31,32 @@ def handle_of(topic_id: UUID, partition: int) -> int:
 class UnifiedLogFactory:
     """The folder's owner closes it when the manager is closed."""
 
-    def __init__(self, folder: LogFolder) -> None:
+    def __init__(self, folder: LogFolder, tiers: Tiers | None = None) -> None:
         self._folder = folder
+        self._tiers = tiers
         self._attempts: dict[int, str] = {}
         """Handles that this process created → the attempt."""
+
+    def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
+        """As LogFactory.check."""
+        was_tiered = before is not None and before.remote_storage_enable
+        if config.remote_storage_enable and self._tiers is None and not was_tiered:
+            raise InvalidConfig(
+                "remote.storage.enable=true needs a node with tiered storage: start it with "
+                "remote.log.storage.system.enable=true (--remote-storage)",
+                name="remote.storage.enable",
+            )
+        if (
+            was_tiered
+            and not config.remote_storage_enable
+            and not config.remote_log_delete_on_disable
+        ):
+            raise InvalidConfig(
+                "remote.storage.enable=false deletes what is in the remote tier: set "
+                "remote.log.delete.on.disable=true with it, or, to keep and read it, leave tiering "
+                "on and set remote.log.copy.disable=true",
+                name="remote.storage.enable",
+            )
 
     async def create(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
@@ -75,7 +98,14 @@ class UnifiedLogFactory:
                 waiting_helps=False,
             )
         folder, loaded = await self._folder.load(partition, config)
-        return UnifiedLog(partition, folder, loaded, config, on_failure)
+        log = UnifiedLog(partition, folder, loaded, config, on_failure)
+        if self._tiers is not None:
+            try:
+                await self._tiers.attach(log, topic_id)
+            except BaseException:
+                await log.kill()
+                raise
+        return log
 
     async def is_there(self, handle: int) -> bool:
         """As LogFactory.is_there: a missing folder may come back."""
@@ -88,6 +118,8 @@ class UnifiedLogFactory:
     async def remove(self, handle: int) -> None:
         for partition, topic_id in self._folder.partitions():
             if handle_of(topic_id, partition.partition) == handle:
+                if self._tiers is not None:
+                    await self._tiers.delete_partition(partition, topic_id)
                 await self._folder.remove(partition)
         self._attempts.pop(handle, None)
 

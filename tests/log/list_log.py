@@ -19,6 +19,7 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     TimestampAndOffset,
 )
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.waiters import OffsetWaiters
 
 PRODUCE = ProduceContext()
@@ -188,6 +189,9 @@ class ListLogFactory:
         self.logs: dict[int, ListLog] = {}
         self._configs: dict[int, object] = {}
         self._next = 0
+
+    def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
+        """As LogFactory.check: it follows whatever is accepted."""
 
     async def create(self, topic, partitions, config):
         handles = []

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from streamlog.errors import Closed, Internal, PolicyViolation, StreamlogError, Unavailable
+from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.api.log_factory import LogFactories, LogKind
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
-from streamlog.log.partition.view.reading import BatchesRead, BatchRun, fetch_batches
+from streamlog.log.partition.view.reading import BatchesRead, fetch_batches
 from streamlog.runtime.buffers import Parts
 
 

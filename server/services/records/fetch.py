@@ -340,11 +340,15 @@ class FetchService:
             read.is_full = True
 
     async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> None:
-        """Reads on in every partition."""
+        """Reads on in every partition; those in a remote tier after the others, together."""
         batches = 0
+        remote: list[PartitionRead] = []
         for read in fresh:
             log, result = read.log, read.result
             if log is None or read.is_full:
+                continue
+            if log.is_remote(result.next_offset):
+                remote.append(read)
                 continue
             left = poll.left_bytes
             room = min(left, read.max_bytes - result.size_bytes)
@@ -368,16 +372,55 @@ class FetchService:
                     read.saw(offsets_of(log))
                     read.is_full = True
                     continue
-                # A client that is out of range learns the range (KIP-392 case 3).
-                read.saw(offsets_of(log))
-                key = read.position.key
-                read.fail(client_error(error, self._logs, *key, read.topic_id))
+                self._fail(read, log, error)
                 continue
             self._take(poll, read, fetched)
             batches += fetched.batches
             if batches >= TURN_BATCHES:
                 batches = 0
                 await asyncio.sleep(0)
+        if remote:
+            await self._read_remote(poll, remote)
+
+    def _fail(self, read: PartitionRead, log: AbstractLog, error: StreamlogError) -> None:
+        # A client that is out of range learns the range (KIP-392 case 3).
+        read.saw(offsets_of(log))
+        read.fail(client_error(error, self._logs, *read.position.key, read.topic_id))
+
+    async def _read_remote(self, poll: _Poll, reads: Sequence[PartitionRead]) -> None:
+        """All at once, so that a slow one holds up none beside it, each with its part of the room.
+
+        Where the local records suffice for an answer, the others take what is in memory, and what
+        comes later is there for the client's next fetch. One that has nothing by the deadline is
+        answered empty.
+        """
+        share = max(poll.left_bytes, 0) // len(reads)
+        deadline = poll.read_deadline
+        if poll.size_bytes >= poll.min_bytes:
+            deadline = self._clock.monotonic()
+        takes_any = poll.size_bytes == 0
+
+        async def one(read: PartitionRead, *, is_first: bool) -> LogFetch | StreamlogError:
+            assert read.log is not None
+            try:
+                return await read.log.fetch(
+                    read.result.next_offset,
+                    min(share, read.max_bytes - read.result.size_bytes),
+                    min_one_batch=is_first and takes_any,
+                    isolation=poll.isolation,
+                    deadline=deadline,
+                )
+            except StreamlogError as error:
+                return error
+
+        work = [one(read, is_first=read is reads[0]) for read in reads]
+        for read, result in zip(reads, await in_order(work), strict=True):
+            assert read.log is not None
+            if isinstance(result, StreamlogError):
+                self._fail(read, read.log, result)
+            else:
+                self._take(poll, read, result)
+                read.is_full = True
 
     def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
         """Whether a read was cut off because records of other partitions waited for it."""

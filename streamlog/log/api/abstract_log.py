@@ -330,6 +330,13 @@ class AbstractLog(ABC):
         StoreUnavailable, Corrupt.
         """
 
+    def is_remote(self, offset: int) -> bool:
+        """Whether a fetch from there has to wait for a remote tier, beside which others may go on.
+
+        The default says no.
+        """
+        return False
+
     @abstractmethod
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
         """Returns when the visible end is past `offset`, or the log is closed."""

@@ -36,6 +36,11 @@ class TopicIdentity:
 
 
 class LogFactory(Protocol):
+    def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
+        """Whether logs of this kind can follow the settings here. `before`: those of the topic,
+        where they change. Errors: InvalidConfig."""
+        ...
+
     async def create(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:

@@ -73,7 +73,16 @@ INTERNAL = frozenset({"internal.segment.bytes"})
 """Settings for tests, which are not listed; Kafka has the same one."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
 LOG_TYPE = "log.type"
-_OF_UNIFIED = frozenset({"cleanup.policy"})
+_OF_UNIFIED = frozenset(
+    {
+        "cleanup.policy",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+    }
+)
 """Settings of which unified topics take values that are refused to others."""
 VALUE_LENGTH_MAX = 1000
 """Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
@@ -108,6 +117,9 @@ def documentation(name: str) -> str:
         return f"{doc} Has an effect with log.type=unified; kept and shown on others: {KEPT[name]}."
     if name in KEPT:
         return f"{doc} Kept and shown, without effect: {KEPT[name]}."
+    if name in _OF_UNIFIED:
+        reason = REFUSED[name]
+        return f"{doc} With log.type=shared only the default is accepted: {reason}."
     if name in REFUSED:
         return f"{doc} Only the default is accepted: {REFUSED[name]}."
     return doc
@@ -176,7 +188,32 @@ def parse(
             "min.compaction.lag.ms is above max.compaction.lag.ms: lower it, or raise the other",
             name="min.compaction.lag.ms",
         )
-    return TopicConfig(**values)
+    config = TopicConfig(**values)
+    if not is_stored:
+        _check_tiers(config, configs)
+    return config
+
+
+def _check_tiers(config: TopicConfig, configs: Mapping[str, str]) -> None:
+    """Errors: InvalidConfig, where the settings given do not go together with the others."""
+    if config.remote_storage_enable and config.is_compacted:
+        raise InvalidConfig(
+            "remote.storage.enable=true does not go with cleanup.policy=compact: a compacted topic "
+            "has no closed part that stays as it is",
+            name="remote.storage.enable",
+        )
+    for local, limit, whole in (
+        ("local.retention.ms", config.local_retention_ms, config.retention_ms),
+        ("local.retention.bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        general = local.removeprefix("local.")
+        is_more = whole != -1 and (limit == -1 or limit > whole)
+        if is_more and configs.keys() & {local, general}:
+            raise InvalidConfig(
+                f"{local}={limit} is more than {general}={whole}: the local part of a log is a "
+                "part of the whole",
+                name=local,
+            )
 
 
 def check_message_bytes(configs: Mapping[str, str], bound: int) -> None:

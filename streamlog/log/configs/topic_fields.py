@@ -63,10 +63,16 @@ class TopicConfig:
         "", "Leaders whose replication is throttled: partition:broker, …, or *."
     )
     local_retention_bytes: int = setting(
-        -2, "Bytes kept outside tiered storage; -2: retention.bytes.", minimum=-2
+        -2,
+        "Bytes kept on this node, of a topic whose older segments are in tiered storage; -2: "
+        "retention.bytes. Segments that are not copied yet stay.",
+        minimum=-2,
     )
     local_retention_ms: int = setting(
-        -2, "How long records are kept outside tiered storage; -2: retention.ms.", minimum=-2
+        -2,
+        "How long records are kept on this node, of a topic whose older segments are in tiered "
+        "storage; -2: retention.ms. Segments that are not copied yet stay.",
+        minimum=-2,
     )
     log_type: str = setting(
         "shared",
@@ -114,11 +120,22 @@ class TopicConfig:
         maximum=INT32_MAX,
     )
     preallocate: bool = setting(False, "Whether a segment's file gets its size at once.")
-    remote_log_copy_disable: bool = setting(False, "Whether no more data goes to tiered storage.")
-    remote_log_delete_on_disable: bool = setting(
-        False, "Whether tiered data is deleted when tiering is turned off."
+    remote_log_copy_disable: bool = setting(
+        False,
+        "Whether no more data goes to tiered storage: what is there is read and expires; the local "
+        "part then has the limits of the whole log.",
     )
-    remote_storage_enable: bool = setting(False, "Whether segments go to tiered storage.")
+    remote_log_delete_on_disable: bool = setting(
+        False,
+        "Whether tiered data is deleted when tiering is turned off. remote.storage.enable=false is "
+        "refused without it.",
+    )
+    remote_storage_enable: bool = setting(
+        False,
+        "Whether closed segments go to tiered storage, and local ones by local.retention.*. It "
+        "needs log.type=unified, cleanup.policy=delete and a node with "
+        "remote.log.storage.system.enable.",
+    )
     retention_bytes: int = setting(
         -1, "Oldest segments go while the partition is larger; -1: no limit.", minimum=-1
     )
@@ -159,6 +176,23 @@ class TopicConfig:
     def is_compacted(self) -> bool:
         """Whether `cleanup.policy` has compact."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether closed segments go to the remote tier."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def local_limits(self) -> tuple[int, int]:
+        """Bytes and milliseconds that the node's own part of a log is kept; -1: no limit."""
+        limit_bytes, limit_ms = self.retention_bytes, self.retention_ms
+        if self.is_copied:
+            # -2 is that of the whole log.
+            if self.local_retention_bytes >= -1:
+                limit_bytes = self.local_retention_bytes
+            if self.local_retention_ms >= -1:
+                limit_ms = self.local_retention_ms
+        return limit_bytes, limit_ms
 
 
 _NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
@@ -202,7 +236,10 @@ OF_FILES = frozenset(
 )
 """Those of KEPT that have their meaning on topics with log.type=unified."""
 
-_TIERED = "it comes with tiered storage"
+_TIERED = (
+    "tiered storage takes the closed segments of topics with log.type=unified; all data of other "
+    "topics is in the object store already"
+)
 REFUSED = {
     "cleanup.policy": "logs on the object store are not compacted yet, and records of a topic that "
     "is compacted elsewhere would be deleted by age; use delete, or create the topic with "
@@ -212,9 +249,10 @@ REFUSED = {
     "local.retention.ms": _TIERED,
     "remote.log.copy.disable": _TIERED,
     "remote.log.delete.on.disable": _TIERED,
-    "remote.storage.enable": f"{_TIERED}; all data is in the object store already",
+    "remote.storage.enable": _TIERED,
 }
-"""Settings of which only the default is accepted → why. Unified topics take any cleanup.policy."""
+"""Settings of which only the default is accepted → why. Unified topics take any cleanup.policy, and
+what tiered storage needs."""
 
 UNKNOWN_SINCE_4 = {
     "message.downconversion.enable": "Kafka 4 converts no records for old clients, nor does this "

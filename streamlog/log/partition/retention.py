@@ -4,7 +4,9 @@
 2. Bytes: the excess over `retention.bytes` covers the whole segment.
 3. Ms: its newest record is older than `retention.ms`.
 
-The last two are those of `cleanup.policy=delete`. Each rule takes a prefix of the segments that the
+The last two are those of `cleanup.policy=delete`. Where a remote tier takes copies, they have the
+limits of the local part (`local.retention.*`), and a segment that is not copied stays: the tier's
+own limits say how long the copy does. Each rule takes a prefix of the segments that the
 rules before it left. A segment whose end is not durable stays, and so does an empty active segment.
 Source: Kafka's UnifiedLog.deleteOldSegments.
 """
@@ -27,8 +29,10 @@ class Expired(NamedTuple):
     reason: str
 
 
-def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]:
-    """In the order of their ends."""
+def expired(
+    log: AbstractLog, config: TopicConfig, now_ms: int, copied_end: int = 0
+) -> list[Expired]:
+    """In the order of their ends. `copied_end`: end (exclusive) of what the remote tier has."""
     left = [segment for segment in log.segments if _may_go(segment, log.high_watermark)]
     steps: list[Expired] = []
     start = log.log_start_offset
@@ -36,11 +40,14 @@ def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]
         ("start_offset", lambda segment: segment.end_offset <= start)
     ]
     has_limits = config.is_deleted_by_age
-    if has_limits and config.retention_bytes != UNLIMITED:
-        rules.append(("bytes", _size_rule(log, config.retention_bytes, start)))
-    if has_limits and config.retention_ms != UNLIMITED:
-        rules.append(("ms", lambda segment: _is_old(segment, now_ms, config.retention_ms)))
+    limit_bytes, limit_ms = config.local_limits
+    if has_limits and limit_bytes != UNLIMITED:
+        rules.append(("bytes", _size_rule(log, limit_bytes, start)))
+    if has_limits and limit_ms != UNLIMITED:
+        rules.append(("ms", lambda segment: _is_old(segment, now_ms, limit_ms)))
     for reason, is_expired in rules:
+        if config.is_copied and reason != "start_offset":
+            left = [segment for segment in left if segment.end_offset <= copied_end]
         count = _prefix(left, is_expired)
         if count:
             steps.append(Expired(left[count - 1].end_offset, reason))

@@ -72,6 +72,9 @@ class SharedLogFactory:
         self._fresh: dict[int, dict[int, int]] = {}
         """Meta stream id → epochs of a partition's streams that this process created and holds."""
 
+    def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
+        """As LogFactory.check: it follows whatever is accepted."""
+
     async def create(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:

@@ -119,6 +119,7 @@ class TopicAdmin:
             # It is the topic's for life, whatever the defaults become.
             given = {**given, topic_config.LOG_TYPE: kind.value}
         factory = self._factories.of(kind)
+        factory.check(settings, None)
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
             await self._try_to_finish(name)
@@ -219,10 +220,17 @@ class TopicAdmin:
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             _check_kind(name, topic.record, changed)
+            self._check_kinds_own(name, topic.record, changed)
             if validate_only:
                 return replace(topic.description, configs=changed)
             if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
                 return (await usable_topic(self._topics, name)).description
+
+    def _check_kinds_own(self, name: str, record: TopicRecord, changed: dict[str, str]) -> None:
+        """Errors: InvalidConfig, where the topic's kind of log cannot follow the change."""
+        before = self._logs.settings(name, record)
+        after = self._logs.settings(name, replace(record, configs=changed))
+        self._factories.of(record.log_kind).check(after, before)
 
     async def delete(self, name: str, topic_id: str) -> None:
         """As LogManager.delete_topic."""

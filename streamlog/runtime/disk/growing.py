@@ -11,6 +11,7 @@ Calls block and go through `Offload`. `SystemFolder` is a real folder; `TornFold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from streamlog.runtime.buffers import Buffer
@@ -67,6 +68,11 @@ class GrowingFolder(Protocol):
 
     def list(self) -> list[str]:
         """The names of its files, sorted."""
+        ...
+
+    def path_of(self, name: str) -> Path | None:
+        """Where the file lies or would lie; None: in memory alone. Errors: ValueError (a name that
+        is no single path component)."""
         ...
 
     def free_bytes(self) -> int:

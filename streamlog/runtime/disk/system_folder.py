@@ -72,6 +72,9 @@ class SystemFolder(RealFolder):
     def open(self, name: str) -> SystemGrowingFile:
         return SystemGrowingFile(self._open_file(name))
 
+    def path_of(self, name: str) -> Path:
+        return self._path(name)
+
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))
 

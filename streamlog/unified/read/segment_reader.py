@@ -23,7 +23,7 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.format.kafka_files.offset_index import OffsetPosition, floor_entry
-from streamlog.log.partition.view.reading import BatchRun
+from streamlog.log.api.batch_reader import BatchRun
 from streamlog.runtime.buffers import Parts
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder

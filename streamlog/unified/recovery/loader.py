@@ -117,7 +117,10 @@ class LogLoader:
         self._read_epochs()
         self._segments(bases)
         end = loaded.segments[-1].end
-        loaded.log_start_offset = max(plan.log_start_offset, loaded.segments[0].base_offset)
+        loaded.log_start_offset = plan.log_start_offset
+        if not plan.config.remote_storage_enable:
+            # With a remote tier the log may begin before its first segment here.
+            loaded.log_start_offset = max(plan.log_start_offset, loaded.segments[0].base_offset)
         if loaded.log_start_offset > end:
             # The checkpoint is ahead of data that was lost: the log begins where it ends.
             loaded.log_start_offset = end

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from streamlog.errors import Internal, StreamlogError
-from streamlog.runtime.buffers import Buffer, Parts, parts_size
+from streamlog.log.api.batch_reader import BatchReader
+from streamlog.runtime.buffers import Buffer, parts_size
 
 TURN_BATCHES = 512
 """Batches that are read before other work of the event loop has its turn: about 1 ms."""
-
-
-class ReadBatch(Protocol):
-    """A stored record batch; `end_offset` counts as the medium does."""
-
-    @property
-    def parts(self) -> Parts: ...
-    @property
-    def end_offset(self) -> int: ...
-
-
-class BatchRun(NamedTuple):
-    """Batches in order, without a gap; offset o of the log is o + `shift` in `end_offset`.
-
-    `is_paced`: the medium lets other requests go first; the answer is what there is by now.
-    """
-
-    batches: Sequence[ReadBatch]
-    shift: int
-    is_paced: bool
-
-
-class BatchReader(Protocol):
-    """Reads the batches of one log."""
-
-    async def read(
-        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
-    ) -> BatchRun:
-        """Batches from the one with `offset`, not many more than `max_bytes`, at least one.
-
-        Not `is_required`: the run may be empty where the medium would have to wait.
-        """
-        ...
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from streamlog.log.partition.view.reading import BatchRun
+from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.batch import FetchContext, ReadMode
 from streamlog.model.stream import Stream

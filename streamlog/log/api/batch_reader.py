@@ -1,0 +1,41 @@
+"""BatchReader: where the batches of a log are read from, whatever the medium."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from streamlog.runtime.buffers import Parts
+
+
+class ReadBatch(Protocol):
+    """A stored record batch; `end_offset` counts as the medium does."""
+
+    @property
+    def parts(self) -> Parts: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+class BatchRun(NamedTuple):
+    """Batches in order, without a gap; offset o of the log is o + `shift` in `end_offset`.
+
+    `is_paced`: the medium lets other requests go first; the answer is what there is by now.
+    """
+
+    batches: Sequence[ReadBatch]
+    shift: int
+    is_paced: bool
+
+
+class BatchReader(Protocol):
+    """Reads the batches of one log."""
+
+    async def read(
+        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
+    ) -> BatchRun:
+        """Batches from the one with `offset`, not many more than `max_bytes`, at least one.
+
+        Not `is_required`: the run may be empty where the medium would have to wait.
+        """
+        ...

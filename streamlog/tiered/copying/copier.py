@@ -1,0 +1,197 @@
+"""Copies the closed segments of a log to the remote storage, the oldest first.
+
+1. A segment may go when all its records are below the last stable offset, so that no open
+   transaction has a record there. The active one never goes.
+2. A copy is announced, made, and announced as finished; readers may then find it, and the node's
+   own file may go. One that fails is deleted at once; where that fails too, a later run deletes it.
+3. The quota is asked before each segment. A run that has copied one leaves when there is no room,
+   so that other partitions have their turn; one that has copied none waits.
+
+Source: Kafka's RemoteLogManager.RLMCopyTask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamlog.errors import InvalidConfig, StreamlogError
+from streamlog.log.api.abstract_log import AbstractLogSegment
+from streamlog.log.api.tiering import LocalSegmentFiles, TierableLog
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.rand import Random
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from streamlog.tiered.api.storage_manager import LogSegmentData, RemoteStorageManager
+from streamlog.tiered.copying.removal import SegmentRemoval
+from streamlog.tiered.reading.failures import RemoteFailures
+
+log = logging.getLogger(__name__)
+
+
+class CopyQuota(Protocol):
+    """Bytes that may be copied to the remote tier (KIP-956)."""
+
+    async def before_segment(self, *, may_wait: bool) -> bool:
+        """Returns True when there is room, for which it waits if it may; else False."""
+        ...
+
+    def record(self, size_bytes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CopyParts:
+    """What all copies of a node share. `lag_ms`: a segment goes when its newest record is as old;
+    `timeout_ms`: of one copy."""
+
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    removal: SegmentRemoval
+    quota: CopyQuota
+    failures: RemoteFailures
+    clock: Clock
+    random: Random
+    broker_id: int
+    custom_metadata_bytes_max: int = 128
+    lag_ms: int = 0
+    timeout_ms: int = 600_000
+
+
+class Copied(Protocol):
+    """Hears what was copied."""
+
+    def copied(self, segment: RemoteLogSegmentMetadata) -> None: ...
+
+
+def candidates(
+    log: TierableLog, highest_offset: int, older_than_ms: int
+) -> list[AbstractLogSegment]:
+    """Segments that may be copied, the oldest first. Pure."""
+    stable, start = log.last_stable_offset, log.log_start_offset
+    found: list[AbstractLogSegment] = []
+    for segment in log.segments:
+        if segment.is_active or segment.end_offset > stable:
+            break
+        if segment.end_offset - 1 <= highest_offset or segment.end_offset <= start:
+            continue
+        if segment.largest_timestamp_ms > older_than_ms:
+            break
+        if segment.end_offset > segment.base_offset:
+            found.append(segment)
+    return found
+
+
+def epochs_within(log: TierableLog, base_offset: int, end_offset: int) -> dict[int, int]:
+    """Leader epochs of the range → the first offset of each in it."""
+    entries = list(log.leader_epochs)
+    found: dict[int, int] = {}
+    for index, (epoch, first) in enumerate(entries):
+        end = entries[index + 1][1] if index + 1 < len(entries) else end_offset
+        if first < end_offset and end > base_offset:
+            found[epoch] = max(first, base_offset)
+    return found
+
+
+class Copier:
+    def __init__(self, parts: CopyParts) -> None:
+        self._parts = parts
+
+    def has_work(self, log: TierableLog, highest_offset: int) -> bool:
+        return bool(candidates(log, highest_offset, self._older_than_ms()))
+
+    def lag(self, log: TierableLog, highest_offset: int) -> tuple[int, int]:
+        """Segments that are not copied yet, and their bytes."""
+        left = candidates(log, highest_offset, 1 << 62)
+        return len(left), sum(segment.size_bytes for segment in left)
+
+    def _older_than_ms(self) -> int:
+        parts = self._parts
+        return parts.clock.now_ms() - parts.lag_ms if parts.lag_ms else 1 << 62
+
+    async def run(
+        self, partition: TopicIdPartition, log: TierableLog, highest_offset: int, hears: Copied
+    ) -> int:
+        """Copies what is there; returns how many segments. Errors: StoreUnavailable, Unavailable,
+        InvalidConfig (a plug-in's custom metadata is too long)."""
+        done = 0
+        for segment in candidates(log, highest_offset, self._older_than_ms()):
+            if not await self._parts.quota.before_segment(may_wait=not done):
+                break
+            async with log.segment_files(segment) as files:
+                hears.copied(await self._copy(partition, log, segment, files))
+            done += 1
+        return done
+
+    async def _copy(
+        self,
+        partition: TopicIdPartition,
+        log: TierableLog,
+        segment: AbstractLogSegment,
+        files: LocalSegmentFiles,
+    ) -> RemoteLogSegmentMetadata:
+        parts = self._parts
+        metadata = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition, parts.random.uuid()),
+            segment.base_offset,
+            segment.end_offset - 1,
+            segment.largest_timestamp_ms,
+            parts.broker_id,
+            parts.clock.now_ms(),
+            files.log_segment.size_bytes,
+            RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+            epochs_within(log, segment.base_offset, segment.end_offset),
+            is_txn_index_empty=files.transaction_index is None,
+        )
+        parts.quota.record(metadata.segment_size_bytes)
+        await parts.metadata.add_remote_log_segment_metadata(metadata)
+        try:
+            custom = await self._stored(metadata, LogSegmentData(*files))
+            await parts.metadata.update_remote_log_segment_metadata(
+                RemoteLogSegmentMetadataUpdate(
+                    metadata.remote_log_segment_id,
+                    parts.clock.now_ms(),
+                    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                    parts.broker_id,
+                    custom,
+                )
+            )
+        except StreamlogError:
+            await self._take_back(metadata)
+            raise
+        return metadata
+
+    async def _stored(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        parts = self._parts
+        try:
+            async with asyncio.timeout(parts.timeout_ms / 1000):
+                custom = await parts.storage.copy_log_segment_data(metadata, data)
+        except Exception as error:
+            # A plug-in may raise anything.
+            parts.failures.failed(error)
+            raise parts.failures.error(f"copying {metadata.remote_log_segment_id}") from error
+        parts.failures.succeeded()
+        if custom is not None and len(custom) > parts.custom_metadata_bytes_max:
+            raise InvalidConfig(
+                f"the remote storage plug-in returned {len(custom)} bytes of custom metadata for "
+                f"{metadata.remote_log_segment_id}, more than the "
+                f"{parts.custom_metadata_bytes_max} of "
+                "remote.log.metadata.custom.metadata.max.bytes: nothing more of this partition is "
+                "copied until one of them changes"
+            )
+        return custom
+
+    async def _take_back(self, metadata: RemoteLogSegmentMetadata) -> None:
+        try:
+            await self._parts.removal.remove(metadata)
+        except StreamlogError as error:
+            log.warning("a copy that failed is deleted later: %s", error)

@@ -1,0 +1,166 @@
+"""KVRemoteLogMetadataManager: remote segments as entries of the KV store.
+
+An entry changes by compare-and-set, so that two nodes that both take themselves for the leader
+write one history. This node keeps the partitions that it answers for in memory, and takes a change
+into account when it is stored: its own calls see their own writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from streamlog.errors import Invalid, NotFound, ValueConflict
+from streamlog.model.kv import KeyValue, KVClient
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    check_partition_transition,
+)
+from streamlog.tiered.metadata.cache import RemoteLogMetadataCache
+from streamlog.tiered.metadata.kv_records import (
+    DELETIONS,
+    SEGMENTS,
+    decode_deletion,
+    decode_segment,
+    deletion_key,
+    encode_deletion,
+    encode_segment,
+    partition_prefix,
+    segment_key,
+)
+
+PAGE = 1000
+
+
+class _Loaded(NamedTuple):
+    cache: RemoteLogMetadataCache
+    turn: asyncio.Lock
+    """Changes of a partition are written one after another."""
+
+
+class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
+    def __init__(self, kv: KVClient) -> None:
+        self._kv = kv
+        self._partitions: dict[TopicIdPartition, _Loaded] = {}
+
+    async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """As RemoteLogMetadataManager.add_remote_log_segment_metadata."""
+        loaded = await self._loaded(metadata.topic_id_partition)
+        async with loaded.turn:
+            if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+                raise Invalid(
+                    f"the remote segment {metadata.remote_log_segment_id} begins as "
+                    f"COPY_SEGMENT_STARTED, not as {metadata.state.name}"
+                )
+            data = encode_segment(metadata)
+            key = segment_key(metadata.remote_log_segment_id)
+            stored = await self._kv.put_kv_if_absent(key, data)
+            if stored.data != data:
+                raise Invalid(f"the remote segment {metadata.remote_log_segment_id} is known")
+            loaded.cache.put(metadata)
+
+    async def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate
+    ) -> None:
+        """As RemoteLogMetadataManager.update_remote_log_segment_metadata."""
+        segment_id = update.remote_log_segment_id
+        key = segment_key(segment_id)
+        loaded = await self._loaded(segment_id.topic_id_partition)
+        async with loaded.turn:
+            while True:
+                value = await self._kv.get_kv(key)
+                if value is None:
+                    raise NotFound(f"no remote segment {segment_id} is known")
+                updated = decode_segment(key.name, value.data).updated(update)
+                try:
+                    if update.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                        await self._kv.del_kv(key, value.revision)
+                    else:
+                        data = encode_segment(updated)
+                        await self._kv.compare_and_set_kv(key, data, value.revision)
+                except ValueConflict:
+                    continue  # Another node was faster: its change may refuse this one.
+                loaded.cache.put(updated)
+                return
+
+    async def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return (await self._loaded(partition)).cache.segment(epoch, offset)
+
+    async def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
+        return (await self._loaded(partition)).cache.highest_offset(epoch)
+
+    async def next_segment_with_txn_index(
+        self, partition: TopicIdPartition, epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return (await self._loaded(partition)).cache.next_with_txn_index(epoch, offset)
+
+    async def list_remote_log_segments(
+        self, partition: TopicIdPartition, epoch: int | None = None
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        return (await self._loaded(partition)).cache.list(epoch)
+
+    async def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata
+    ) -> None:
+        """As RemoteLogMetadataManager.put_remote_partition_delete_metadata."""
+        partition, state = metadata.topic_id_partition, metadata.state
+        key = deletion_key(partition)
+        while True:
+            value = await self._kv.get_kv(key)
+            known = None if value is None else decode_deletion(key.name, value.data).state
+            check_partition_transition(partition, known, state)
+            revision = 0 if value is None else value.revision
+            try:
+                if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                    await self._kv.del_kv(key, revision)
+                else:
+                    await self._kv.compare_and_set_kv(key, encode_deletion(metadata), revision)
+            except ValueConflict:
+                continue
+            return
+
+    async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
+        found = await self._all(DELETIONS, b"")
+        return [decode_deletion(one.key.name, one.value.data) for one in found]
+
+    async def on_partition_leadership_changes(
+        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
+    ) -> None:
+        """As RemoteLogMetadataManager.on_partition_leadership_changes. What is in memory of these
+        partitions is read anew: another node may have changed it."""
+        for partition in (*leaders, *followers):
+            self._partitions.pop(partition, None)
+            await self._loaded(partition)
+
+    async def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
+        for partition in partitions:
+            self._partitions.pop(partition, None)
+
+    async def _loaded(self, partition: TopicIdPartition) -> _Loaded:
+        loaded = self._partitions.get(partition)
+        if loaded is None:
+            cache = RemoteLogMetadataCache()
+            entries = await self._all(SEGMENTS, partition_prefix(partition))
+            # In the order in which they were written: one that was finished later comes first.
+            for entry in sorted(entries, key=lambda one: one.value.revision):
+                cache.put(decode_segment(entry.key.name, entry.value.data))
+            # Another call may have loaded it meanwhile, and have changed it since.
+            loaded = self._partitions.setdefault(partition, _Loaded(cache, asyncio.Lock()))
+        return loaded
+
+    async def _all(self, namespace: str, prefix: bytes) -> list[KeyValue]:
+        found: list[KeyValue] = []
+        after: bytes | None = None
+        while page := await self._kv.list_kv(namespace, prefix, after=after, limit=PAGE):
+            found += page
+            after = page[-1].key.name
+        return found

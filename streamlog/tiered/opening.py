@@ -1,0 +1,137 @@
+"""Puts a RemoteLogManager together."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.copying.copier import Copier, CopyParts, CopyQuota
+from streamlog.tiered.copying.removal import SegmentRemoval
+from streamlog.tiered.metrics import RemoteLogMetrics
+from streamlog.tiered.reading.chunks import ChunkCache
+from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.index_cache import RemoteIndexCache
+from streamlog.tiered.reading.late_results import LateResults
+from streamlog.tiered.reading.partition_tier import FetchQuota, TierReads
+from streamlog.tiered.reading.tries import Tries
+from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlugins:
+    """The two plug-ins, configured. The manager closes them."""
+
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+
+
+@dataclass(frozen=True, slots=True)
+class TierQuotas:
+    copy: CopyQuota
+    fetch: FetchQuota
+
+
+@dataclass(frozen=True, slots=True)
+class TierRuntime:
+    """What a node's parts share. `indexes`: the folder of the index cache."""
+
+    clock: Clock
+    random: Random
+    offload: Offload
+    registry: CollectorRegistry
+    indexes: GrowingFolder
+    broker_id: int
+
+
+async def open_remote_log_manager(
+    plugins: TierPlugins, quotas: TierQuotas, runtime: TierRuntime, config: RemoteLogConfig
+) -> RemoteLogManager:
+    """A manager that is started. Errors: Unavailable, Corrupt."""
+    clock, storage = runtime.clock, plugins.storage
+    background = Background("remote log manager", _task_failed)
+    failures = RemoteFailures(clock)
+    tries = Tries(clock, failures)
+    metrics = RemoteLogMetrics(runtime.registry)
+
+    async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
+        return await tries.run(
+            f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
+            lambda: storage.fetch_index(segment, index_type),
+        )
+
+    chunks = ChunkCache(storage.fetch_log_segment, config.chunks, clock, failures, background)
+    indexes = RemoteIndexCache(
+        runtime.indexes, fetch_index, runtime.offload, config.index_cache_bytes
+    )
+
+    async def forget(segment: RemoteLogSegmentMetadata) -> None:
+        chunks.forget(segment.remote_log_segment_id)
+        await indexes.forget(segment)
+
+    removal = SegmentRemoval(storage, plugins.metadata, forget, failures, clock, runtime.broker_id)
+    reads = TierReads(
+        plugins.metadata,
+        chunks,
+        indexes,
+        LateResults(clock, background),
+        failures,
+        quotas.fetch,
+        metrics,
+        clock,
+        runtime.offload,
+        config.record_bytes_max,
+        config.fetch_wait_ms,
+        config.look_up_wait_ms,
+    )
+    copier = Copier(
+        CopyParts(
+            storage,
+            plugins.metadata,
+            removal,
+            quotas.copy,
+            failures,
+            clock,
+            runtime.random,
+            runtime.broker_id,
+            config.custom_metadata_bytes_max,
+            config.copy_lag_ms,
+            config.copy_timeout_ms,
+        )
+    )
+    manager = RemoteLogManager(
+        RemoteLogParts(
+            storage,
+            plugins.metadata,
+            reads,
+            copier,
+            removal,
+            failures,
+            metrics,
+            clock,
+            background,
+            config.task_interval_ms,
+            config.copier_tasks,
+            config.expiration_tasks,
+        )
+    )
+    await indexes.load()
+    await manager.start()
+    return manager
+
+
+def _task_failed(error: BaseException) -> None:
+    """Background has logged it. The task was one of many: the others, and the node, go on."""

@@ -1,0 +1,294 @@
+"""The remote tier of one partition, as its log asks for it.
+
+A segment is found by offset and the leader epoch that the log has for it: what another leader
+copied of offsets that this log never had is not seen. Reads end by their deadline; what the store
+sends later is in memory for the next read (`chunks.py`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamlog.codec.piecewise import first_at_or_after
+from streamlog.errors import ObjectNotFound, OffsetOutOfRange
+from streamlog.format.kafka_files import offset_index, time_index
+from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
+from streamlog.log.api.batch_reader import BatchReader, BatchRun
+from streamlog.log.api.tiering import AbortedInTier, TierableLog
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from streamlog.tiered.api.storage_manager import IndexType
+from streamlog.tiered.metrics import RemoteLogMetrics
+from streamlog.tiered.reading.chunks import ChunkCache
+from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.index_cache import RemoteIndexCache
+from streamlog.tiered.reading.late_results import LateResults
+from streamlog.tiered.reading.segment_scan import RemoteBatch, SegmentScan
+
+POSITIONS_MAX = 64
+"""Places where readers go on that are remembered."""
+INLINE_CHECK_BYTES = 256 << 10
+STEP_BYTES = 1 << 20
+
+
+class FetchQuota(Protocol):
+    """Bytes that may be read from the remote tier (KIP-956)."""
+
+    async def until_below(self, deadline: float) -> bool:
+        """True at once where the quota has room, else as soon as it has; False at the deadline."""
+        ...
+
+    def record(self, size_bytes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierReads:
+    """What all partitions of a node share. `fetch_wait_ms`: how long a fetch waits at most;
+    `look_up_wait_ms`: a look-up by time."""
+
+    metadata: RemoteLogMetadataManager
+    chunks: ChunkCache
+    indexes: RemoteIndexCache
+    late: LateResults
+    failures: RemoteFailures
+    quota: FetchQuota
+    metrics: RemoteLogMetrics
+    clock: Clock
+    offload: Offload
+    record_bytes_max: int
+    fetch_wait_ms: int = 500
+    look_up_wait_ms: int = 30_000
+
+
+class PartitionTier:
+    """A RemoteTier. `highest_offset` is raised by whoever copies."""
+
+    def __init__(self, partition: TopicIdPartition, log: TierableLog, reads: TierReads) -> None:
+        self.partition = partition
+        self.highest_offset = -1
+        self.on_detached: Callable[[], None] = _nothing
+        self._log = log
+        self._reads = reads
+        self._positions: OrderedDict[tuple[RemoteLogSegmentId, int], int] = OrderedDict()
+
+    @property
+    def log(self) -> TierableLog:
+        return self._log
+
+    def detached(self) -> None:
+        self.on_detached()
+
+    def reader(self, deadline: float | None) -> BatchReader:
+        return _TierReader(self, self._deadline(deadline, self._reads.fetch_wait_ms))
+
+    def _deadline(self, deadline: float | None, wait_ms: int) -> float:
+        latest = self._reads.clock.monotonic() + wait_ms / 1000
+        return latest if deadline is None else min(deadline, latest)
+
+    async def read_batches(
+        self, offset: int, end_offset: int, max_bytes: int, deadline: float
+    ) -> BatchRun:
+        reads = self._reads
+        if not await reads.quota.until_below(deadline):
+            return BatchRun((), 0, True)
+        segment = await self._segment_with(offset)
+        scan = SegmentScan(reads.chunks, segment, deadline)
+        try:
+            position = await self._position(segment, offset, deadline)
+            if position is None:
+                return self._nothing(segment)
+            found = await scan.batches(position, offset, end_offset, max_bytes)
+        except ObjectNotFound as error:
+            raise self._gone(offset) from error
+        if not found.batches:
+            if not found.is_cut:
+                raise scan.damaged(found.position, f"offset {offset} is not in it")
+            return self._nothing(segment)
+        size = sum(len(batch.parts[0]) for batch in found.batches)
+        if size <= INLINE_CHECK_BYTES:
+            scan.check(found.batches)
+        else:
+            await reads.offload.run(Lane.READ, scan.check, found.batches)
+        reads.quota.record(size)
+        reads.metrics.fetched(self.partition.topic, size)
+        self._remember(segment.remote_log_segment_id, found.batches[-1], found.position)
+        return BatchRun(found.batches, 0, found.is_cut)
+
+    def _remember(self, segment_id: RemoteLogSegmentId, last: RemoteBatch, position: int) -> None:
+        self._positions[segment_id, last.end_offset] = position
+        if len(self._positions) > POSITIONS_MAX:
+            self._positions.popitem(last=False)
+
+    def _nothing(self, segment: RemoteLogSegmentMetadata) -> BatchRun:
+        """A read that its deadline cut off. Errors: StoreUnavailable (a try has failed)."""
+        if self._reads.failures.since_ms is not None:
+            raise self._reads.failures.error(f"reading {segment.remote_log_segment_id}")
+        return BatchRun((), 0, True)
+
+    async def _position(
+        self, segment: RemoteLogSegmentMetadata, offset: int, deadline: float
+    ) -> int | None:
+        """Where a batch begins that is at or before the one with the offset; None: it is not known
+        by the deadline."""
+        known = self._positions.get((segment.remote_log_segment_id, offset))
+        if known is not None or offset == segment.start_offset:
+            return known or 0
+        data = await self._index(segment, IndexType.OFFSET, deadline)
+        if data is None:
+            return None
+        # An entry has the last offset of a batch: one before the offset is behind no batch with it.
+        entry = offset_index.floor_entry(data, offset - segment.start_offset)
+        return 0 if entry is None else entry.position
+
+    async def _index(
+        self, segment: RemoteLogSegmentMetadata, index_type: IndexType, deadline: float
+    ) -> Buffer | None:
+        """None: it is not there by the deadline."""
+        reads = self._reads
+        key = (segment.remote_log_segment_id, index_type)
+        return await reads.late.get(key, lambda: reads.indexes.get(segment, index_type), deadline)
+
+    async def _index_now(
+        self, segment: RemoteLogSegmentMetadata, index_type: IndexType, deadline: float
+    ) -> Buffer:
+        data = await self._index(segment, index_type, deadline)
+        if data is None:
+            raise self._reads.chunks.late(segment)
+        return data
+
+    async def _segment_at(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        epoch = max((one for one, first in self._log.leader_epochs if first <= offset), default=-1)
+        return await self._reads.metadata.remote_log_segment_metadata(self.partition, epoch, offset)
+
+    async def _segment_with(self, offset: int) -> RemoteLogSegmentMetadata:
+        """Errors: OffsetOutOfRange."""
+        segment = await self._segment_at(offset)
+        if segment is None:
+            raise self._gone(offset)
+        return segment
+
+    def _gone(self, offset: int) -> OffsetOutOfRange:
+        log = self._log
+        return OffsetOutOfRange(
+            f"offset {offset} of {self.partition.topic_partition} is in no segment of the remote "
+            f"storage: it was deleted. The log begins at {log.log_start_offset}",
+            offset=offset,
+            start_offset=log.log_start_offset,
+            end_offset=log.log_end_offset,
+        )
+
+    async def aborted_between(self, offset: int, end_offset: int) -> AbortedInTier:
+        """As RemoteTier.aborted_between."""
+        deadline = self._deadline(None, self._reads.look_up_wait_ms)
+        found: list[AbortedTxn] = []
+        seen: set[RemoteLogSegmentId] = set()
+        for epoch, first in self._epochs_from(offset):
+            position = max(first, offset)
+            while True:
+                segment = await self._reads.metadata.next_segment_with_txn_index(
+                    self.partition, epoch, position
+                )
+                if segment is None:
+                    break
+                position = segment.end_offset + 1
+                if segment.remote_log_segment_id in seen:
+                    continue
+                seen.add(segment.remote_log_segment_id)
+                data = await self._index_now(segment, IndexType.TRANSACTION, deadline)
+                for entry in decode_aborted(data):
+                    if entry.last_offset >= offset and entry.first_offset < end_offset:
+                        found.append(entry)
+                    if entry.last_stable_offset >= end_offset:
+                        return AbortedInTier(found, True)
+        return AbortedInTier(found, False)
+
+    def _epochs_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        epochs = self._log.leader_epochs
+        for index, (epoch, first) in enumerate(epochs):
+            if index + 1 == len(epochs) or epochs[index + 1][1] > offset:
+                yield epoch, first
+
+    async def first_at_or_after(
+        self, timestamp_ms: int, start_offset: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        """As RemoteTier.first_at_or_after."""
+        deadline = self._deadline(None, self._reads.look_up_wait_ms)
+        offset = start_offset
+        while offset < end_offset:
+            segment = await self._segment_at(offset)
+            if segment is None:
+                return None
+            if segment.max_timestamp_ms >= timestamp_ms:
+                found = await self._in_segment(segment, timestamp_ms, start_offset, deadline)
+                if found is not None:
+                    return found if found[0] < end_offset else None
+            offset = segment.end_offset + 1
+        return None
+
+    async def _in_segment(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        timestamp_ms: int,
+        start_offset: int,
+        deadline: float,
+    ) -> tuple[int, int] | None:
+        reads = self._reads
+        times = await self._index_now(segment, IndexType.TIMESTAMP, deadline)
+        # Up to the entry no record has a later timestamp; its own batch may have one as late.
+        entry = time_index.floor_time(times, timestamp_ms - 1)
+        relative = 0 if entry is None else max(entry.relative_offset, 0)
+        offset = max(segment.start_offset + relative, start_offset)
+        position = await self._position(segment, offset, deadline)
+        if position is None:
+            raise reads.chunks.late(segment)
+        scan = SegmentScan(reads.chunks, segment, deadline)
+        while offset <= segment.end_offset:
+            found = await scan.batches(position, offset, segment.end_offset + 1, STEP_BYTES)
+            if not found.batches:
+                if found.is_cut:
+                    raise reads.chunks.late(segment)
+                return None
+            await reads.offload.run(Lane.READ, scan.check, found.batches)
+            for batch in found.batches:
+                if batch.header.max_timestamp_ms < timestamp_ms:
+                    continue
+                record = await reads.offload.run(
+                    Lane.CPU,
+                    first_at_or_after,
+                    batch.parts[0],
+                    timestamp_ms,
+                    start_offset,
+                    reads.record_bytes_max,
+                )
+                if record is not None:
+                    return record
+            position, offset = found.position, found.batches[-1].end_offset
+        return None
+
+
+class _TierReader:
+    """A BatchReader with a deadline."""
+
+    def __init__(self, tier: PartitionTier, deadline: float) -> None:
+        self._tier = tier
+        self._deadline = deadline
+
+    async def read(
+        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
+    ) -> BatchRun:
+        """As BatchReader.read, and as RemoteTier.reader says."""
+        return await self._tier.read_batches(offset, end_offset, max_bytes, self._deadline)
+
+
+def _nothing() -> None:
+    """Nobody has to hear that the log has ended."""

@@ -1,0 +1,123 @@
+"""Goes through the batches of a remote segment, by the chunks that are in memory."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from streamlog.codec.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    BatchHeader,
+    ScannedBatch,
+    check_crc,
+    parse_header,
+)
+from streamlog.errors import Corrupt, CorruptMessage
+from streamlog.runtime.buffers import Parts
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+from streamlog.tiered.reading.chunks import ChunkCache
+
+_unpack_frame = Struct(">qi11xi").unpack_from
+
+
+class RemoteBatch(NamedTuple):
+    """A ReadBatch; `position` is where it begins in its segment."""
+
+    parts: Parts
+    end_offset: int
+    position: int
+
+    @property
+    def header(self) -> BatchHeader:
+        return parse_header(self.parts[0])
+
+
+class ScannedChunk(NamedTuple):
+    """`position`: behind the last batch. `is_cut`: bytes were not there by the deadline."""
+
+    batches: list[RemoteBatch]
+    position: int
+    is_cut: bool
+
+
+class SegmentScan:
+    """Of one segment."""
+
+    def __init__(
+        self, chunks: ChunkCache, segment: RemoteLogSegmentMetadata, deadline: float
+    ) -> None:
+        self.segment = segment
+        self._chunks = chunks
+        self._deadline = deadline
+
+    async def batches(
+        self, position: int, offset: int, end_offset: int, max_bytes: int
+    ) -> ScannedChunk:
+        """Batches from the one with the offset on, about `max_bytes`, at least one if it has one.
+
+        `position`: at or before that batch, where a batch begins. Errors: as of ChunkCache.get.
+        """
+        segment, size = self.segment, 0
+        found: list[RemoteBatch] = []
+        while position < segment.segment_size_bytes and (size < max_bytes or not found):
+            head = await self._bytes(position, HEADER_BYTES)
+            if head is None:
+                return ScannedChunk(found, position, True)
+            base, length, delta = _unpack_frame(head)
+            batch_bytes = length + LENGTH_END
+            left = segment.segment_size_bytes - position
+            if not HEADER_BYTES <= batch_bytes <= left or delta < 0 or base < segment.start_offset:
+                raise self.damaged(position, "no batch begins here")
+            if base >= end_offset:
+                break
+            if base + delta >= offset:
+                if found and size + batch_bytes > max_bytes:
+                    break
+                view = await self._bytes(position, batch_bytes)
+                if view is None:
+                    return ScannedChunk(found, position, True)
+                found.append(RemoteBatch((view,), base + delta + 1, position))
+                size += batch_bytes
+            position += batch_bytes
+        self._chunks.ahead(segment, max(position - 1, 0) // self._chunks.chunk_bytes + 1)
+        return ScannedChunk(found, position, False)
+
+    async def _bytes(self, position: int, length: int) -> memoryview | None:
+        """Fewer at the segment's end. They are a copy only where they lie in several chunks."""
+        size = self._chunks.chunk_bytes
+        first, last = position // size, (position + length - 1) // size
+        pieces: list[memoryview] = []
+        for number in range(first, last + 1):
+            if number * size >= self.segment.segment_size_bytes:
+                break
+            chunk = await self._chunks.get(self.segment, number, self._deadline)
+            if chunk is None:
+                return None
+            begin = max(position - number * size, 0)
+            pieces.append(memoryview(chunk)[begin : position + length - number * size])
+        if len(pieces) == 1:
+            return pieces[0]
+        return memoryview(b"".join(pieces))
+
+    def check(self, batches: list[RemoteBatch]) -> None:
+        """Errors: Corrupt."""
+        for batch in batches:
+            view = batch.parts[0]
+            try:
+                check_crc(ScannedBatch(parse_header(view), memoryview(view)), batch.position)
+            except CorruptMessage as error:
+                # It may have been changed on its way: the next read asks for the bytes again.
+                self._chunks.forget(self.segment.remote_log_segment_id)
+                raise self.damaged(batch.position, str(error)) from error
+
+    def damaged(self, position: int, what: str) -> Corrupt:
+        segment = self.segment
+        return Corrupt(
+            f"the remote segment {segment.remote_log_segment_id} is damaged at byte {position} "
+            f"({what}); put it back from a copy, or raise the log start behind offset "
+            f"{segment.end_offset}",
+            object_key=str(segment.remote_log_segment_id),
+            start=position,
+            end=segment.segment_size_bytes,
+        )

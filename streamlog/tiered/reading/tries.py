@@ -1,0 +1,47 @@
+"""Tries of a plug-in's call: an outage is told, a try that does not end is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamlog.errors import Corrupt, NotFound
+from streamlog.runtime.clock import Clock
+from streamlog.tiered.reading.failures import RemoteFailures
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """`for_ms`: how long a call is repeated; `timeout_ms`: of one try."""
+
+    clock: Clock
+    failures: RemoteFailures
+    for_ms: int = 5_000
+    timeout_ms: int = 30_000
+    retry_ms: int = 100
+    retry_ms_max: int = 2_000
+
+    async def run(self, doing: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Errors: StoreUnavailable; NotFound and Corrupt as the call raised them."""
+        until = self.clock.monotonic() + self.for_ms / 1000
+        retry_ms = self.retry_ms
+        while True:
+            try:
+                async with asyncio.timeout(self.timeout_ms / 1000):
+                    result = await work()
+            except (NotFound, Corrupt):
+                raise
+            except Exception as error:
+                # A plug-in may raise anything: the outage is shown, and ends with a success.
+                self.failures.failed(error)
+                if self.clock.monotonic() + retry_ms / 1000 >= until:
+                    raise self.failures.error(doing) from error
+                await asyncio.sleep(retry_ms / 1000)
+                retry_ms = min(2 * retry_ms, self.retry_ms_max)
+                continue
+            self.failures.succeeded()
+            return result

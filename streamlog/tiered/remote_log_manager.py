@@ -1,0 +1,346 @@
+"""RemoteLogManager: the remote tiers of a node's logs, and the tasks that keep them.
+
+Each log that this node leads gets a tier when it is opened. Every `task_interval_ms` the partitions
+with something to do get a copy task and an expiration task, so many at a time; a partition has one
+of each at most. A task that fails is logged, counted and shown in the node's status, and tried
+again at the next interval: no failure of a plug-in ends the manager, or a log.
+
+Lock order: none; a partition's `turn` is held by the task that copies or removes its segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from streamlog.errors import Corrupt, StreamlogError
+from streamlog.log.api.tiering import TierableLog
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from streamlog.tiered.api.storage_manager import RemoteStorageManager
+from streamlog.tiered.copying.copier import Copier
+from streamlog.tiered.copying.expiration import expired_segments
+from streamlog.tiered.copying.removal import SegmentRemoval
+from streamlog.tiered.metrics import RemoteLogMetrics
+from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.partition_tier import PartitionTier, TierReads
+
+log = logging.getLogger(__name__)
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogParts:
+    """What a manager is made of."""
+
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    reads: TierReads
+    copier: Copier
+    removal: SegmentRemoval
+    failures: RemoteFailures
+    metrics: RemoteLogMetrics
+    clock: Clock
+    background: Background
+    task_interval_ms: int = 30_000
+    copier_tasks: int = 10
+    expiration_tasks: int = 10
+
+
+class _LedPartition:
+    """One log that this node leads, and its tier."""
+
+    def __init__(self, tier: PartitionTier, metrics: RemoteLogMetrics) -> None:
+        self.tier = tier
+        self._metrics = metrics
+        self.remote = (0, 0)
+        """Segments and bytes in the tier, as of the last expiration."""
+        self.turn = asyncio.Lock()
+        self.is_loaded = False
+        """Whether `highest_offset` is what the metadata says."""
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.failure: str | None = None
+        self.failed_since_ms = 0
+
+    @property
+    def log(self) -> TierableLog:
+        return self.tier.log
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.tier.partition
+
+    def copied(self, segment: RemoteLogSegmentMetadata) -> None:
+        self.tier.highest_offset = max(self.tier.highest_offset, segment.end_offset)
+        self._metrics.copied(self.partition.topic, segment.segment_size_bytes)
+
+
+class RemoteLogManager:
+    """Made by the wiring; `start` it once, `close` it when the logs are closed."""
+
+    def __init__(self, parts: RemoteLogParts) -> None:
+        self._parts = parts
+        self._led: dict[TopicPartition, _LedPartition] = {}
+        self._copying = asyncio.Semaphore(parts.copier_tasks)
+        self._expiring = asyncio.Semaphore(parts.expiration_tasks)
+        self._deleting: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
+        self._deletion = asyncio.Event()
+        self._deleted = asyncio.Condition()
+
+    async def start(self) -> None:
+        """Takes up deletions that a crash interrupted. Errors: Unavailable, Corrupt."""
+        for one in await self._parts.metadata.deleted_partitions():
+            self._deleting[one.topic_id_partition] = one.state
+        background, parts = self._parts.background, self._parts
+        background.every(lambda: parts.task_interval_ms / 1000, self.tick, name="remote_tasks")
+        background.spawn(self._delete_partitions(), name="remote_deletions")
+
+    # What logs ask for
+
+    async def attach(self, log: TierableLog, topic_id: UUID) -> None:
+        """As Tiers.attach. A topic without tiering costs nothing until it has it."""
+        topic, number = log.topic_partition
+        tier = PartitionTier(TopicIdPartition(topic_id, topic, number), log, self._parts.reads)
+        led = _LedPartition(tier, self._parts.metrics)
+        if log.topic_config.remote_storage_enable:
+            await self._load(led)
+        log.attach_tier(tier)
+        tier.on_detached = lambda: self._detached(led)
+        self._led[log.topic_partition] = led
+
+    async def _load(self, led: _LedPartition) -> None:
+        """What the metadata says of the partition, which this node answers for from now on.
+
+        Errors: Unavailable, Corrupt (local records that were copied are lost).
+        """
+        log, metadata = led.log, self._parts.metadata
+        await metadata.on_partition_leadership_changes([led.partition], [])
+        highest = -1
+        for epoch, _ in reversed(log.leader_epochs):
+            copied = await metadata.highest_offset_for_epoch(led.partition, epoch)
+            if copied is not None:
+                end = log.end_offset_for_epoch(epoch).end_offset
+                highest = min(copied, end - 1) if end >= 0 else copied
+                break
+        found = await metadata.list_remote_log_segments(led.partition)
+        finished = [one for one in found if one.state is _FINISHED]
+        last = max((one.end_offset for one in finished), default=-1)
+        if last >= log.log_end_offset:
+            raise Corrupt(
+                f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
+                f"its remote tier has offsets up to {last}: the folder has lost records, and new "
+                "ones would take their offsets. Put the newest folder back, or delete the topic",
+                object_key=str(led.partition),
+                start=log.log_end_offset,
+                end=last + 1,
+            )
+        earliest = min((one.start_offset for one in finished), default=log.local_log_start_offset)
+        start = min(earliest, log.local_log_start_offset)
+        if log.log_start_offset < start:
+            await log.raise_start(start)
+        led.tier.highest_offset = highest
+        led.is_loaded = True
+
+    def _detached(self, led: _LedPartition) -> None:
+        """A copy under way is cut off: the next leader deletes what it left."""
+        if self._led.get(led.log.topic_partition) is led:
+            del self._led[led.log.topic_partition]
+        for task in led.tasks.values():
+            task.cancel()
+
+    async def delete_partition(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """As Tiers.delete_partition."""
+        of = TopicIdPartition(topic_id, *partition)
+        state = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+        if of in self._deleting:
+            return
+        # Most partitions have nothing there, and then nothing has to be remembered.
+        if await self._parts.metadata.list_remote_log_segments(of):
+            await self._parts.removal.announce(of, state)
+            self._deleting[of] = state
+            self._deletion.set()
+        else:
+            await self._parts.metadata.on_stop_partitions([of])
+
+    async def _delete_partitions(self) -> None:
+        """Removes what deleted topics left, without end."""
+        retry_s = self._parts.task_interval_ms / 1000
+        while True:
+            self._deletion.clear()
+            for partition, state in tuple(self._deleting.items()):
+                try:
+                    await self._parts.removal.remove_partition(partition, state)
+                except StreamlogError as error:
+                    self._deleting[partition] = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+                    self._parts.metrics.failed("delete", partition.topic)
+                    log.warning("the remote data of %s is deleted later: %s", partition, error)
+                else:
+                    del self._deleting[partition]
+            async with self._deleted:
+                self._deleted.notify_all()
+            try:
+                async with asyncio.timeout(retry_s if self._deleting else None):
+                    await self._deletion.wait()
+            except TimeoutError:
+                continue
+
+    async def deletions_done(self) -> None:
+        """Returns when nothing of deleted topics is left in the tier."""
+        async with self._deleted:
+            await self._deleted.wait_for(lambda: not self._deleting)
+
+    # Tasks
+
+    async def tick(self) -> None:
+        """Gives every partition with something to do its tasks."""
+        for led in tuple(self._led.values()):
+            config = led.log.topic_config
+            if config.remote_storage_enable or led.tier.highest_offset >= 0:
+                self._begin(led, "copy", self._copying)
+                self._begin(led, "expire", self._expiring)
+        metrics, reads = self._parts.metrics, self._parts.reads
+        metrics.lag(self._by_topic(self._lag_of))
+        metrics.size(self._by_topic(lambda led: led.remote))
+        metrics.reads_pending.set(reads.chunks.pending)
+        metrics.chunk_bytes.set(reads.chunks.size_bytes)
+        metrics.index_bytes.set(reads.indexes.size_bytes)
+
+    def _begin(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+        if name in led.tasks:
+            return
+        if name == "copy" and led.is_loaded and not self._has_copies(led):
+            return
+        task = self._parts.background.spawn(self._task(led, name, room), name=name)
+        led.tasks[name] = task
+        task.add_done_callback(lambda _: led.tasks.pop(name, None))
+
+    def _has_copies(self, led: _LedPartition) -> bool:
+        is_copied = led.log.topic_config.is_copied
+        return is_copied and self._parts.copier.has_work(led.log, led.tier.highest_offset)
+
+    async def _task(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+        """One run; an error is told, and ends nothing."""
+        async with room:
+            try:
+                if not led.is_loaded:
+                    async with led.turn:
+                        if not led.is_loaded:
+                            await self._load(led)
+                await (self._copy(led) if name == "copy" else self._expire(led))
+            except StreamlogError as error:
+                self._parts.metrics.failed(name, led.partition.topic)
+                log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
+                if led.failure is None:
+                    led.failed_since_ms = self._parts.clock.now_ms()
+                led.failure = f"{name} of {led.log.topic_partition}: {error}"
+            else:
+                if led.failure is not None and led.failure.startswith(name):
+                    led.failure = None
+
+    async def _copy(self, led: _LedPartition) -> None:
+        if self._has_copies(led):
+            await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
+
+    async def _expire(self, led: _LedPartition) -> None:
+        parts = self._parts
+        segments = await parts.metadata.list_remote_log_segments(led.partition)
+        if not led.log.topic_config.remote_storage_enable:
+            await self._give_up_tier(led, segments)
+            return
+        left = self._left_over(led, segments)
+        expiry = expired_segments(led.log, segments, led.tier.highest_offset, parts.clock.now_ms())
+        if expiry.log_start_offset > led.log.log_start_offset:
+            # Readers hear first that the records are gone.
+            await led.log.raise_start(min(expiry.log_start_offset, led.log.high_watermark))
+        finished = [one.segment_size_bytes for one in segments if one.state is _FINISHED]
+        led.remote = (len(finished), sum(finished))
+        removed = await parts.removal.remove_all([*left, *expiry.segments])
+        parts.metrics.deleted(led.partition.topic, removed)
+
+    def _left_over(
+        self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Copies that were begun and not finished, while none is under way here."""
+        if "copy" in led.tasks:
+            return []
+        return [one for one in segments if one.state is _STARTED]
+
+    async def _give_up_tier(
+        self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> None:
+        """Tiering was turned off: what is remote goes, if the topic says so."""
+        if not led.log.topic_config.remote_log_delete_on_disable:
+            return
+        if led.log.log_start_offset < led.log.local_log_start_offset:
+            await led.log.raise_start(led.log.local_log_start_offset)
+        await self._parts.removal.remove_all(segments)
+        led.tier.highest_offset = -1
+
+    async def run_tasks(self) -> None:
+        """One round of tasks, to their end: for those who do not want to wait for the interval."""
+        await self.tick()
+        while under_way := [task for led in self._led.values() for task in led.tasks.values()]:
+            await asyncio.wait(under_way)
+
+    # For operators
+
+    def _lag_of(self, led: _LedPartition) -> tuple[int, int]:
+        if not led.log.topic_config.is_copied:
+            return 0, 0
+        return self._parts.copier.lag(led.log, led.tier.highest_offset)
+
+    def _by_topic(
+        self, of: Callable[[_LedPartition], tuple[int, int]]
+    ) -> dict[str, tuple[int, int]]:
+        """Sums over the partitions of each topic that has a tier."""
+        found: dict[str, tuple[int, int]] = {}
+        for led in self._led.values():
+            if led.is_loaded:
+                segments, size = of(led)
+                known = found.get(led.partition.topic, (0, 0))
+                found[led.partition.topic] = (known[0] + segments, known[1] + size)
+        return found
+
+    def alarms(self) -> list[str]:
+        """What does not work, and since when."""
+        now_ms = self._parts.clock.now_ms()
+        failing = [led for led in self._led.values() if led.failure is not None]
+        found = []
+        if failing:
+            first = min(failing, key=lambda led: led.failed_since_ms)
+            for_s = (now_ms - first.failed_since_ms) / 1000
+            found.append(
+                f"remote_storage: {len(failing)} partitions are not copied or expired for "
+                f"{for_s:.0f} s; local disks grow meanwhile: {first.failure}"
+            )
+        if self._deleting and self._parts.failures.since_ms is not None:
+            found.append(
+                f"remote_storage: the remote data of {len(self._deleting)} deleted partitions is "
+                "still there"
+            )
+        return found
+
+    def highest_offset(self, partition: TopicPartition) -> int:
+        """The last offset (inclusive) in the remote tier; -1: none is, or this node does not lead
+        the partition."""
+        led = self._led.get(partition)
+        return -1 if led is None else led.tier.highest_offset
+
+    async def close(self) -> None:
+        """Cuts off what is under way; call it when the logs are closed."""
+        await self._parts.background.close()
+        await self._parts.metadata.close()
+        await self._parts.storage.close()

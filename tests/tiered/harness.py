@@ -1,0 +1,265 @@
+"""A unified log with a remote tier in one process: real parts but for the store, which a test may
+break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.codec.batch import scan
+from streamlog.codec.records import iterate
+from streamlog.errors import ObjectNotFound
+from streamlog.log.api.abstract_log import AbstractLog, Isolation
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.log_factory import TopicIdentity
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.api.topic_config import TopicConfig, parse
+from streamlog.log.partition.retention import expired
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.tree import FolderTree
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.clocks import ManualClock
+from streamlog.tiered.api import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteStorageManager,
+    TopicIdPartition,
+)
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
+from streamlog.tiered.opening import (
+    TierPlugins,
+    TierQuotas,
+    TierRuntime,
+    open_remote_log_manager,
+)
+from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.unified.log_folder import FolderOwner, LogFolder
+from streamlog.unified.unified_log import UnifiedLog
+from streamlog.unified.unified_logs import UnifiedLogFactory
+from tests.unified.harness import HeldOffload
+
+PARTITION = TopicPartition("t", 0)
+OWNER = FolderOwner("cluster", 1)
+TIERED = {
+    "remote.storage.enable": "true",
+    "log.type": "unified",
+    "internal.segment.bytes": "1000",
+    "index.interval.bytes": "200",
+    "file.delete.delay.ms": "0",
+    "retention.ms": "-1",
+}
+
+
+class BreakableStorage(RemoteStorageManager):
+    """Keeps segments in memory. `strike` is called first by each call, and may raise or wait."""
+
+    def __init__(self) -> None:
+        self.segments: dict[UUID, dict[str, bytes]] = {}
+        self.strike: Callable[[str], object] = lambda _: None
+        self.gets = 0
+
+    async def _struck(self, call: str) -> None:
+        result = self.strike(call)
+        if asyncio.iscoroutine(result):
+            await result
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        files: dict[str, bytes] = {}
+        self.segments[metadata.remote_log_segment_id.id] = files
+        await self._struck("copy")
+        log = data.log_segment
+        files["LOG"] = bytes(await log.read(0, log.size_bytes))
+        for index_type, file in (
+            (IndexType.OFFSET, data.offset_index),
+            (IndexType.TIMESTAMP, data.time_index),
+            (IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot),
+            (IndexType.TRANSACTION, data.transaction_index),
+        ):
+            if file is not None:
+                files[index_type.value] = bytes(await file.read(0, file.size_bytes))
+        files["LEADER_EPOCH"] = data.leader_epoch_index
+        await self._struck("copied")
+        return None
+
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
+    ) -> bytes:
+        self.gets += 1
+        await self._struck("fetch")
+        return self._file(metadata, "LOG")[start_position : end_position + 1]
+
+    async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        await self._struck("index")
+        return self._file(metadata, index_type.value)
+
+    def _file(self, metadata: RemoteLogSegmentMetadata, name: str) -> bytes:
+        try:
+            return self.segments[metadata.remote_log_segment_id.id][name]
+        except KeyError as error:
+            raise ObjectNotFound(f"{metadata.remote_log_segment_id} has no {name}") from error
+
+    async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._struck("delete")
+        self.segments.pop(metadata.remote_log_segment_id.id, None)
+
+
+class OpenQuota:
+    """Has room always; a test may close it."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.recorded = 0
+
+    async def before_segment(self, *, may_wait: bool) -> bool:
+        return self.is_open
+
+    async def until_below(self, deadline: float) -> bool:
+        return self.is_open
+
+    def record(self, size_bytes: int) -> None:
+        self.recorded += size_bytes
+
+
+class TieredLogUnderTest:
+    """One node after the other over one folder tree, one KV store and one remote storage."""
+
+    log: UnifiedLog
+    folder: LogFolder
+    manager: RemoteLogManager
+
+    def __init__(
+        self, tree: FolderTree, configs: Mapping[str, str], config: RemoteLogConfig
+    ) -> None:
+        self.tree = tree
+        self.configs = {**TIERED, **configs}
+        self.config = config
+        self.kv = BasicKV()
+        self.storage = BreakableStorage()
+        self.clock = ManualClock()
+        self.random = SeededRandom(1)
+        self.copy_quota, self.fetch_quota = OpenQuota(), OpenQuota()
+        self.handle = 0
+        self.topic_id = UUID(int=0)
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        topic_id = self.folder.topic_id_of(PARTITION) or self.topic_id
+        self.topic_id = topic_id
+        return TopicIdPartition(topic_id, *PARTITION)
+
+    @property
+    def topic_config(self) -> TopicConfig:
+        return parse(self.configs)
+
+    async def start(self) -> None:
+        await self.open_node()
+        self.topic_id = self.random.uuid()
+        topic = TopicIdentity("t", self.topic_id, "attempt")
+        (self.handle,) = await self.factory.create(topic, [0], self.topic_config)
+        await self.open()
+
+    async def open_node(self) -> None:
+        self.offload = HeldOffload()
+        registry = CollectorRegistry()
+        environment = LogEnvironment(
+            self.clock, self.random, LogConfig(), LogMetrics(registry), self.offload
+        )
+        self.folder = await LogFolder.open(self.tree, OWNER, environment, self.offload)
+        self.metadata = KVRemoteLogMetadataManager(self.kv)
+        self.manager = await open_remote_log_manager(
+            TierPlugins(self.storage, self.metadata),
+            TierQuotas(self.copy_quota, self.fetch_quota),
+            TierRuntime(
+                self.clock,
+                self.random,
+                self.offload,
+                registry,
+                self.tree.make("remote-log-index-cache"),
+                1,
+            ),
+            self.config,
+        )
+        self.factory = UnifiedLogFactory(self.folder, self.manager)
+
+    async def open(self) -> None:
+        opened = await self.factory.open(PARTITION, self.handle, self.topic_config, _ignore)
+        assert isinstance(opened, UnifiedLog)
+        self.log = opened
+
+    async def configure(self, **configs: str) -> None:
+        self.configs |= {name.replace("_", "."): text for name, text in configs.items()}
+        await self.log.configure(self.topic_config)
+
+    async def copy(self) -> None:
+        """One round of tasks, to their end."""
+        await self.manager.run_tasks()
+
+    async def retain(self) -> None:
+        """What the log manager does of the local part."""
+        now_ms, copied = self.clock.now_ms(), self.log.copied_end_offset
+        for step in expired(self.log, self.topic_config, now_ms, copied):
+            await self.log.delete_oldest_segments(step.end_offset, step.reason)
+
+    async def reopened(self) -> None:
+        await self.log.close()
+        await self.folder.close()
+        await self.manager.close()
+        await self.open_node()
+        await self.open()
+
+    async def crashed(self) -> None:
+        self.offload.is_dead = True
+        await self.log.kill()
+        await self.folder.kill()
+        await self.manager.close()
+        await self.open_node()
+        await self.open()
+
+    async def stop(self) -> None:
+        await self.log.close()
+        await self.folder.close()
+        await self.manager.close()
+
+
+@asynccontextmanager
+async def tiered_log(
+    tree: FolderTree,
+    configs: Mapping[str, str] | None = None,
+    config: RemoteLogConfig | None = None,
+) -> AsyncIterator[TieredLogUnderTest]:
+    under_test = TieredLogUnderTest(tree, configs or {}, config or RemoteLogConfig())
+    await under_test.start()
+    try:
+        yield under_test
+    finally:
+        await under_test.stop()
+
+
+async def values(
+    log: AbstractLog, offset: int = 0, isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> dict[int, bytes]:
+    """Offset → value of every record from the offset on, whatever transactions aborted."""
+    found: dict[int, bytes] = {}
+    while offset < log.high_watermark:
+        fetched = await log.fetch(offset, 1500, isolation=isolation)
+        if not fetched.size_bytes:
+            continue
+        for batch in scan(b"".join(fetched.parts)):
+            if not batch.header.is_control:
+                found |= {one[0]: one[3] or b"" for one in iterate(batch.view)}
+        offset = fetched.next_offset
+    return found
+
+
+def _ignore(_log: AbstractLog, _error: Exception) -> None:
+    """A log that fails is opened again by the test."""
