@@ -26,6 +26,7 @@ EXTRA_OF = {
     "streamlog/cli/spark": ("spark", "iceberg"),
     "streamlog/objectstore/s3/obstore_requests.py": ("obstore",),
     "streamlog/testing": ("test",),
+    "streamlog/tiered/storage/fsspec_files.py": ("fsspec",),
 }
 """Modules that need an extra, by the beginning of their path; all others make do without."""
 GOOGLE = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}

@@ -1,0 +1,68 @@
+"""What a copy reads: the files of a segment, in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import TypeVar
+
+from streamlog.errors import Internal, Invalid
+from streamlog.runtime.buffers import Buffer
+from streamlog.tiered.api.storage_manager import IndexType, LogSegmentData, SegmentFile
+from streamlog.tiered.storage.names import FileKind
+
+T = TypeVar("T")
+
+PIECE_BYTES = 4 << 20
+"""What a copy holds of a file at a time. More means fewer calls, less means less memory."""
+
+
+def files_of(data: LogSegmentData) -> Iterator[tuple[FileKind, SegmentFile | bytes]]:
+    """Those that there are, in the order of KINDS."""
+    yield IndexType.OFFSET, data.offset_index
+    yield IndexType.TIMESTAMP, data.time_index
+    yield IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot
+    if data.transaction_index is not None:
+        yield IndexType.TRANSACTION, data.transaction_index
+    yield IndexType.LEADER_EPOCH, data.leader_epoch_index
+    yield None, data.log_segment
+
+
+async def pieces(content: SegmentFile | bytes) -> AsyncIterator[Buffer]:
+    """All bytes, in order. Errors: StoreUnavailable; Internal (the file shrank)."""
+    if isinstance(content, bytes):
+        yield content
+        return
+    position, size_bytes = 0, content.size_bytes
+    while position < size_bytes:
+        piece = await content.read(position, min(PIECE_BYTES, size_bytes - position))
+        if not len(piece):
+            raise Internal(
+                f"{content.path or 'a file'} that is copied to the remote tier ended at "
+                f"{position} of {size_bytes} bytes: somebody changed it meanwhile"
+            )
+        position += len(piece)
+        yield piece
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Awaits `work` although the caller is cancelled; the cancellation is raised when it has ended.
+
+    For a write that a later delete must not overtake: what is stored behind the delete would stay
+    for ever.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # The caller hears of its cancellation alone.
+        raise
+
+
+def range_length(start_position: int, end_position: int) -> int:
+    """Bytes of a range whose ends are both inclusive. Errors: Invalid."""
+    if not 0 <= start_position <= end_position:
+        raise Invalid(f"there are no bytes from {start_position} to {end_position} of a segment")
+    return end_position - start_position + 1

@@ -1,0 +1,175 @@
+"""Files of remote segments in a file system of fsspec, in blocking calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from streamlog.errors import InvalidConfig, StoreUnavailable, StreamlogError
+from streamlog.objectstore.errors import not_found
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.disk.folders import fsync_folder, make_folder
+
+log = logging.getLogger(__name__)
+
+INSTALL = "pip install 'streamlog-engine[fsspec]'"
+
+
+def check_url(url: str) -> None:
+    """Errors: InvalidConfig, where the file system is not known, or needs a package that is not
+    installed."""
+    protocol, found, rest = url.rpartition("::")[2].partition("://")
+    if not found:
+        raise _unusable(url, "it is no URL, such as hdfs://namenode:8020/tier")
+    if ":" in rest.rpartition("@")[0]:
+        raise _unusable(url, "a URL holds no password: make it one of the storage_options")
+    try:
+        import fsspec
+    except ImportError as error:
+        raise _unusable(url, f"it needs the package fsspec: {INSTALL}") from error
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise _unusable(url, str(error)) from error
+
+
+class FsspecFiles:
+    """Any number of threads. It connects when it is first used.
+
+    Errors of all calls: StoreUnavailable; InvalidConfig, where a package is missing.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._options = options
+        self._lock = threading.Lock()
+        self._connected: tuple[Any, str, bool] | None = None
+
+    def make(self, folder: str) -> None:
+        with _typed("making a folder", folder):
+            files, root, is_local = self._connect()
+            if is_local:
+                make_folder(f"{root}/{folder}")
+            else:
+                files.makedirs(f"{root}/{folder}", exist_ok=True)
+
+    def begin(self, folder: str, name: str) -> FsspecFileInWork:
+        """A new, empty file, also where one has the name."""
+        with _typed("writing a file", name):
+            files, root, is_local = self._connect()
+            return FsspecFileInWork(files.open(f"{root}/{folder}/{name}", "wb"), name, is_local)
+
+    def sync(self, folder: str) -> None:
+        """Names of new files are durable on return, if they are for the file system to say."""
+        with _typed("syncing a folder", folder):
+            _, root, is_local = self._connect()
+            if is_local:
+                fsync_folder(f"{root}/{folder}")
+
+    def read(self, folder: str, name: str, start: int, length: int | None) -> Buffer:
+        """Fewer than `length` bytes at the file's end; None: all from there.
+
+        Errors: ObjectNotFound.
+        """
+        with _typed("reading a file", name):
+            files, root, _ = self._connect()
+            path = f"{root}/{folder}/{name}"
+            try:
+                # Not `cat_file`, which pyarrow's file systems cannot begin within a file.
+                with files.open(path, "rb") as file:
+                    file.seek(start)
+                    return _read_whole(file, length)
+            except FileNotFoundError:
+                raise not_found(path) from None
+
+    def delete(self, folder: str, names: Sequence[str]) -> None:
+        """Files that are not there are no error."""
+        with _typed("deleting files", folder):
+            files, root, is_local = self._connect()
+            for name in names:
+                with suppress(FileNotFoundError):
+                    files.rm_file(f"{root}/{folder}/{name}")
+            if is_local:
+                with suppress(FileNotFoundError):
+                    fsync_folder(f"{root}/{folder}")
+
+    def _connect(self) -> tuple[Any, str, bool]:
+        """The file system, the path of the URL in it, and whether it is this machine's."""
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        with self._lock:
+            if self._connected is None:
+                try:
+                    files, path = url_to_fs(self._url, **self._options)
+                except ImportError as error:
+                    raise _unusable(self._url, str(error)) from error
+                self._connected = files, path.rstrip("/"), isinstance(files, LocalFileSystem)
+            return self._connected
+
+
+class FsspecFileInWork:
+    """A file that is written from its start to its end. One call at a time."""
+
+    def __init__(self, file: Any, name: str, is_local: bool) -> None:
+        self._file = file
+        self._name = name
+        self._is_local = is_local
+        self._is_closed = False
+
+    def write(self, piece: Buffer) -> None:
+        """Errors: StoreUnavailable."""
+        with _typed("writing a file", self._name):
+            self._file.write(piece)
+
+    def finish(self) -> None:
+        """Errors: StoreUnavailable."""
+        with _typed("writing a file", self._name):
+            if self._is_local:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._is_closed = True
+            self._file.close()
+
+    def give_up(self) -> None:
+        """Frees what an unfinished file holds; a part of it may stay. Harmless after `finish`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._file.close()
+        except Exception as error:  # noqa: BLE001 - the copy has failed, and is deleted or repeated
+            log.warning("closing %s after a failed copy failed, too: %r", self._name, error)
+
+
+def _read_whole(file: Any, length: int | None) -> bytes:
+    if length is None:
+        return bytes(file.read())
+    pieces: list[bytes] = []
+    while length > 0:
+        piece = file.read(length)
+        if not piece:
+            break
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _unusable(url: str, reason: str) -> InvalidConfig:
+    shown = url.rpartition("@")[2][:200]
+    return InvalidConfig(f"the remote storage cannot use url={shown}: {reason}", name="url")
+
+
+@contextmanager
+def _typed(doing: str, path: str) -> Iterator[None]:
+    """What file systems raise is as different as they are."""
+    try:
+        yield
+    except StreamlogError:
+        raise
+    except Exception as error:
+        raise StoreUnavailable(f"{doing} of a remote segment failed: {path}: {error!r}") from error

@@ -1,0 +1,131 @@
+"""FsspecStorageManager: remote segments in a file system that fsspec knows, HDFS first of all.
+
+    <url>/<topic>-<partition>-<topic id>/<base offset>.<segment id>.<kind>
+
+1. Settings are `url` (hdfs://, webhdfs://, file://, …) and `storage_options.<name>`, the arguments
+   of the file system's class. Such a value is JSON where it can be read as JSON, else text: 8020 is
+   a number, "8020" in quotes is text.
+2. The library is optional (`pip install 'streamlog-engine[fsspec]'`), and so is what it asks for in
+   its turn, such as pyarrow and Hadoop's client for hdfs://. It blocks, and has its own threads.
+3. Files are written under their names; a copy that ends early leaves a part of them, which the
+   delete removes. How durable a closed file is, the file system says: HDFS has it on as many nodes
+   as it was told. Files of file:// are synced.
+
+Source: KIP-405, whose first RemoteStorageManager was one for HDFS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, TypeVarTuple
+
+from streamlog.errors import InvalidConfig
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload, run_owned
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+from streamlog.tiered.api.storage_manager import (
+    IndexType,
+    LogSegmentData,
+    RemoteStorageManager,
+    SegmentFile,
+)
+from streamlog.tiered.storage.configs import check_known, required
+from streamlog.tiered.storage.files import files_of, pieces, range_length, to_its_end
+from streamlog.tiered.storage.fsspec_files import FsspecFileInWork, FsspecFiles, check_url
+from streamlog.tiered.storage.names import KINDS, FileKind, object_name, partition_folder
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+URL = "url"
+OPTIONS = "storage_options."
+
+
+class FsspecStorageManager(RemoteStorageManager):
+    """A copy holds 4 MiB of a segment at a time, and what the file system keeps back.
+
+    Calls raise StoreUnavailable, whatever the library raises.
+    """
+
+    def __init__(self, offload: Offload | None = None) -> None:
+        """Without `offload` it has threads of its own."""
+        self._offload: Offload = ThreadOffload() if offload is None else offload
+        self._owns_offload = offload is None
+        self._files: FsspecFiles | None = None
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Connects to nothing yet. Errors: InvalidConfig (also where a package is missing)."""
+        check_known(configs, (URL,), OPTIONS)
+        url = required(configs, URL, "hdfs://namenode:8020/tier")
+        options = {
+            name.removeprefix(OPTIONS): _value(text)
+            for name, text in configs.items()
+            if name.startswith(OPTIONS)
+        }
+        check_url(url)
+        self._files = FsspecFiles(url, options)
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> None:
+        files, folder = self._configured(), partition_folder(metadata.topic_id_partition)
+        await self._write(files.make, folder)
+        for kind, content in files_of(data):
+            await self._copy(files, folder, object_name(metadata, kind), content)
+        await self._write(files.sync, folder)
+
+    async def _copy(
+        self, files: FsspecFiles, folder: str, name: str, content: SegmentFile | bytes
+    ) -> None:
+        file = await run_owned(
+            self._offload, Lane.STORE, lambda: files.begin(folder, name), FsspecFileInWork.give_up
+        )
+        try:
+            async for piece in pieces(content):
+                await self._write(file.write, piece)
+            await self._write(file.finish)
+        finally:
+            await self._write(file.give_up)
+
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
+    ) -> Buffer:
+        length = range_length(start_position, end_position)
+        return await self._read(metadata, None, start_position, length)
+
+    async def fetch_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+    ) -> Buffer:
+        return await self._read(metadata, index_type, 0, None)
+
+    async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        files, folder = self._configured(), partition_folder(metadata.topic_id_partition)
+        names = [object_name(metadata, kind) for kind in KINDS]
+        await self._write(files.delete, folder, names)
+
+    async def close(self) -> None:
+        if self._owns_offload:
+            await self._offload.close()
+
+    async def _read(
+        self, metadata: RemoteLogSegmentMetadata, kind: FileKind, start: int, length: int | None
+    ) -> Buffer:
+        files, folder = self._configured(), partition_folder(metadata.topic_id_partition)
+        name = object_name(metadata, kind)
+        return await self._offload.run(Lane.GET, files.read, folder, name, start, length)
+
+    async def _write(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await to_its_end(self._offload.run(Lane.STORE, fn, *args))
+
+    def _configured(self) -> FsspecFiles:
+        if self._files is None:
+            raise InvalidConfig(f"FsspecStorageManager lacks its setting {URL}", name=URL)
+        return self._files
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,88 @@
+"""What the files of a remote segment are called. Pure.
+
+    <topic>-<partition>-<topic id>/<base offset>.<segment id>.<kind>    in a file system
+    <prefix>/<topic id>/<partition>/<base offset>.<segment id>.<kind>   in the object store
+    <topic>-<partition>-<topic id>/<base offset>-<segment id>.<suffix>  as LocalTieredStorage
+
+1. A base offset has 20 digits, so that names sort as offsets do.
+2. A kind is `segment`, or IndexType's name in capitals. Ids are Kafka's Uuid texts: 22 characters
+   of URL-safe base64.
+3. Keys of an ObjectStore have no capitals (objectstore/keys.py), and two base64 texts may differ
+   in nothing else. There an id is 32 hex digits, and the kind is in small letters: `.OFFSET` is
+   `.offset`. The topic's name, which may have capitals, is left out: its id says more.
+4. Every part of a name is a number, an id, or a topic's name by Kafka's rule, so no name leads out
+   of its folder.
+
+Source: KIP-405 (object names); Kafka 4.1.1's RemoteLogSegmentFileset, RemoteTopicPartitionDirectory
+and LogFileUtils (LocalTieredStorage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamlog.errors import InvalidName
+from streamlog.format.kafka_files.properties import encode_id
+from streamlog.log.api.names import check_topic_name
+from streamlog.objectstore.keys import check_key
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from streamlog.tiered.api.storage_manager import IndexType
+
+FileKind = IndexType | None
+"""Which file of a segment; None: its log."""
+
+KINDS: tuple[FileKind, ...] = (*IndexType, None)
+"""In the order in which they are stored: a log that is there has its indexes."""
+
+SUFFIXES: Mapping[FileKind, str] = {
+    None: "log",
+    IndexType.OFFSET: "index",
+    IndexType.TIMESTAMP: "timeindex",
+    IndexType.PRODUCER_SNAPSHOT: "snapshot",
+    IndexType.TRANSACTION: "txnindex",
+    IndexType.LEADER_EPOCH: "leader_epoch_checkpoint",
+}
+"""Of LocalTieredStorage's files."""
+
+
+def object_name(metadata: RemoteLogSegmentMetadata, kind: FileKind) -> str:
+    """KIP-405's name of a file, in a file system."""
+    segment_id = encode_id(metadata.remote_log_segment_id.id)
+    return f"{_base(metadata)}.{segment_id}.{_kind(kind)}"
+
+
+def segment_key(prefix: str, metadata: RemoteLogSegmentMetadata, kind: FileKind) -> str:
+    """A file's key in an object store. Errors: InvalidName."""
+    segment_id, partition = metadata.remote_log_segment_id.id, metadata.topic_id_partition
+    folder = f"{prefix}/{partition.topic_id.hex}/{_number(partition)}"
+    return check_key(f"{folder}/{_base(metadata)}.{segment_id.hex}.{_kind(kind).lower()}")
+
+
+def partition_folder(partition: TopicIdPartition) -> str:
+    """A partition's folder in a file system. Errors: InvalidName."""
+    check_topic_name(partition.topic)
+    return f"{partition.topic}-{_number(partition)}-{encode_id(partition.topic_id)}"
+
+
+def local_stem(metadata: RemoteLogSegmentMetadata) -> str:
+    """With what the names of all files of a segment begin in LocalTieredStorage."""
+    return f"{_base(metadata)}-{encode_id(metadata.remote_log_segment_id.id)}."
+
+
+def local_name(metadata: RemoteLogSegmentMetadata, kind: FileKind) -> str:
+    """LocalTieredStorage's name of a file."""
+    return local_stem(metadata) + SUFFIXES[kind]
+
+
+def _base(metadata: RemoteLogSegmentMetadata) -> str:
+    return f"{metadata.start_offset:020d}"
+
+
+def _kind(kind: FileKind) -> str:
+    return "segment" if kind is None else kind.value
+
+
+def _number(partition: TopicIdPartition) -> int:
+    if partition.partition < 0:
+        raise InvalidName(f"{partition} has no partition number that a name can have")
+    return partition.partition

@@ -1,0 +1,135 @@
+"""Remote segments in file systems of fsspec: this machine's, by fsspec's own class and by that of
+pyarrow's file systems, on which hdfs:// stands."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.fs
+import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
+
+from streamlog.errors import InvalidConfig, StoreUnavailable
+from streamlog.testing.tiers.segments import SegmentMaker
+from streamlog.testing.tiers.storage_conformance import RemoteStorageManagerConformance
+from streamlog.tiered.api.storage_manager import RemoteStorageManager
+from streamlog.tiered.storage.fsspec_storage_manager import FsspecStorageManager
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+
+
+class TestFsspecStorageManager(RemoteStorageManagerConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "tier"
+
+    @asynccontextmanager
+    async def make(self) -> AsyncIterator[RemoteStorageManager]:
+        storage = FsspecStorageManager()
+        storage.configure({"url": f"file://{self.root}", "storage_options.auto_mkdir": "false"})
+        yield storage
+        await storage.close()
+
+    async def stored(self) -> Collection[str]:
+        return files_below(self.root)
+
+
+class FilesOfArrow(ArrowFSWrapper):  # type: ignore[misc]
+    """This machine's files, as fsspec's HadoopFileSystem has those of HDFS."""
+
+    protocol = "arrowfiles"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(pyarrow.fs.LocalFileSystem(), **options)
+
+
+class TestOverArrow(TestFsspecStorageManager):
+    @asynccontextmanager
+    async def make(self) -> AsyncIterator[RemoteStorageManager]:
+        fsspec.register_implementation(FilesOfArrow.protocol, FilesOfArrow, clobber=True)
+        storage = FsspecStorageManager()
+        storage.configure({"url": f"{FilesOfArrow.protocol}://{self.root}"})
+        yield storage
+        await storage.close()
+
+
+def test_the_files_have_the_names_of_the_kip(tmp_path: Path) -> None:
+    async def main() -> None:
+        make = SegmentMaker()
+        data = make.data(has_aborted=True)
+        metadata = make.metadata(data, topic="Topic-1", partition=2, start_offset=11)
+        storage = FsspecStorageManager()
+        storage.configure({"url": f"file://{tmp_path}"})
+        await storage.copy_log_segment_data(metadata, data)
+        await storage.close()
+        (folder,) = tmp_path.iterdir()
+        assert folder.name.startswith("Topic-1-2-")
+        assert {path.name.rpartition(".")[2] for path in folder.iterdir()} == {
+            "segment",
+            "OFFSET",
+            "TIMESTAMP",
+            "PRODUCER_SNAPSHOT",
+            "TRANSACTION",
+            "LEADER_EPOCH",
+        }
+
+    asyncio.run(main())
+
+
+def test_what_the_library_raises_is_unavailable(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "tier").write_bytes(b"")
+        make = SegmentMaker()
+        data = make.data()
+        storage = FsspecStorageManager()
+        storage.configure({"url": f"file://{tmp_path}/tier"})
+        with pytest.raises(StoreUnavailable, match="Not a directory"):
+            await storage.copy_log_segment_data(make.metadata(data), data)
+        await storage.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({}, "needs the setting url"),
+        ({"url": ""}, "needs the setting url"),
+        ({"url": "/tmp/tier"}, "it is no URL"),
+        ({"url": "nosuch://x/y"}, "Protocol not known: nosuch"),
+        ({"url": "hdfs://me:secret@name:8020/tier"}, "holds no password"),
+        ({"url": "file:///x", "storage_options.": "1"}, "unknown setting 'storage_options.'"),
+        ({"url": "file:///x", "host": "h"}, r"known are url, storage_options\.\*"),
+    ],
+)
+def test_settings_that_are_refused(configs: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message) as raised:
+        FsspecStorageManager().configure(configs)
+    assert "secret" not in str(raised.value)
+
+
+def test_without_the_library_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(InvalidConfig, match=r"pip install 'streamlog-engine\[fsspec\]'"):
+        FsspecStorageManager().configure({"url": "hdfs://namenode:8020/tier"})
+
+
+def test_without_settings_it_does_nothing() -> None:
+    async def main() -> None:
+        storage = FsspecStorageManager()
+        make = SegmentMaker()
+        with pytest.raises(InvalidConfig, match="lacks its setting url"):
+            await storage.delete_log_segment_data(make.metadata(make.data()))
+        await storage.close()
+
+    asyncio.run(main())
