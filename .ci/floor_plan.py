@@ -18,7 +18,7 @@ FILES_MAX = 15
 FILES_FREE = {"streamlog/v1", "streamlog/kafka/messages", "streamlog/cli/commands"}
 """Generated code, twice; one file for each command."""
 ARROWS_MAX = {"metadata": 60, "engine": 30, "log": 47}
-"""By package, its sub-packages included. 9 of those of log are the cleaner's, 3 those of tiering."""
+"""By package, its sub-packages included. 9 of log's are the cleaner's, 3 tiering's."""
 ROOTS = {"streamlog": "streamlog", "kvstore": "streamlog.kvstore", "server": "streamlog.server"}
 """Folders at the top, and the package that each is imported as."""
 

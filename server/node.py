@@ -178,6 +178,7 @@ class Node:
                         config=_with_compactor(self.settings.engine, node.store),
                         logs=self.settings.log,
                         transactions=self.settings.transaction_config(),
+                        tiers=self.settings.remote_log_config(),
                         components=Components(log_style=(node.log_format, node.log_level)),
                         check_store=True,
                         on_step=starting.begin_step,

@@ -125,6 +125,66 @@ class BrokerConfig:
         "Time between two looks for transactional ids that are unused for too long.",
         minimum=1,
     )
+    remote_log_storage_system_enable: bool = setting(
+        True,
+        "Whether topics with log.type=unified may have remote.storage.enable. It costs nothing "
+        "while none has. (Kafka's default is false, because it brings no storage with it.)",
+    )
+    remote_log_storage_manager_class_name: str = setting(
+        "",
+        "Plug-in that keeps remote segments, as `module:Class`; it gets the settings that begin "
+        "with rsm.config. (in the file or by flag). Default: the node's own object store.",
+    )
+    remote_log_metadata_manager_class_name: str = setting(
+        "",
+        "Plug-in that knows which remote segments there are, as `module:Class`; it gets the "
+        "settings that begin with rlmm.config. Default: the node's own metadata store.",
+    )
+    remote_log_metadata_custom_metadata_max_bytes: int = setting(
+        128,
+        "What a storage plug-in may keep with each segment.",
+        minimum=0,
+        maximum=1 << 16,
+    )
+    remote_log_manager_task_interval_ms: int = setting(
+        30_000,
+        "Time between two looks for segments to copy, and for what has expired. Shorter: segments "
+        "are copied sooner, more CPU with very many partitions.",
+        minimum=1,
+    )
+    remote_log_manager_copier_thread_pool_size: int = setting(
+        10, "Partitions that are copied at a time.", minimum=1, maximum=1000
+    )
+    remote_log_manager_expiration_thread_pool_size: int = setting(
+        10, "Partitions whose remote segments expire at a time.", minimum=1, maximum=1000
+    )
+    remote_log_reader_threads: int = setting(
+        10,
+        "Reads of the remote storage at a time; each brings up to 4 MiB.",
+        minimum=1,
+        maximum=1000,
+    )
+    remote_log_reader_max_pending_tasks: int = setting(
+        100,
+        "Reads of the remote storage under way or waiting; more of them are refused, each for its "
+        "partition alone.",
+        minimum=1,
+        maximum=100_000,
+    )
+    remote_log_index_file_cache_total_size_bytes: int = setting(
+        1 << 30,
+        "Indexes of remote segments kept in files of the log folder (remote-log-index-cache).",
+        minimum=1,
+    )
+    remote_fetch_max_wait_ms: int = setting(
+        500,
+        "How long a fetch waits for the remote storage. What comes later is kept for the next "
+        "one, so a slow store makes progress.",
+        minimum=1,
+    )
+    remote_list_offsets_request_timeout_ms: int = setting(
+        30_000, "How long a look-up by time waits for the remote storage.", minimum=1
+    )
     quota_window_num: int = setting(
         11,
         "Samples of the window over which a client's rates are measured for its quotas. More: "

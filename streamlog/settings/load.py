@@ -25,6 +25,8 @@ from streamlog.settings.node import KAFKA_ANY, KAFKA_DEV, NodeConfig
 from streamlog.settings.schema import TABLES, Knob, build, earlier_paths, knobs, variables
 from streamlog.settings.tls import TlsConfig
 from streamlog.settings.values import parse, written
+from streamlog.tiered.config import KAFKA_NAMES as REMOTE_LOG_NAMES
+from streamlog.tiered.config import RemoteLogConfig
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ NOT_SETTINGS = frozenset(
 )
 """Variables of the command line itself, and of code that runs before settings are read."""
 TOPIC_DEFAULTS = "topic-defaults"
+PLUGIN_PREFIXES = {"rsm.config.": "storage_configs", "rlmm.config.": "metadata_configs"}
+"""Beginnings of the settings that plug-ins of tiered storage get → fields of RemoteLogConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Settings:
     log: LogConfig = field(default_factory=LogConfig)
     engine: StreamEngineConfig = field(default_factory=StreamEngineConfig)
     topic_overrides: Mapping[str, str] = field(default_factory=dict)
+    plugin_configs: Mapping[str, str] = field(default_factory=dict)
+    """Those that begin with rsm.config. or rlmm.config., which only a plug-in knows."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def topic_defaults(self) -> dict[str, str]:
@@ -86,6 +92,19 @@ class Settings:
                 for name, field in TRANSACTION_NAMES.items()
             }
         )
+
+    def remote_log_config(self) -> RemoteLogConfig:
+        given: dict[str, Any] = {
+            target: getattr(self.broker, name.replace(".", "_"))
+            for name, target in REMOTE_LOG_NAMES.items()
+        }
+        for prefix, target in PLUGIN_PREFIXES.items():
+            given[target] = {
+                name.removeprefix(prefix): value
+                for name, value in self.plugin_configs.items()
+                if name.startswith(prefix)
+            }
+        return RemoteLogConfig(**given, record_bytes_max=self.log.decoded_bytes_max)
 
     def for_mode(self, mode: str) -> Settings:
         """The same with the mode's own defaults filled in (`dev` or `serve`)."""
@@ -149,6 +168,7 @@ def load(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     topics: dict[str, str] = {}
+    plugins: dict[str, str] = {}
     layers = (
         _from_file(file),
         _from_environment(os.environ if env is None else env),
@@ -158,13 +178,15 @@ def load(
         for path, given, where in _by_todays_names(layer):
             if path.startswith(f"{TOPIC_DEFAULTS}."):
                 topics[path.removeprefix(f"{TOPIC_DEFAULTS}.")] = written(given)
+            elif path.removeprefix("broker.").startswith(tuple(PLUGIN_PREFIXES)):
+                plugins[path.removeprefix("broker.")] = written(given)
             else:
                 values[path] = parse(_known(path, where), given, where)
             sources[path] = where
     built = {
         table.name: build(table.cls, table.name, values, kafka=table.kafka) for table in TABLES
     }
-    settings = Settings(**built, topic_overrides=topics, sources=sources)
+    settings = Settings(**built, topic_overrides=topics, plugin_configs=plugins, sources=sources)
     _check_topic_defaults(topics, sources)
     log = replace(
         settings.log,

@@ -1,7 +1,8 @@
-"""How a node keeps the remote tiers of its logs. A comment behind a field is Kafka's name."""
+"""How a node keeps the remote tiers of its logs; `settings/broker.py` documents the settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamlog.tiered.reading.chunks import ChunkConfig
@@ -11,18 +12,44 @@ UNLIMITED_RATE = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogConfig:
-    """Times in ms, sizes in bytes."""
+    """Times in ms, sizes in bytes. `KAFKA_NAMES` has Kafka's names of the fields."""
 
-    task_interval_ms: int = 30_000  # remote.log.manager.task.interval.ms
-    copier_tasks: int = 10  # remote.log.manager.copier.thread.pool.size
-    expiration_tasks: int = 10  # remote.log.manager.expiration.thread.pool.size
-    custom_metadata_bytes_max: int = 128  # remote.log.metadata.custom.metadata.max.bytes
-    index_cache_bytes: int = 1 << 30  # remote.log.index.file.cache.total.size.bytes
-    fetch_wait_ms: int = 500  # remote.fetch.max.wait.ms
-    look_up_wait_ms: int = 30_000  # remote.list.offsets.request.timeout.ms
+    is_enabled: bool = True
+    storage_class: str = ""
+    """`module:Class` of a plug-in; "": the node's own object store."""
+    metadata_class: str = ""
+    """`module:Class` of a plug-in; "": the node's own KV store."""
+    storage_configs: Mapping[str, str] = field(default_factory=dict)
+    metadata_configs: Mapping[str, str] = field(default_factory=dict)
+    task_interval_ms: int = 30_000
+    copier_tasks: int = 10
+    expiration_tasks: int = 10
+    reader_tasks: int = 10
+    reads_pending_max: int = 100
+    custom_metadata_bytes_max: int = 128
+    index_cache_bytes: int = 1 << 30
+    fetch_wait_ms: int = 500
+    look_up_wait_ms: int = 30_000
     copy_lag_ms: int = 0
     copy_timeout_ms: int = 600_000
-    copy_bytes_per_second: int = UNLIMITED_RATE  # remote.log.manager.copy.max.bytes.per.second
-    fetch_bytes_per_second: int = UNLIMITED_RATE  # remote.log.manager.fetch.max.bytes.per.second
+    copy_bytes_per_second: int = UNLIMITED_RATE
+    fetch_bytes_per_second: int = UNLIMITED_RATE
     record_bytes_max: int = 32 << 20
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
+
+
+KAFKA_NAMES = {
+    "remote.fetch.max.wait.ms": "fetch_wait_ms",
+    "remote.list.offsets.request.timeout.ms": "look_up_wait_ms",
+    "remote.log.index.file.cache.total.size.bytes": "index_cache_bytes",
+    "remote.log.manager.copier.thread.pool.size": "copier_tasks",
+    "remote.log.manager.expiration.thread.pool.size": "expiration_tasks",
+    "remote.log.manager.task.interval.ms": "task_interval_ms",
+    "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
+    "remote.log.metadata.manager.class.name": "metadata_class",
+    "remote.log.reader.max.pending.tasks": "reads_pending_max",
+    "remote.log.reader.threads": "reader_tasks",
+    "remote.log.storage.manager.class.name": "storage_class",
+    "remote.log.storage.system.enable": "is_enabled",
+}
+"""Kafka's broker settings → fields of RemoteLogConfig."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -62,7 +62,8 @@ async def open_remote_log_manager(
 ) -> RemoteLogManager:
     """A manager that is started. Errors: Unavailable, Corrupt."""
     clock, storage = runtime.clock, plugins.storage
-    background = Background("remote log manager", _task_failed)
+    unexpected: list[BaseException] = []
+    background = Background("remote log manager", unexpected.append)
     failures = RemoteFailures(clock)
     tries = Tries(clock, failures)
     metrics = RemoteLogMetrics(runtime.registry)
@@ -73,7 +74,10 @@ async def open_remote_log_manager(
             lambda: storage.fetch_index(segment, index_type),
         )
 
-    chunks = ChunkCache(storage.fetch_log_segment, config.chunks, clock, failures, background)
+    chunk_config = replace(
+        config.chunks, loads=config.reader_tasks, pending_max=config.reads_pending_max
+    )
+    chunks = ChunkCache(storage.fetch_log_segment, chunk_config, clock, failures, background)
     indexes = RemoteIndexCache(
         runtime.indexes, fetch_index, runtime.offload, config.index_cache_bytes
     )
@@ -123,6 +127,7 @@ async def open_remote_log_manager(
             metrics,
             clock,
             background,
+            unexpected,
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,
@@ -131,7 +136,3 @@ async def open_remote_log_manager(
     await indexes.load()
     await manager.start()
     return manager
-
-
-def _task_failed(error: BaseException) -> None:
-    """Background has logged it. The task was one of many: the others, and the node, go on."""

@@ -55,6 +55,8 @@ class RemoteLogParts:
     metrics: RemoteLogMetrics
     clock: Clock
     background: Background
+    unexpected: list[BaseException]
+    """Failures of background work that nothing was prepared for."""
     task_interval_ms: int = 30_000
     copier_tasks: int = 10
     expiration_tasks: int = 10
@@ -104,21 +106,30 @@ class RemoteLogManager:
         """Takes up deletions that a crash interrupted. Errors: Unavailable, Corrupt."""
         for one in await self._parts.metadata.deleted_partitions():
             self._deleting[one.topic_id_partition] = one.state
-        background, parts = self._parts.background, self._parts
-        background.every(lambda: parts.task_interval_ms / 1000, self.tick, name="remote_tasks")
-        background.spawn(self._delete_partitions(), name="remote_deletions")
+        self._parts.background.spawn(self._ticks(), name="tasks")
+        self._parts.background.spawn(self._delete_partitions(), name="deletions")
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(self._parts.task_interval_ms / 1000)
+            try:
+                await self.tick()
+            except Exception as error:
+                # Nothing may end the rounds: partitions would never be copied again.
+                log.exception("a round of remote log tasks failed")
+                self._parts.unexpected.append(error)
 
     # What logs ask for
 
     async def attach(self, log: TierableLog, topic_id: UUID) -> None:
         """As Tiers.attach. A topic without tiering costs nothing until it has it."""
         topic, number = log.topic_partition
-        tier = PartitionTier(TopicIdPartition(topic_id, topic, number), log, self._parts.reads)
+        partition = TopicIdPartition(topic_id, topic, number)
+        tier = PartitionTier(partition, log, self._parts.reads, self)
         led = _LedPartition(tier, self._parts.metrics)
         if log.topic_config.remote_storage_enable:
             await self._load(led)
         log.attach_tier(tier)
-        tier.on_detached = lambda: self._detached(led)
         self._led[log.topic_partition] = led
 
     async def _load(self, led: _LedPartition) -> None:
@@ -154,10 +165,12 @@ class RemoteLogManager:
         led.tier.highest_offset = highest
         led.is_loaded = True
 
-    def _detached(self, led: _LedPartition) -> None:
+    def detached(self, tier: PartitionTier) -> None:
         """A copy under way is cut off: the next leader deletes what it left."""
-        if self._led.get(led.log.topic_partition) is led:
-            del self._led[led.log.topic_partition]
+        led = self._led.get(tier.log.topic_partition)
+        if led is None or led.tier is not tier:
+            return
+        del self._led[tier.log.topic_partition]
         for task in led.tasks.values():
             task.cancel()
 
@@ -319,6 +332,11 @@ class RemoteLogManager:
         now_ms = self._parts.clock.now_ms()
         failing = [led for led in self._led.values() if led.failure is not None]
         found = []
+        if self._parts.unexpected:
+            found.append(
+                f"remote_storage: a task failed by a bug, the last time by "
+                f"{self._parts.unexpected[-1]!r}: look at the log, and report it"
+            )
         if failing:
             first = min(failing, key=lambda led: led.failed_since_ms)
             for_s = (now_ms - first.failed_since_ms) / 1000

@@ -802,6 +802,8 @@ class UnifiedLog(CleanableLog, TierableLog):
 
     async def delete(self) -> None:
         await self.kill()
+        if self._tier is not None:
+            await self._tier.delete()
         await self._folder.delete()
 
 

@@ -20,6 +20,7 @@ from streamlog.log.manager import LogManager
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.progress import ProgressWatch
+from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import LogFolder
 from streamlog.wal.config import WalMode
 from streamlog.wiring.log_folder import LocalLogs
@@ -98,6 +99,11 @@ class OpenEngine:
         return self._plan.wal
 
     @property
+    def tiers(self) -> RemoteLogManager | None:
+        """The remote tiers of logs in local files; None: they have none."""
+        return self._local_logs.tiers
+
+    @property
     def log_folder(self) -> LogFolder | None:
         """The folder of logs in local files; None: the engine has none."""
         return self._local_logs.folder
@@ -129,6 +135,7 @@ class OpenEngine:
             *([f"deletion_stopped: nothing is deleted any more: {stopped}"] if stopped else []),
             *(f"waiting_for_deletion: {reason}" for reason in self.metadata.waiting_for_sweep()),
             *([f"log_folder: {lost}"] if (lost := self._local_logs.alarm) else []),
+            *self._local_logs.tier_alarms(),
             *(f"broker_settings: {reason}" for reason in self.logs.broker_configs.alarms()),
             *(f"quotas: {reason}" for reason in self.logs.client_configs.alarms()),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,12 +12,17 @@ from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory, LogKind
 from streamlog.model.kv import KVClient
 from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.lockfile import Lock, hold
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane, Offload, run_owned
 from streamlog.runtime.progress import ProgressWatch
+from streamlog.tiered.reading.index_cache import FOLDER
+from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
+
+OpenTiers = Callable[[GrowingFolder], Awaitable[RemoteLogManager]]
 
 
 class LocalLogs:
@@ -28,6 +33,7 @@ class LocalLogs:
         self._owner = owner
         self._accepts_data_loss = accepts_data_loss
         self.folder: LogFolder | None = None
+        self.tiers: RemoteLogManager | None = None
 
     async def open(
         self,
@@ -35,9 +41,11 @@ class LocalLogs:
         offload: Offload,
         kv: KVClient,
         built: AsyncExitStack,
+        open_tiers: OpenTiers | None = None,
     ) -> Mapping[LogKind, LogFactory]:
-        """The folder stays locked until `built` ends. Errors: DataInUse, ForeignCluster, Corrupt,
-        StoreUnavailable."""
+        """The folder stays locked until `built` ends. `open_tiers` gets the folder of the index
+        cache. Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of
+        `open_tiers`."""
         path = self._path
         if path is None:
             return {}
@@ -62,7 +70,10 @@ class LocalLogs:
             kv=kv,
             accepts_data_loss=self._accepts_data_loss,
         )
-        return {LogKind.UNIFIED: UnifiedLogFactory(self.folder)}
+        if open_tiers is not None:
+            indexes = await offload.run(Lane.FILES, tree.make, FOLDER)
+            self.tiers = await open_tiers(indexes)
+        return {LogKind.UNIFIED: UnifiedLogFactory(self.folder, self.tiers)}
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         if self.folder is not None:
@@ -73,11 +84,19 @@ class LocalLogs:
         """Why partitions of the folder are refused."""
         return None if self.folder is None else self.folder.alarm
 
+    def tier_alarms(self) -> Sequence[str]:
+        """What does not work of the remote tiers."""
+        return () if self.tiers is None else self.tiers.alarms()
+
     async def close(self) -> None:
         """Call it when all logs are closed. Errors: StoreUnavailable."""
         if self.folder is not None:
             await self.folder.close()
+        if self.tiers is not None:
+            await self.tiers.close()
 
     async def kill(self) -> None:
         if self.folder is not None:
             await self.folder.kill()
+        if self.tiers is not None:
+            await self.tiers.close()

@@ -32,14 +32,17 @@ from streamlog.log.opening import open_logs
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
 from streamlog.metadata.session import MetadataSession
+from streamlog.model.kv import KVClient
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.opening import TierRuntime
 from streamlog.unified.log_folder import FolderOwner
 from streamlog.wal.config import WalMode
 from streamlog.wal.log import WriteAheadLog
 from streamlog.wiring.engine import EngineServices, OpenEngine
-from streamlog.wiring.log_folder import LocalLogs
+from streamlog.wiring.log_folder import LocalLogs, OpenTiers
 from streamlog.wiring.plan import (
     Components,
     EnginePlan,
@@ -50,6 +53,7 @@ from streamlog.wiring.plan import (
 )
 from streamlog.wiring.progress import run_checks, watch_progress
 from streamlog.wiring.stores import OpenStores, open_stores
+from streamlog.wiring.tiers import open_tiers
 from streamlog.wiring.wal import open_wal
 
 log = logging.getLogger(__name__)
@@ -64,6 +68,7 @@ class Configs:
     engine: StreamEngineConfig
     logs: LogConfig
     transactions: TransactionConfig
+    tiers: RemoteLogConfig
 
 
 @asynccontextmanager
@@ -78,6 +83,7 @@ async def open(
     config: StreamEngineConfig | None = None,
     logs: LogConfig | None = None,
     transactions: TransactionConfig | None = None,
+    tiers: RemoteLogConfig | None = None,
     components: Components | None = None,
     check_store: bool = False,
     accept_data_loss: bool = False,
@@ -104,7 +110,10 @@ async def open(
         accepts_data_loss=accept_data_loss,
     )
     configs = Configs(
-        config or StreamEngineConfig(), logs or LogConfig(), transactions or TransactionConfig()
+        config or StreamEngineConfig(),
+        logs or LogConfig(),
+        transactions or TransactionConfig(),
+        tiers or RemoteLogConfig(),
     )
     opening = _Opening(plan, configs, parts, on_step)
     async with AsyncExitStack() as built:
@@ -254,7 +263,9 @@ class _Opening:
             offload=runtime.offload,
             staged=staging,
             node_id=self._plan.node_id,
-            others=lambda environment: local.open(environment, runtime.offload, kv, built),
+            others=lambda environment: local.open(
+                environment, runtime.offload, kv, built, self._tiers(stores, kv, runtime)
+            ),
         )
         engine.background.spawn(_fail_with(logs), name="watch_logs")
         transactions = self._start_coordinator(logs, runtime)
@@ -279,6 +290,24 @@ class _Opening:
             collector=collector,
             staging=staging,
             progress=progress,
+        )
+
+    def _tiers(self, stores: OpenStores, kv: KVClient, runtime: Runtime) -> OpenTiers | None:
+        config, node_id = self._configs.tiers, self._plan.node_id
+        if not config.is_enabled:
+            return None
+        return lambda indexes: open_tiers(
+            stores.store,
+            kv,
+            config,
+            TierRuntime(
+                runtime.clock,
+                runtime.random,
+                runtime.offload,
+                runtime.registry,
+                indexes,
+                node_id,
+            ),
         )
 
     def _start_coordinator(self, logs: LogManager, runtime: Runtime) -> Coordinator:

@@ -93,6 +93,10 @@ class RemoteTier(Protocol):
         """
         ...
 
+    async def delete(self) -> None:
+        """As Tiers.delete_partition, for the log's own."""
+        ...
+
     def detached(self) -> None:
         """The log has ended: nothing more is copied. It returns at once."""
         ...

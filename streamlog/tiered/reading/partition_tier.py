@@ -8,9 +8,10 @@ sends later is in memory for the next read (`chunks.py`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from streamlog.codec.piecewise import first_at_or_after
 from streamlog.errors import ObjectNotFound, OffsetOutOfRange
@@ -18,6 +19,7 @@ from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
 from streamlog.log.api.tiering import AbortedInTier, TierableLog
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
@@ -51,6 +53,14 @@ class FetchQuota(Protocol):
     def record(self, size_bytes: int) -> None: ...
 
 
+class TierOwner(Protocol):
+    """Who keeps the tiers, and their tasks."""
+
+    def detached(self, tier: PartitionTier) -> None: ...
+
+    async def delete_partition(self, partition: TopicPartition, topic_id: UUID) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TierReads:
     """What all partitions of a node share. `fetch_wait_ms`: how long a fetch waits at most;
@@ -73,10 +83,12 @@ class TierReads:
 class PartitionTier:
     """A RemoteTier. `highest_offset` is raised by whoever copies."""
 
-    def __init__(self, partition: TopicIdPartition, log: TierableLog, reads: TierReads) -> None:
+    def __init__(
+        self, partition: TopicIdPartition, log: TierableLog, reads: TierReads, owner: TierOwner
+    ) -> None:
         self.partition = partition
         self.highest_offset = -1
-        self.on_detached: Callable[[], None] = _nothing
+        self._owner = owner
         self._log = log
         self._reads = reads
         self._positions: OrderedDict[tuple[RemoteLogSegmentId, int], int] = OrderedDict()
@@ -86,7 +98,10 @@ class PartitionTier:
         return self._log
 
     def detached(self) -> None:
-        self.on_detached()
+        self._owner.detached(self)
+
+    async def delete(self) -> None:
+        await self._owner.delete_partition(self.partition.topic_partition, self.partition.topic_id)
 
     def reader(self, deadline: float | None) -> BatchReader:
         return _TierReader(self, self._deadline(deadline, self._reads.fetch_wait_ms))
@@ -288,7 +303,3 @@ class _TierReader:
     ) -> BatchRun:
         """As BatchReader.read, and as RemoteTier.reader says."""
         return await self._tier.read_batches(offset, end_offset, max_bytes, self._deadline)
-
-
-def _nothing() -> None:
-    """Nobody has to hear that the log has ended."""

@@ -1,0 +1,70 @@
+"""Opens the remote tiers of a node's logs: the plug-ins that the settings name, or the own ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TypeVar
+
+from streamlog.errors import InvalidConfig
+from streamlog.model.kv import KVClient
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
+from streamlog.tiered.opening import TierPlugins, TierQuotas, TierRuntime, open_remote_log_manager
+from streamlog.tiered.quotas.unlimited import UnlimitedQuota
+from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
+
+P = TypeVar("P", RemoteStorageManager, RemoteLogMetadataManager)
+
+PREFIX = "remote"
+"""Of the keys of remote segments in the node's own object store."""
+
+
+async def open_tiers(
+    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
+) -> RemoteLogManager:
+    """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
+    Unavailable, Corrupt."""
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    if config.storage_class:
+        storage = _plugin(
+            RemoteStorageManager,  # type: ignore[type-abstract]
+            "remote.log.storage.manager.class.name",
+            config.storage_class,
+            config.storage_configs,
+        )
+    else:
+        storage = ObjectRemoteStorageManager(store, PREFIX)
+    if config.metadata_class:
+        metadata = _plugin(
+            RemoteLogMetadataManager,  # type: ignore[type-abstract]
+            "remote.log.metadata.manager.class.name",
+            config.metadata_class,
+            {**config.metadata_configs, "broker.id": str(runtime.broker_id)},
+        )
+    else:
+        metadata = KVRemoteLogMetadataManager(kv)
+    quotas = TierQuotas(UnlimitedQuota(), UnlimitedQuota())
+    return await open_remote_log_manager(TierPlugins(storage, metadata), quotas, runtime, config)
+
+
+def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> P:
+    """Errors: InvalidConfig."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfig(
+            f"{name} is {path!r}, which cannot be loaded ({error}): give `module:Class`, and "
+            "install the package beside streamlog",
+            name=name,
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise InvalidConfig(f"{name} is {path!r}, which is no {kind.__name__}", name=name)
+    plugin = found()
+    plugin.configure(configs)
+    return plugin

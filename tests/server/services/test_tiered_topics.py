@@ -1,0 +1,168 @@
+"""Topics with a remote tier on a real node, through its clients: over gRPC and Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from streamlog.client.aio import Admin, Consumer, Producer
+from streamlog.errors import InvalidConfig
+from streamlog.model.partition import TopicPartition
+from streamlog.wiring.engine import OpenEngine
+from tests.support.running_node import RunningNode, running_node
+
+COUNT = 40
+TIERED = {
+    "log.type": "unified",
+    "remote.storage.enable": "true",
+    "segment.bytes": str(1 << 20),
+    "local.retention.ms": "1",
+    "file.delete.delay.ms": "0",
+}
+
+
+def value_of(number: int) -> bytes:
+    """120 kB: eight of them fill a segment of 1 MiB."""
+    return b"%06d" % number * 20_000
+
+
+async def filled(server: str, topic: str, count: int = COUNT) -> None:
+    async with Producer(server, linger_ms=0) as producer:
+        for number in range(count):
+            await (await producer.send(topic, value_of(number), partition=0))
+
+
+async def read(server: str, topic: str, first: int, count: int) -> list[tuple[int, bytes | None]]:
+    async with Consumer(server) as consumer:
+        await consumer.assign([(topic, 0)])
+        await consumer.seek(topic, 0, first)
+        found: list[tuple[int, bytes | None]] = []
+        while len(found) < count:
+            async with asyncio.timeout(30):
+                found += [(one.offset, one.value) for one in await consumer.poll(1.0)]
+        return found
+
+
+def engine_of(node: RunningNode) -> OpenEngine:
+    assert node.node.engine is not None
+    return node.node.engine
+
+
+async def moved(node: RunningNode, topic: str) -> int:
+    """The local log start, when all closed segments are in the remote tier alone."""
+    engine = engine_of(node)
+    assert engine.tiers is not None
+    await engine.tiers.run_tasks()
+    await engine.logs.retention_tick()
+    log = await engine.logs.log(TopicPartition(topic, 0))
+    assert len(log.segments) == 1
+    return log.segments[0].base_offset
+
+
+def read_by_kafka(address: str, topic: str, first: int, count: int) -> list[tuple[int, bytes]]:
+    settings = {"group.id": "none: it is assigned its partitions", "enable.auto.commit": False}
+    consumer = KafkaConsumer({"bootstrap.servers": address, **settings})
+    try:
+        consumer.assign([KafkaPartition(topic, 0, first)])
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            message = consumer.poll(30)
+            assert message is not None
+            assert message.error() is None
+            found.append((message.offset(), message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_topic_is_read_from_both_tiers_over_both_protocols(tmp_path: Path) -> None:
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        wanted = [(number, value_of(number)) for number in range(COUNT)]
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node.banner.grpc, "tiered")
+            local = await moved(node, "tiered")
+            assert local > COUNT // 2
+            logs = tmp_path / "data" / "logs" / "tiered-0"
+            assert len(list(logs.glob("*.log"))) == 1
+            for first in (0, 3, local - 1):
+                server = node.banner.grpc
+                found = await read(server, "tiered", first, COUNT - first)
+                assert found == wanted[first:]
+            address = next(one.address for one in node.banner.listeners if one.name == "kafka")
+            for first in (0, 11):
+                found_too = await asyncio.to_thread(
+                    read_by_kafka, address, "tiered", first, COUNT - first
+                )
+                assert found_too == wanted[first:]
+        async with running_node(data=data) as node:
+            assert await read(node.banner.grpc, "tiered", 0, COUNT) == wanted
+
+    asyncio.run(body())
+
+
+def test_what_a_deleted_topic_had_in_the_store_goes(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node.banner.grpc, "tiered", 20)
+            await moved(node, "tiered")
+            assert (await engine_of(node).store.list("remote/")).objects
+            await admin.delete_topic("tiered")
+            tiers = engine_of(node).tiers
+            assert tiers is not None
+            async with asyncio.timeout(30):
+                await tiers.deletions_done()
+            assert not (await engine_of(node).store.list("remote/")).objects
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ({"remote.storage.enable": "true"}, "log.type=unified"),
+        ({**TIERED, "cleanup.policy": "compact"}, "cleanup.policy=compact"),
+        ({**TIERED, "local.retention.ms": "10", "retention.ms": "5"}, "more than retention.ms"),
+        ({**TIERED, "local.retention.bytes": "-1", "retention.bytes": "5"}, "more than retention"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    tmp_path: Path, configs: dict[str, Any], says: str
+) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            with pytest.raises(InvalidConfig, match=says):
+                await admin.create_topic("refused", 1, configs)
+            await admin.create_topic("changed", 1, TIERED)
+            with pytest.raises(InvalidConfig, match=r"remote\.log\.delete\.on\.disable"):
+                await admin.alter_configs(
+                    topic="changed", configs={"remote.storage.enable": "false"}
+                )
+
+    asyncio.run(body())
+
+
+def test_a_node_without_tiered_storage_says_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        off = {"broker.remote.log.storage.system.enable": "false"}
+        async with (
+            running_node(data=str(tmp_path / "data"), **off) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            with pytest.raises(InvalidConfig, match=r"remote\.log\.storage\.system\.enable"):
+                await admin.create_topic("tiered", 1, TIERED)
+
+    asyncio.run(body())
