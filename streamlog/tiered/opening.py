@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
@@ -25,7 +25,7 @@ from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
 from streamlog.tiered.reading.partition_tier import FetchQuota, TierReads
-from streamlog.tiered.reading.tries import Tries
+from streamlog.tiered.reading.tries import PluginTries
 from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts
 
 log = logging.getLogger(__name__)
@@ -47,13 +47,13 @@ class TierQuotas:
 
 @dataclass(frozen=True, slots=True)
 class TierRuntime:
-    """What a node's parts share. `indexes`: the folder of the index cache."""
+    """What a node's parts share. `tree` gets the folder of the index cache."""
 
     clock: Clock
     random: Random
     offload: Offload
     registry: CollectorRegistry
-    indexes: GrowingFolder
+    tree: FolderTree
     broker_id: int
 
 
@@ -65,7 +65,7 @@ async def open_remote_log_manager(
     unexpected: list[BaseException] = []
     background = Background("remote log manager", unexpected.append)
     failures = RemoteFailures(clock)
-    tries = Tries(clock, failures)
+    tries = PluginTries(clock, failures)
     metrics = RemoteLogMetrics(runtime.registry)
 
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
@@ -78,9 +78,7 @@ async def open_remote_log_manager(
         config.chunks, loads=config.reader_tasks, pending_max=config.reads_pending_max
     )
     chunks = ChunkCache(storage.fetch_log_segment, chunk_config, clock, failures, background)
-    indexes = RemoteIndexCache(
-        runtime.indexes, fetch_index, runtime.offload, config.index_cache_bytes
-    )
+    indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
 
     async def forget(segment: RemoteLogSegmentMetadata) -> None:
         chunks.forget(segment.remote_log_segment_id)

@@ -634,6 +634,7 @@ class UnifiedLog(CleanableLog, TierableLog):
     def attach_tier(self, tier: RemoteTier) -> None:
         assert self._tier is None
         self._tier = tier
+        self.has_tier = True
 
     @property
     def topic_config(self) -> TopicConfig:

@@ -12,17 +12,16 @@ from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory, LogKind
 from streamlog.model.kv import KVClient
 from streamlog.runtime.disk.folders import typed_os_error
-from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.lockfile import Lock, hold
 from streamlog.runtime.disk.system_tree import SystemTree
+from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload, run_owned
 from streamlog.runtime.progress import ProgressWatch
-from streamlog.tiered.reading.index_cache import FOLDER
 from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
 
-OpenTiers = Callable[[GrowingFolder], Awaitable[RemoteLogManager]]
+OpenTiers = Callable[[FolderTree], Awaitable[RemoteLogManager]]
 
 
 class LocalLogs:
@@ -43,9 +42,10 @@ class LocalLogs:
         built: AsyncExitStack,
         open_tiers: OpenTiers | None = None,
     ) -> Mapping[LogKind, LogFactory]:
-        """The folder stays locked until `built` ends. `open_tiers` gets the folder of the index
-        cache. Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of
-        `open_tiers`."""
+        """The folder, which `open_tiers` gets, stays locked until `built` ends.
+
+        Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of `open_tiers`.
+        """
         path = self._path
         if path is None:
             return {}
@@ -71,8 +71,7 @@ class LocalLogs:
             accepts_data_loss=self._accepts_data_loss,
         )
         if open_tiers is not None:
-            indexes = await offload.run(Lane.FILES, tree.make, FOLDER)
-            self.tiers = await open_tiers(indexes)
+            self.tiers = await open_tiers(tree)
         return {LogKind.UNIFIED: UnifiedLogFactory(self.folder, self.tiers)}
 
     def watch_progress(self, watch: ProgressWatch) -> None:

@@ -296,7 +296,7 @@ class _Opening:
         config, node_id = self._configs.tiers, self._plan.node_id
         if not config.is_enabled:
             return None
-        return lambda indexes: open_tiers(
+        return lambda tree: open_tiers(
             stores.store,
             kv,
             config,
@@ -305,7 +305,7 @@ class _Opening:
                 runtime.random,
                 runtime.offload,
                 runtime.registry,
-                indexes,
+                tree,
                 node_id,
             ),
         )

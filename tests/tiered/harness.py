@@ -184,7 +184,7 @@ class TieredLogUnderTest:
                 self.random,
                 self.offload,
                 registry,
-                self.tree.make("remote-log-index-cache"),
+                self.tree,
                 1,
             ),
             self.config,

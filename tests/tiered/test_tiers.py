@@ -269,8 +269,8 @@ def test_damaged_bytes_are_found_and_never_served() -> None:
             for at in range(0, len(good), max(len(good) // 40, 1)):
                 files[name] = good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :]
                 await t.reopened()
-                for cached in t.tree.open("remote-log-index-cache").list():
-                    t.tree.open("remote-log-index-cache").remove(cached)
+                if "remote-log-index-cache" in t.tree.folders():
+                    t.tree.remove("remote-log-index-cache")
                 await t.reopened()
                 for offset in (0, 3, 11, 19, 30):
                     try:

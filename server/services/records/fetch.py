@@ -347,7 +347,7 @@ class FetchService:
             log, result = read.log, read.result
             if log is None or read.is_full:
                 continue
-            if log.is_remote(result.next_offset):
+            if log.has_tier and log.is_remote(result.next_offset):
                 remote.append(read)
                 continue
             left = poll.left_bytes

@@ -186,6 +186,9 @@ class AbstractLogSegment(ABC):
 class AbstractLog(ABC):
     """One partition. Methods are called from one event loop; nothing here blocks it."""
 
+    has_tier = False
+    """Whether older records may be in a remote tier: `is_remote` tells which."""
+
     @property
     @abstractmethod
     def topic_partition(self) -> TopicPartition: ...
@@ -331,10 +334,7 @@ class AbstractLog(ABC):
         """
 
     def is_remote(self, offset: int) -> bool:
-        """Whether a fetch from there has to wait for a remote tier, beside which others may go on.
-
-        The default says no.
-        """
+        """Whether a fetch from there has to wait for a remote tier, and others may go on beside."""
         return False
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """What a plug-in of tiered storage implements and is given (docs/tiered-storage.md). Pure.
 
-It imports errors and the ground alone.
+It imports errors, the model and the ground alone. Used by the other parts and by plug-ins.
 """
 
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager

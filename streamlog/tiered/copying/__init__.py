@@ -1,4 +1,4 @@
 """Segments on their way to the remote tier, and out of it.
 
-It imports api, log/api and the ground.
+It imports api, log/api and the ground. Used by the manager.
 """

@@ -26,6 +26,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import IndexType
@@ -58,16 +59,17 @@ class _IndexKey(NamedTuple):
 
 
 class RemoteIndexCache:
-    def __init__(
-        self, folder: GrowingFolder, fetch: Fetch, offload: Offload, bytes_max: int
-    ) -> None:
-        self._folder = folder
+    """`tree` has the folder of the cache, which is made with the first index."""
+
+    def __init__(self, tree: FolderTree, fetch: Fetch, offload: Offload, bytes_max: int) -> None:
+        self._tree = tree
         self._fetch = fetch
         self._offload = offload
         self._bytes_max = bytes_max
         self._sizes: OrderedDict[_IndexKey, int] = OrderedDict()
         """Of the files, those that were not used for longest first."""
         self._turns = KeyedLock[_IndexKey]()
+        self._made: GrowingFolder | None = None
         self.size_bytes = 0
 
     async def load(self) -> None:
@@ -79,6 +81,8 @@ class RemoteIndexCache:
 
     def _look_around(self) -> dict[_IndexKey, int]:
         found: dict[_IndexKey, int] = {}
+        if FOLDER not in self._tree.folders():
+            return found
         types = {suffix: kind for kind, suffix in SUFFIXES.items()}
         for name in self._folder.list():
             parts = _NAME.match(name)
@@ -148,6 +152,13 @@ class RemoteIndexCache:
         if keys:
             await self._run(self._remove, [key.file_name for key in keys])
 
+    @property
+    def _folder(self) -> GrowingFolder:
+        """It may be made: ask for it off the loop. Errors: OSError."""
+        if self._made is None:
+            self._made = self._tree.make(FOLDER)
+        return self._made
+
     def _read(self, name: str) -> bytes:
         file = self._folder.open(name)
         try:
@@ -177,7 +188,7 @@ class RemoteIndexCache:
             return await self._offload.run(Lane.READ, work, *arguments)
         except OSError as error:
             doing = "using the indexes of the remote tier"
-            raise typed_os_error(error, str(self._folder), doing, StoreUnavailable) from error
+            raise typed_os_error(error, str(self._tree), doing, StoreUnavailable) from error
 
 
 def _check(key: _IndexKey, segment: RemoteLogSegmentMetadata, data: Buffer) -> None:

@@ -1,4 +1,4 @@
-"""Tries of a plug-in's call: an outage is told, a try that does not end is given up."""
+"""PluginTries of a plug-in's call: an outage is told, a try that does not end is given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class PluginTries:
     """`for_ms`: how long a call is repeated; `timeout_ms`: of one try."""
 
     clock: Clock

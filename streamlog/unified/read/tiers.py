@@ -53,7 +53,7 @@ class TieredReader:
         )
 
 
-class HeldFile:
+class OpenSegmentFile:
     """A LocalFile: an open file, which stays readable when its name is gone."""
 
     def __init__(self, file: GrowingFile, name: str, path: Path | None, offload: Offload) -> None:
@@ -103,10 +103,10 @@ async def held_files(
 def _open_all(
     folder: GrowingFolder, segment: UnifiedLogSegment, offload: Offload, opened: ExitStack
 ) -> LocalSegmentFiles:
-    def held(name: str) -> HeldFile:
+    def held(name: str) -> OpenSegmentFile:
         file = folder.open(name)
         opened.callback(file.close)
-        return HeldFile(file, name, folder.path_of(name), offload)
+        return OpenSegmentFile(file, name, folder.path_of(name), offload)
 
     base = segment.base_offset
     aborted = file_name(base, TXN_INDEX)
