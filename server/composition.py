@@ -53,6 +53,7 @@ from streamlog.server.services.stream import StreamService
 from streamlog.server.services.topic_views import TopicViews
 from streamlog.server.services.transactions import TransactionService
 from streamlog.settings import Settings
+from streamlog.tiered.remote_log_manager import RemoteLogManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Backend:
     offload: Offload
     cluster_id: str = ""
     compactor: Compactor | None = None
+    tiers: RemoteLogManager | None = None
     not_ready_reason: Callable[[], str | None] = lambda: None
     """Why requests may wait or fail, though the engine lives."""
     progress: ProgressWatch | None = None
@@ -140,6 +142,8 @@ def compose(
     parts = _record_parts(backend, settings, authorize, resources.metrics, topics, clients)
     runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
     runtime.bound_requests(resources.requests, resources.metrics)
+    if backend.tiers is not None:
+        runtime.bound_tiers(backend.tiers)
     logs.on_broker_configs(runtime.follow)
     runtime.follow()
     admin = AdminService(

@@ -359,6 +359,7 @@ def backend_of(engine: OpenEngine) -> Backend:
         offload=engine.offload,
         cluster_id=engine.metadata.cluster_id,
         compactor=engine.compactor,
+        tiers=engine.tiers,
     )
 
 

@@ -13,10 +13,13 @@ from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.metrics import ServerMetrics
 from streamlog.settings import Settings, dynamic
 from streamlog.settings.values import parse
+from streamlog.tiered.remote_log_manager import RemoteLogManager
 
 AUTO_CREATE = "auto.create.topics.enable"
 LOG_LEVEL = "node.log_level"
 REQUESTS_MAX = "limits.requests_max"
+COPY_RATE = "remote.log.manager.copy.max.bytes.per.second"
+FETCH_RATE = "remote.log.manager.fetch.max.bytes.per.second"
 
 
 class RuntimeSettings:
@@ -28,10 +31,15 @@ class RuntimeSettings:
         self._auto_create = bool(settings.broker.auto_create_topics_enable)
         self._has_level = False
         self._requests: tuple[ActiveRequests, ServerMetrics] | None = None
+        self._tiers: RemoteLogManager | None = None
 
     def bound_requests(self, requests: ActiveRequests, metrics: ServerMetrics) -> None:
         """The bound of these follows from now on."""
         self._requests = requests, metrics
+
+    def bound_tiers(self, tiers: RemoteLogManager) -> None:
+        """Its quotas follow from now on."""
+        self._tiers = tiers
 
     def auto_create(self) -> bool:
         """Whether a topic is created when a client asks for it, or sends records to it."""
@@ -47,6 +55,12 @@ class RuntimeSettings:
             requests, metrics = self._requests
             requests.bound = _value(configs, REQUESTS_MAX, settings.limits.requests_max)
             metrics.requests_bound.set(requests.bound)
+        if self._tiers is not None:
+            broker = settings.broker
+            self._tiers.set_quotas(
+                _value(configs, COPY_RATE, broker.remote_log_manager_copy_max_bytes_per_second),
+                _value(configs, FETCH_RATE, broker.remote_log_manager_fetch_max_bytes_per_second),
+            )
         if LOG_LEVEL in configs or self._has_level:
             # A process that embeds a node keeps the level of its own logging until one is set.
             self._has_level = LOG_LEVEL in configs

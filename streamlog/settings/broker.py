@@ -155,6 +155,33 @@ class BrokerConfig:
     remote_log_manager_copier_thread_pool_size: int = setting(
         10, "Partitions that are copied at a time.", minimum=1, maximum=1000
     )
+    remote_log_manager_copy_max_bytes_per_second: int = setting(
+        2**63 - 1,
+        "Bytes a second that the node copies to the remote storage at most, over the window; the "
+        "default is no bound. A segment is copied as a whole: what it is above the bound is taken "
+        "from the time behind it.",
+        minimum=1,
+        dynamic=True,
+    )
+    remote_log_manager_copy_quota_window_num: int = setting(
+        61, "Buckets of the window over which copies are measured.", minimum=1, maximum=3600
+    )
+    remote_log_manager_copy_quota_window_size_seconds: int = setting(
+        1, "Length of each of these buckets.", minimum=1, maximum=3600
+    )
+    remote_log_manager_fetch_max_bytes_per_second: int = setting(
+        2**63 - 1,
+        "Bytes a second that the node reads from the remote storage at most, over the window; the "
+        "default is no bound. A fetch that finds no room is answered without these partitions.",
+        minimum=1,
+        dynamic=True,
+    )
+    remote_log_manager_fetch_quota_window_num: int = setting(
+        11, "Buckets of the window over which reads are measured.", minimum=1, maximum=3600
+    )
+    remote_log_manager_fetch_quota_window_size_seconds: int = setting(
+        1, "Length of each of these buckets.", minimum=1, maximum=3600
+    )
     remote_log_manager_expiration_thread_pool_size: int = setting(
         10, "Partitions whose remote segments expire at a time.", minimum=1, maximum=1000
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streamlog.tiered.quotas.byte_window import UNLIMITED
 from streamlog.tiered.reading.chunks import ChunkConfig
-
-UNLIMITED_RATE = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,12 @@ class RemoteLogConfig:
     look_up_wait_ms: int = 30_000
     copy_lag_ms: int = 0
     copy_timeout_ms: int = 600_000
-    copy_bytes_per_second: int = UNLIMITED_RATE
-    fetch_bytes_per_second: int = UNLIMITED_RATE
+    copy_bytes_per_second: int = UNLIMITED
+    copy_windows: int = 61
+    copy_window_s: int = 1
+    fetch_bytes_per_second: int = UNLIMITED
+    fetch_windows: int = 11
+    fetch_window_s: int = 1
     record_bytes_max: int = 32 << 20
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
 
@@ -43,7 +46,13 @@ KAFKA_NAMES = {
     "remote.list.offsets.request.timeout.ms": "look_up_wait_ms",
     "remote.log.index.file.cache.total.size.bytes": "index_cache_bytes",
     "remote.log.manager.copier.thread.pool.size": "copier_tasks",
+    "remote.log.manager.copy.max.bytes.per.second": "copy_bytes_per_second",
+    "remote.log.manager.copy.quota.window.num": "copy_windows",
+    "remote.log.manager.copy.quota.window.size.seconds": "copy_window_s",
     "remote.log.manager.expiration.thread.pool.size": "expiration_tasks",
+    "remote.log.manager.fetch.max.bytes.per.second": "fetch_bytes_per_second",
+    "remote.log.manager.fetch.quota.window.num": "fetch_windows",
+    "remote.log.manager.fetch.quota.window.size.seconds": "fetch_window_s",
     "remote.log.manager.task.interval.ms": "task_interval_ms",
     "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
     "remote.log.metadata.manager.class.name": "metadata_class",

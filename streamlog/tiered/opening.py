@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
@@ -17,18 +16,16 @@ from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
-from streamlog.tiered.copying.copier import Copier, CopyParts, CopyQuota
+from streamlog.tiered.copying.copier import Copier, CopyParts
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.chunks import ChunkCache
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
-from streamlog.tiered.reading.partition_tier import FetchQuota, TierReads
+from streamlog.tiered.reading.partition_tier import TierReads
 from streamlog.tiered.reading.tries import PluginTries
-from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts
-
-log = logging.getLogger(__name__)
+from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts, TierQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,6 @@ class TierPlugins:
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
-
-
-@dataclass(frozen=True, slots=True)
-class TierQuotas:
-    copy: CopyQuota
-    fetch: FetchQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +117,7 @@ async def open_remote_log_manager(
             clock,
             background,
             unexpected,
+            quotas,
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from streamlog.errors import Corrupt, StreamlogError
@@ -29,17 +30,35 @@ from streamlog.tiered.api.segments import (
     TopicIdPartition,
 )
 from streamlog.tiered.api.storage_manager import RemoteStorageManager
-from streamlog.tiered.copying.copier import Copier
+from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.failures import RemoteFailures
-from streamlog.tiered.reading.partition_tier import PartitionTier, TierReads
+from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, TierReads
 
 log = logging.getLogger(__name__)
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class AdjustableCopyQuota(CopyQuota, Protocol):
+    def set_rate(self, rate: int) -> None:
+        """Bytes a second, from now on."""
+        ...
+
+
+class AdjustableFetchQuota(FetchQuota, Protocol):
+    def set_rate(self, rate: int) -> None:
+        """Bytes a second, from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierQuotas:
+    copy: AdjustableCopyQuota
+    fetch: AdjustableFetchQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,7 @@ class RemoteLogParts:
     background: Background
     unexpected: list[BaseException]
     """Failures of background work that nothing was prepared for."""
+    quotas: TierQuotas
     task_interval_ms: int = 30_000
     copier_tasks: int = 10
     expiration_tasks: int = 10
@@ -118,6 +138,11 @@ class RemoteLogManager:
                 # Nothing may end the rounds: partitions would never be copied again.
                 log.exception("a round of remote log tasks failed")
                 self._parts.unexpected.append(error)
+
+    def set_quotas(self, copy_rate: int, fetch_rate: int) -> None:
+        """Bytes a second, from now on, also for those who wait."""
+        self._parts.quotas.copy.set_rate(copy_rate)
+        self._parts.quotas.fetch.set_rate(fetch_rate)
 
     # What logs ask for
 

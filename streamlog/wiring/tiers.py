@@ -12,9 +12,9 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
-from streamlog.tiered.opening import TierPlugins, TierQuotas, TierRuntime, open_remote_log_manager
-from streamlog.tiered.quotas.unlimited import UnlimitedQuota
-from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.tiered.opening import TierPlugins, TierRuntime, open_remote_log_manager
+from streamlog.tiered.quotas.remote_quota import remote_quota
+from streamlog.tiered.remote_log_manager import RemoteLogManager, TierQuotas
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 
 P = TypeVar("P", RemoteStorageManager, RemoteLogMetadataManager)
@@ -48,7 +48,25 @@ async def open_tiers(
         )
     else:
         metadata = KVRemoteLogMetadataManager(kv)
-    quotas = TierQuotas(UnlimitedQuota(), UnlimitedQuota())
+    clock, registry = runtime.clock, runtime.registry
+    quotas = TierQuotas(
+        remote_quota(
+            "copy",
+            config.copy_bytes_per_second,
+            config.copy_windows,
+            config.copy_window_s,
+            clock,
+            registry,
+        ),
+        remote_quota(
+            "fetch",
+            config.fetch_bytes_per_second,
+            config.fetch_windows,
+            config.fetch_window_s,
+            clock,
+            registry,
+        ),
+    )
     return await open_remote_log_manager(TierPlugins(storage, metadata), quotas, runtime, config)
 
 

@@ -36,11 +36,10 @@ from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.opening import (
     TierPlugins,
-    TierQuotas,
     TierRuntime,
     open_remote_log_manager,
 )
-from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.tiered.remote_log_manager import RemoteLogManager, TierQuotas
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_log import UnifiedLog
 from streamlog.unified.unified_logs import UnifiedLogFactory
@@ -120,11 +119,16 @@ class OpenQuota:
         self.is_open = True
         self.recorded = 0
 
-    async def before_segment(self, *, may_wait: bool) -> bool:
+    async def before_segment(self, size_bytes: int, *, may_wait: bool) -> bool:
+        if self.is_open:
+            self.record(size_bytes)
         return self.is_open
 
     async def until_below(self, deadline: float) -> bool:
         return self.is_open
+
+    def set_rate(self, rate: int) -> None:
+        raise AssertionError("nobody changes it")
 
     def record(self, size_bytes: int) -> None:
         self.recorded += size_bytes

@@ -40,11 +40,12 @@ log = logging.getLogger(__name__)
 class CopyQuota(Protocol):
     """Bytes that may be copied to the remote tier (KIP-956)."""
 
-    async def before_segment(self, *, may_wait: bool) -> bool:
-        """Returns True when there is room, for which it waits if it may; else False."""
-        ...
+    async def before_segment(self, size_bytes: int, *, may_wait: bool) -> bool:
+        """Records the bytes and returns True when there is room, for which it waits if it may.
 
-    def record(self, size_bytes: int) -> None: ...
+        Else it returns False, and has recorded nothing.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class Copier:
         InvalidConfig (a plug-in's custom metadata is too long)."""
         done = 0
         for segment in candidates(log, highest_offset, self._older_than_ms()):
-            if not await self._parts.quota.before_segment(may_wait=not done):
+            quota, size_bytes = self._parts.quota, segment.size_bytes
+            if not await quota.before_segment(size_bytes, may_wait=not done):
                 break
             async with log.segment_files(segment) as files:
                 hears.copied(await self._copy(partition, log, segment, files))
@@ -150,7 +152,6 @@ class Copier:
             epochs_within(log, segment.base_offset, segment.end_offset),
             is_txn_index_empty=files.transaction_index is None,
         )
-        parts.quota.record(metadata.segment_size_bytes)
         await parts.metadata.add_remote_log_segment_metadata(metadata)
         try:
             custom = await self._stored(metadata, LogSegmentData(*files))
