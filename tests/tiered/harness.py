@@ -21,10 +21,10 @@ from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.log.partition.retention import expired
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
+from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
     IndexType,
     LogSegmentData,
@@ -141,9 +141,7 @@ class TieredLogUnderTest:
     folder: LogFolder
     manager: RemoteLogManager
 
-    def __init__(
-        self, tree: FolderTree, configs: Mapping[str, str], config: RemoteLogConfig
-    ) -> None:
+    def __init__(self, tree: TornTree, configs: Mapping[str, str], config: RemoteLogConfig) -> None:
         self.tree = tree
         self.configs = {**TIERED, **configs}
         self.config = config
@@ -226,6 +224,7 @@ class TieredLogUnderTest:
         await self.log.kill()
         await self.folder.kill()
         await self.manager.close()
+        self.tree.crash()
         await self.open_node()
         await self.open()
 
@@ -237,7 +236,7 @@ class TieredLogUnderTest:
 
 @asynccontextmanager
 async def tiered_log(
-    tree: FolderTree,
+    tree: TornTree,
     configs: Mapping[str, str] | None = None,
     config: RemoteLogConfig | None = None,
 ) -> AsyncIterator[TieredLogUnderTest]:

@@ -167,11 +167,12 @@ class RemoteIndexCache:
             file.close()
 
     def _write(self, name: str, data: Buffer) -> None:
-        """A crash may leave half of it: it is checked when it is read."""
+        """Its content is durable before it has its name: a torn one could pass for a sound one."""
         self._remove([name + _TEMPORARY])
         file = self._folder.create(name + _TEMPORARY)
         try:
             file.append([data])
+            file.sync()
         finally:
             file.close()
         self._folder.rename(name + _TEMPORARY, name)
@@ -200,8 +201,13 @@ def _check(key: _IndexKey, segment: RemoteLogSegmentMetadata, data: Buffer) -> N
     elif key.index_type is IndexType.TIMESTAMP:
         is_sound = time_index.sound_times(data, span) == len(data)
     else:
-        decode_aborted(data)
-        return
+        last = segment.start_offset - 1
+        is_sound = True
+        for entry in decode_aborted(data):
+            # An entry lies in the segment of its marker.
+            is_sound &= last < entry.last_offset <= segment.end_offset
+            is_sound &= 0 <= entry.first_offset < entry.last_offset
+            last = entry.last_offset
     if not is_sound:
         raise Corrupt(
             f"the {key.index_type.value} index of the remote segment "
