@@ -1,0 +1,1 @@
+"""The contracts of tiered storage's plug-ins, for whoever implements one."""
