@@ -1,7 +1,8 @@
-"""Kafka's message definitions: the JSON of the `kafka-clients` jar as typed values.
+"""Kafka's message definitions: the JSON of its jars as typed values.
 
-The jar holds one file for each message under `common/message/`. Only what the generator needs is
-read; a definition that it cannot express (a type it does not know) is refused.
+A jar holds one file for each message under `common/message/`, `kafka-storage` under `message/`.
+Only what the generator needs is read; a definition that it cannot express (a type it does not know)
+is refused.
 """
 
 from __future__ import annotations
@@ -143,10 +144,18 @@ def load_records(jar: Path, own_fields: Mapping[str, Sequence[Any]]) -> dict[str
     return records
 
 
-def _definitions(jar: Path, types: Sequence[str]) -> Iterator[dict[str, Any]]:
+def load_remote_log_records(jar: Path) -> dict[str, Message]:
+    """Records of the topic of remote segments in a jar, by name."""
+    found = _definitions(jar, ("metadata",), "message/")
+    return {raw["name"]: _message(raw) for raw in found}
+
+
+def _definitions(
+    jar: Path, types: Sequence[str], folder: str = "common/message/"
+) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
-            if name.startswith("common/message/") and name.endswith(".json"):
+            if name.startswith(folder) and name.endswith(".json"):
                 raw = _parse(archive.read(name).decode())
                 if raw["type"] in types and raw["validVersions"] != "none":
                     yield raw

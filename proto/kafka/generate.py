@@ -1,12 +1,13 @@
 """Generates Kafka's messages and records from the definitions in Kafka's jars.
 
-    python proto/kafka/generate.py [--jar JAR --transactions-jar JAR]
-    python proto/kafka/generate.py --check [--jar JAR --transactions-jar JAR]
+    python proto/kafka/generate.py [--jar JAR --transactions-jar JAR --storage-jar JAR]
+    python proto/kafka/generate.py --check [--jar JAR --transactions-jar JAR --storage-jar JAR]
 
 Messages come from `kafka-clients`, records of the transaction coordinator from
-`kafka-transaction-coordinator`. Writes streamlog/kafka/messages, streamlog/kafka/records,
-tests/kafka/shapes.json and manifest.json. Jars are fetched with Maven unless the options name them;
-nothing of them is committed. `--check` says whether the generated files are current (exit 1: no).
+`kafka-transaction-coordinator`, those of remote segments from `kafka-storage`. Writes
+streamlog/kafka/messages, streamlog/kafka/records, tests/kafka/shapes.json and manifest.json. Jars
+are fetched with Maven unless the options name them; nothing of them is committed. `--check` says
+whether the generated files are current (exit 1: no).
 Without jars it compares digests: of the generator with the versions that it serves, and of each
 generated file, with what `manifest.json` has from the last run. With jars it generates anew and
 compares.
@@ -29,17 +30,30 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from definitions import Message, Versions, load, load_records, restricted, snake  # noqa: E402
+from definitions import (  # noqa: E402
+    Message,
+    Versions,
+    load,
+    load_records,
+    load_remote_log_records,
+    restricted,
+    snake,
+)
 from module import module  # noqa: E402
 from shapes import shape, shapes_text  # noqa: E402
 
 from streamlog.kafka.protocol.apis import APIS, Api  # noqa: E402
 
 KAFKA = "4.1.1"
-JARS = ("kafka-clients", "kafka-transaction-coordinator")
+JARS = ("kafka-clients", "kafka-transaction-coordinator", "kafka-storage")
 PACKAGE = Path("streamlog/kafka/messages")
 RECORDS_PACKAGE = Path("streamlog/kafka/records")
 RECORDS = {"TransactionLogKey": Versions(0, 0), "TransactionLogValue": Versions(0, 1)}
+REMOTE_LOG_RECORDS = {
+    "RemoteLogSegmentMetadataRecord": Versions(0, 0),
+    "RemoteLogSegmentMetadataUpdateRecord": Versions(0, 0),
+    "RemotePartitionDeleteMetadataRecord": Versions(0, 0),
+}
 OWN_FIELDS = {
     "TransactionLogValue": [
         {"name": "LastProducerEpoch", "type": "int16", "versions": "1+", "taggedVersions": "1+",
@@ -61,6 +75,7 @@ SOURCES = (
 class Jars(NamedTuple):
     clients: Path
     transactions: Path
+    storage: Path
 
 
 def generate(jars: Jars) -> dict[Path, str]:
@@ -76,14 +91,14 @@ def generate(jars: Jars) -> dict[Path, str]:
             files[PACKAGE / f"{snake(message.name)}.py"] = module(message, served, KAFKA)
             shapes.append(shape(message, served))
     files[SHAPES] = shapes_text(shapes)
-    return files | _records(jars.transactions)
+    files |= _records(load_records(jars.transactions, OWN_FIELDS), RECORDS)
+    return files | _records(load_remote_log_records(jars.storage), REMOTE_LOG_RECORDS)
 
 
-def _records(jar: Path) -> dict[Path, str]:
-    records = load_records(jar, OWN_FIELDS)
+def _records(records: Mapping[str, Message], versions: Mapping[str, Versions]) -> dict[Path, str]:
     return {
         RECORDS_PACKAGE / f"{snake(name)}.py": module(records[name], served, KAFKA)
-        for name, served in RECORDS.items()
+        for name, served in versions.items()
     }
 
 
@@ -107,7 +122,8 @@ def _digest(data: bytes) -> str:
 def _generator_digest() -> str:
     served = [(api.name, api.key, api.first, api.last) for api in APIS.values()]
     sources = [(HERE / name).read_text() for name in SOURCES]
-    records = [(name, *vars(versions).values()) for name, versions in RECORDS.items()]
+    both = RECORDS | REMOTE_LOG_RECORDS
+    records = [(name, *vars(versions).values()) for name, versions in both.items()]
     return _digest(json.dumps([KAFKA, served, records, OWN_FIELDS, sources]).encode())
 
 
@@ -172,10 +188,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--jar", type=Path, help="kafka-clients")
     parser.add_argument("--transactions-jar", type=Path, help="kafka-transaction-coordinator")
+    parser.add_argument("--storage-jar", type=Path, help="kafka-storage")
     arguments = parser.parse_args()
-    named = (arguments.jar, arguments.transactions_jar)
+    named = (arguments.jar, arguments.transactions_jar, arguments.storage_jar)
     if any(named) and not all(named):
-        raise SystemExit("name both jars, or none")
+        raise SystemExit("name all three jars, or none")
     jars = Jars(*named) if all(named) else None
     if arguments.check:
         return check(jars)

@@ -69,7 +69,14 @@ def _identifier(codes: str) -> str:
 
 def is_optional_structure(field: Field) -> bool:
     """A tagged structure: None stands for Kafka's default of all its fields, which is not sent."""
-    return field.structure is not None and not field.is_array
+    return field.structure is not None and not field.is_array and not is_required(field)
+
+
+def is_required(field: Field) -> bool:
+    """A structure that is always there: whoever makes the message says what it is."""
+    is_structure = field.structure is not None and not field.is_array
+    can_be_absent = [one for one in (field.nullable, field.tagged) if one.first <= one.last]
+    return is_structure and not can_be_absent
 
 
 def type_of(field: Field, is_request: bool) -> str:
@@ -107,9 +114,9 @@ def class_lines(structure: Structure, is_request: bool) -> list[str]:
     if not fields:
         return lines[:2]
     lines += ["", "    def __init__(", "        self,", "        *,"]
-    lines += [
-        f"        {one.name}: {type_of(one, is_request)} = {default_of(one)}," for one in fields
-    ]
+    for one in fields:
+        default = "" if is_required(one) else f" = {default_of(one)}"
+        lines.append(f"        {one.name}: {type_of(one, is_request)}{default},")
     lines += ["    ) -> None:"]
     lines += [f"        self.{one.name} = {one.name}" for one in fields]
     return lines

@@ -24,7 +24,11 @@ from streamlog.errors import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
 from streamlog.log.api.environment import LogEnvironment
-from streamlog.log.api.internal_topics import check_not_internal, is_internal
+from streamlog.log.api.internal_topics import (
+    check_not_internal,
+    is_internal,
+    nodes_own_settings,
+)
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.names import check_topic_name
@@ -50,16 +54,6 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
-
-NODES_OWN = frozenset(
-    {
-        "cleanup.policy",
-        "max.message.bytes",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-    }
-)
-"""Settings of an internal topic with which its records would go by age, or be refused."""
 
 
 class LogManager:
@@ -246,7 +240,8 @@ class LogManager:
         self._check_open()
         if is_internal(name):
             changed = {*(set or {}), *delete, *(append or {}), *(subtract or {})}
-            own = NODES_OWN if is_replacing else NODES_OWN & changed
+            nodes_own = nodes_own_settings(name)
+            own = nodes_own if is_replacing else nodes_own & changed
             if own:
                 raise PolicyViolation(f"{name} is an internal topic: its {min(own)} stays")
         return await self._admin.alter(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from streamlog.testing.store_conformance import ObjectStoreConformance as ObjectStoreConformance
     from streamlog.testing.stream_conformance import MediumUnderTest as MediumUnderTest
     from streamlog.testing.stream_conformance import StreamConformance as StreamConformance
+    from streamlog.testing.tiers.metadata_conformance import (
+        RemoteLogMetadataManagerConformance as RemoteLogMetadataManagerConformance,
+    )
     from streamlog.testing.tiers.storage_conformance import (
         RemoteStorageManagerConformance as RemoteStorageManagerConformance,
     )
@@ -50,6 +53,7 @@ __all__ = [
     "MemoryMedium",
     "ObjectStoreConformance",
     "ProducerConformance",
+    "RemoteLogMetadataManagerConformance",
     "RemoteStorageManagerConformance",
     "StreamConformance",
     "TornDisk",
@@ -73,6 +77,7 @@ __getattr__ = lazy_exports(
         "ProducerConformance": "streamlog.testing.logs.producer_conformance",
         "MediumUnderTest": "streamlog.testing.stream_conformance",
         "StreamConformance": "streamlog.testing.stream_conformance",
+        "RemoteLogMetadataManagerConformance": "streamlog.testing.tiers.metadata_conformance",
         "RemoteStorageManagerConformance": "streamlog.testing.tiers.storage_conformance",
         "TornDisk": "streamlog.testing.torn_disk",
         "TransactionConformance": "streamlog.testing.logs.transaction_conformance",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_jars import clients_jar, transactions_jar
+from tests.support.kafka_jars import clients_jar, storage_jar, transactions_jar
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("proto/kafka", "streamlog/kafka", "streamlog/runtime", "tests/kafka/shapes.json")
@@ -26,7 +26,7 @@ def check(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(300)
 def test_the_code_is_what_the_jars_definitions_say() -> None:
     jars = ("--jar", str(clients_jar()), "--transactions-jar", str(transactions_jar()))
-    done = check(ROOT, *jars)
+    done = check(ROOT, *jars, "--storage-jar", str(storage_jar()))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 

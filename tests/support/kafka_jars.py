@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.spark.jars import KAFKA, kafka_jars
 
-__all__ = ["KAFKA", "class_path", "clients_jar", "transactions_jar"]
+__all__ = ["KAFKA", "class_path", "clients_jar", "storage_jar", "transactions_jar"]
 
 
 def class_path() -> str:
@@ -26,6 +26,11 @@ def clients_jar() -> Path:
 def transactions_jar() -> Path:
     """The jar that holds the transaction coordinator's records. Errors: Unavailable."""
     return _jar("kafka-transaction-coordinator")
+
+
+def storage_jar() -> Path:
+    """The jar that holds the records of remote segments. Errors: Unavailable."""
+    return _jar("kafka-storage")
 
 
 def _jar(name: str) -> Path:

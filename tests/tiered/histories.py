@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from streamlog.codec.batch import TRANSACTIONAL, scan
 from streamlog.codec.control import ControlType, decode_end_marker
 from streamlog.codec.records import iterate
-from streamlog.errors import OffsetOutOfRange, StreamlogError
+from streamlog.errors import OffsetOutOfRange, StoreUnavailable, StreamlogError
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import encoded
@@ -247,8 +247,11 @@ class TieredHistory:
         while position < log.last_stable_offset or position < log.high_watermark:
             committed = position < log.last_stable_offset
             isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
-            fetched = await log.fetch(position, 500, isolation=isolation)
-            if not fetched.size_bytes:
+            try:
+                fetched = await log.fetch(position, 500, isolation=isolation)
+            except StoreUnavailable:
+                fetched = None  # An outage lasts until a try succeeds.
+            if fetched is None or not fetched.size_bytes:
                 tries += 1
                 assert tries < 1000, "reads make no progress"
                 continue

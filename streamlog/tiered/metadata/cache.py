@@ -115,9 +115,10 @@ class RemoteLogMetadataCache:
         """The finished segment that has the offset under this epoch."""
         state = self._epochs.get(epoch)
         found = None if state is None else state.floor(offset)
-        if found is None or offset > found.end_offset_of_epoch(epoch):
+        if found is None:
             return None
-        return found
+        first = found.segment_leader_epochs[epoch]
+        return found if first <= offset <= found.end_offset_of_epoch(epoch) else None
 
     def highest_offset(self, epoch: int) -> int | None:
         """Inclusive; of all that was finished under the epoch since this cache was made."""

@@ -121,6 +121,8 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             revision = 0 if value is None else value.revision
             try:
                 if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                    # First what the deletion is remembered for.
+                    await self._forget(partition)
                     await self._kv.del_kv(key, revision)
                 else:
                     await self._kv.compare_and_set_kv(key, encode_deletion(metadata), revision)
@@ -144,6 +146,12 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
     async def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
         for partition in partitions:
             self._partitions.pop(partition, None)
+
+    async def _forget(self, partition: TopicIdPartition) -> None:
+        """Removes all segments of a partition whose deletion has ended."""
+        for entry in await self._all(SEGMENTS, partition_prefix(partition)):
+            await self._kv.del_kv(entry.key)
+        self._partitions.pop(partition, None)
 
     async def _loaded(self, partition: TopicIdPartition) -> _Loaded:
         loaded = self._partitions.get(partition)
