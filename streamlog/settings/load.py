@@ -104,7 +104,11 @@ class Settings:
                 for name, value in self.plugin_configs.items()
                 if name.startswith(prefix)
             }
-        return RemoteLogConfig(**given, record_bytes_max=self.log.decoded_bytes_max)
+        return RemoteLogConfig(
+            **given,
+            record_bytes_max=self.log.decoded_bytes_max,
+            batch_bytes_max=self.log.message_bytes_max,
+        )
 
     def for_mode(self, mode: str) -> Settings:
         """The same with the mode's own defaults filled in (`dev` or `serve`)."""

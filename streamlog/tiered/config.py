@@ -38,6 +38,8 @@ class RemoteLogConfig:
     fetch_windows: int = 11
     fetch_window_s: int = 1
     record_bytes_max: int = 32 << 20
+    batch_bytes_max: int = 1 << 20
+    """Largest record batch: so much of the memory for chunks is there in any case, twice."""
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
 
 

@@ -65,8 +65,13 @@ async def open_remote_log_manager(
             lambda: storage.fetch_index(segment, index_type),
         )
 
+    # A batch whose chunks come one after another has to find the first when the last is there.
+    at_least = 2 * (config.batch_bytes_max + config.chunks.chunk_bytes)
     chunk_config = replace(
-        config.chunks, loads=config.reader_tasks, pending_max=config.reads_pending_max
+        config.chunks,
+        loads=config.reader_tasks,
+        pending_max=config.reads_pending_max,
+        cache_bytes=max(config.chunks.cache_bytes, at_least),
     )
     chunks = ChunkCache(storage.fetch_log_segment, chunk_config, clock, failures, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)

@@ -303,10 +303,11 @@ class RemoteLogManager:
         if expiry.log_start_offset > led.log.log_start_offset:
             # Readers hear first that the records are gone.
             await led.log.raise_start(min(expiry.log_start_offset, led.log.high_watermark))
-        finished = [one.segment_size_bytes for one in segments if one.state is _FINISHED]
-        led.remote = (len(finished), sum(finished))
         removed = await parts.removal.remove_all([*left, *expiry.segments])
         parts.metrics.deleted(led.partition.topic, removed)
+        kept = await parts.metadata.list_remote_log_segments(led.partition)
+        finished = [one.segment_size_bytes for one in kept if one.state is _FINISHED]
+        led.remote = (len(finished), sum(finished))
 
     def _left_over(
         self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]

@@ -172,7 +172,7 @@ class TieredLogUnderTest:
 
     async def open_node(self) -> None:
         self.offload = HeldOffload()
-        registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         environment = LogEnvironment(
             self.clock, self.random, LogConfig(), LogMetrics(registry), self.offload
         )

@@ -28,6 +28,7 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 SMALL_CHUNKS = RemoteLogConfig(
     chunks=ChunkConfig(chunk_bytes=256, cache_bytes=1024, retry_ms=1, retry_ms_max=2),
     fetch_wait_ms=200,
+    batch_bytes_max=256,
 )
 
 

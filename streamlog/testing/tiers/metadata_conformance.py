@@ -550,8 +550,8 @@ class RemoteLogMetadataManagerConformance(ABC):
             manager = await opened()  # Nobody answers for a partition whose topic is gone.
             assert list(await manager.deleted_partitions()) == [put]
             (left,) = await manager.list_remote_log_segments(FIRST)
-            for state in (_S.DELETE_SEGMENT_STARTED, _S.DELETE_SEGMENT_FINISHED):
-                await manager.update_remote_log_segment_metadata(change(left, state))
+            for left_state in (_S.DELETE_SEGMENT_STARTED, _S.DELETE_SEGMENT_FINISHED):
+                await manager.update_remote_log_segment_metadata(change(left, left_state))
             await put_deletion(manager, _P.DELETE_PARTITION_FINISHED)
             assert list(await manager.deleted_partitions()) == []
             await manager.close()

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from streamlog.client.aio import Admin, Consumer, Producer
 from streamlog.errors import InvalidConfig
@@ -164,5 +166,34 @@ def test_a_node_without_tiered_storage_says_so(tmp_path: Path) -> None:
         ):
             with pytest.raises(InvalidConfig, match=r"remote\.log\.storage\.system\.enable"):
                 await admin.create_topic("tiered", 1, TIERED)
+
+    asyncio.run(body())
+
+
+def test_quotas_change_at_run_time_and_windows_do_not(tmp_path: Path) -> None:
+    async def body() -> None:
+        copy = "remote.log.manager.copy.max.bytes.per.second"
+        async with running_node(data=str(tmp_path / "data")) as node:
+            kafka = next(one.address for one in node.banner.listeners if one.name == "kafka")
+
+            def alter(name: str, value: str) -> None:
+                client = AdminClient({"bootstrap.servers": kafka})
+                entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                resource = ConfigResource(
+                    ConfigResource.Type.BROKER,
+                    str(node.banner.node_id),
+                    incremental_configs=[entry],
+                )
+                (done,) = client.incremental_alter_configs([resource]).values()
+                done.result(30)
+
+            await asyncio.to_thread(alter, copy, "1234")
+            assert node.metric("streamlog_remote_copy_quota_bytes_per_second") == 1234
+            for name in (
+                "remote.log.manager.copy.quota.window.num",
+                "remote.log.manager.read.max.bytes.per.second",
+            ):
+                with pytest.raises(KafkaException):
+                    await asyncio.to_thread(alter, name, "5")
 
     asyncio.run(body())

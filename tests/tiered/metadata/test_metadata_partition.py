@@ -59,7 +59,7 @@ class TroubledLog(ListLog):
         if self.lost:
             future.set_exception(self.lost.pop())
             return future
-        info = await (await super().append(batches))
+        info = await (await super().append(batches))  # type: ignore[no-untyped-call]
         if self.stored:
             future.set_exception(self.stored.pop())
         elif not self.is_hanging:
@@ -71,12 +71,12 @@ class TroubledLog(ListLog):
         await asyncio.sleep(0)
         if self.unread:
             raise self.unread.pop()
-        return await super().fetch(offset, max_bytes, **options)
+        return await super().fetch(offset, max_bytes, **options)  # type: ignore[no-untyped-call]
 
     async def put(self, *values: bytes | None) -> None:
         """Records that came past the partition."""
         batch = encode_values(values, timestamp_ms=1).data
-        await (await super().append(batch))
+        await (await super().append(batch))  # type: ignore[no-untyped-call]
 
 
 def run(body: Callable[[TroubledLog, MetadataPartition], Awaitable[None]]) -> None:
@@ -180,7 +180,7 @@ def test_records_of_others_that_the_state_refuses_change_nothing() -> None:
     async def body(log: TroubledLog, partition: MetadataPartition) -> None:
         copied, early = change(ONE, COPIED), change(segment(9, (0, 9)), COPIED)
         records = (early, ONE, copied, change(ONE, LEAVING), copied, ONE)
-        await log.put(*map(encode, records))
+        await log.put(*(encode(one) for one in records))
         assert await listed(partition) == [LEAVING]
 
     run(body)
@@ -257,7 +257,7 @@ def test_a_log_that_ends_is_unavailable() -> None:
     async def body(log: TroubledLog, partition: MetadataPartition) -> None:
         await partition.write(ONE)
         await log.put(encode(change(ONE, COPIED)))
-        await log.close()
+        await log.close()  # type: ignore[no-untyped-call]
         with pytest.raises(Unavailable):
             await partition.write(change(ONE, LEAVING))
 

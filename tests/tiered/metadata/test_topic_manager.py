@@ -83,7 +83,8 @@ def test_the_first_record_makes_the_topic_and_it_is_the_nodes_own() -> None:
         manager = manager_on(made, logs)
         await manager.on_partition_leadership_changes(PARTITIONS, ())
         await manager.on_stop_partitions([SECOND])
-        assert await listed(manager) == list(await manager.deleted_partitions()) == []
+        assert await listed(manager) == []
+        assert list(await manager.deleted_partitions()) == []
         assert logs.topic(TOPIC) is None
         adds = [segment(n, (0, 9), None, PARTITIONS[n % 3]) for n in range(9)]
         await asyncio.gather(*map(manager.add_remote_log_segment_metadata, adds))
@@ -216,8 +217,8 @@ def test_nodes_that_make_the_topic_at_once_agree() -> None:
         assert topics[0] == topics[1] is not None
         # What the creator holds is the leader's from now on.
         for number in range(4):
-            for one in (logs, other):
-                await one.leadership.assign(TopicPartition(TOPIC, number), 2)
+            for node in (logs, other):
+                await node.leadership.assign(TopicPartition(TOPIC, number), 2)
         for one in adds:
             await managers[1].add_remote_log_segment_metadata(one)
             assert await listed(managers[1], one.topic_id_partition) == [one]
