@@ -119,6 +119,20 @@ class Services:
     store_url: str
 
 
+def _runtime_settings(
+    backend: Backend, settings: Settings, resources: ListenerResources
+) -> RuntimeSettings:
+    """The server's part of what changes at run time, in force and followed."""
+    logs = backend.logs
+    runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
+    runtime.bound_requests(resources.requests, resources.metrics)
+    if backend.tiers is not None:
+        runtime.bound_tiers(backend.tiers)
+    logs.on_broker_configs(runtime.follow)
+    runtime.follow()
+    return runtime
+
+
 def compose(
     backend: Backend,
     settings: Settings,
@@ -140,12 +154,7 @@ def compose(
     topics = TopicTraffic(backend.registry, lambda name: logs.topic(name) is not None)
     polls = _long_polls(backend, resources.metrics)
     parts = _record_parts(backend, settings, authorize, resources.metrics, topics, clients)
-    runtime = RuntimeSettings(settings, lambda: logs.broker_configs.in_force())
-    runtime.bound_requests(resources.requests, resources.metrics)
-    if backend.tiers is not None:
-        runtime.bound_tiers(backend.tiers)
-    logs.on_broker_configs(runtime.follow)
-    runtime.follow()
+    runtime = _runtime_settings(backend, settings, resources)
     admin = AdminService(
         logs,
         settings,

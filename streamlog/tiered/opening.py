@@ -19,7 +19,7 @@ from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.copying.copier import Copier, CopyParts
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metrics import RemoteLogMetrics
-from streamlog.tiered.reading.chunks import ChunkCache
+from streamlog.tiered.reading.chunks import ChunkCache, ChunkConfig
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
@@ -65,15 +65,8 @@ async def open_remote_log_manager(
             lambda: storage.fetch_index(segment, index_type),
         )
 
-    # A batch whose chunks come one after another has to find the first when the last is there.
-    at_least = 2 * (config.batch_bytes_max + config.chunks.chunk_bytes)
-    chunk_config = replace(
-        config.chunks,
-        loads=config.reader_tasks,
-        pending_max=config.reads_pending_max,
-        cache_bytes=max(config.chunks.cache_bytes, at_least),
-    )
-    chunks = ChunkCache(storage.fetch_log_segment, chunk_config, clock, failures, background)
+    load = storage.fetch_log_segment
+    chunks = ChunkCache(load, _chunk_config(config), clock, failures, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
 
     async def forget(segment: RemoteLogSegmentMetadata) -> None:
@@ -95,21 +88,7 @@ async def open_remote_log_manager(
         config.fetch_wait_ms,
         config.look_up_wait_ms,
     )
-    copier = Copier(
-        CopyParts(
-            storage,
-            plugins.metadata,
-            removal,
-            quotas.copy,
-            failures,
-            clock,
-            runtime.random,
-            runtime.broker_id,
-            config.custom_metadata_bytes_max,
-            config.copy_lag_ms,
-            config.copy_timeout_ms,
-        )
-    )
+    copier = _copier(plugins, quotas, runtime, config, removal, failures)
     manager = RemoteLogManager(
         RemoteLogParts(
             storage,
@@ -131,3 +110,39 @@ async def open_remote_log_manager(
     await indexes.load()
     await manager.start()
     return manager
+
+
+def _chunk_config(config: RemoteLogConfig) -> ChunkConfig:
+    # A batch whose chunks come one after another has to find the first when the last is there.
+    at_least = 2 * (config.batch_bytes_max + config.chunks.chunk_bytes)
+    return replace(
+        config.chunks,
+        loads=config.reader_tasks,
+        pending_max=config.reads_pending_max,
+        cache_bytes=max(config.chunks.cache_bytes, at_least),
+    )
+
+
+def _copier(
+    plugins: TierPlugins,
+    quotas: TierQuotas,
+    runtime: TierRuntime,
+    config: RemoteLogConfig,
+    removal: SegmentRemoval,
+    failures: RemoteFailures,
+) -> Copier:
+    return Copier(
+        CopyParts(
+            plugins.storage,
+            plugins.metadata,
+            removal,
+            quotas.copy,
+            failures,
+            runtime.clock,
+            runtime.random,
+            runtime.broker_id,
+            config.custom_metadata_bytes_max,
+            config.copy_lag_ms,
+            config.copy_timeout_ms,
+        )
+    )

@@ -251,6 +251,8 @@ class TieredHistory:
             try:
                 fetched = await log.fetch(position, 500, isolation=isolation)
             except StoreUnavailable:
+                if not self.tree.top.has_power:
+                    raise
                 fetched = None  # An outage lasts until a try succeeds.
             if fetched is None or not fetched.size_bytes:
                 tries += 1

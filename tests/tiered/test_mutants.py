@@ -105,11 +105,11 @@ def forgets_what_was_copied(patch: Patch) -> None:
 
 def takes_another_segments_index(patch: Patch) -> None:
     patch.set(
-        index_cache._IndexKey,
+        index_cache.IndexKey,
         "file_name",
         property(lambda self: f"{0:020d}_{22 * 'A'}{index_cache.SUFFIXES[self.index_type]}"),
     )
-    patch.set(index_cache, "_check", lambda *_: None)
+    patch.set(index_cache, "check_index", lambda *_: None)
 
     async def stored(self: Any, key: Any, segment: Any) -> Any:
         self._sizes.setdefault(key, 0)

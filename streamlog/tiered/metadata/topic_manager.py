@@ -75,6 +75,11 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
         self._creating = asyncio.Lock()
         self._is_closed = False
 
+    @property
+    def metadata_partitions(self) -> set[int]:
+        """Partitions of the topic that are in memory."""
+        return set(self._partitions)
+
     def configure(self, configs: Mapping[str, str]) -> None:
         self._config = parse(configs)
 

@@ -47,7 +47,7 @@ _NAME = re.compile(r"(\d{20})_([A-Za-z0-9_-]{22})(\.index|\.timeindex|\.txnindex
 _TEMPORARY = ".tmp"
 
 
-class _IndexKey(NamedTuple):
+class IndexKey(NamedTuple):
     base_offset: int
     unique: UUID
     index_type: IndexType
@@ -66,9 +66,9 @@ class RemoteIndexCache:
         self._fetch = fetch
         self._offload = offload
         self._bytes_max = bytes_max
-        self._sizes: OrderedDict[_IndexKey, int] = OrderedDict()
+        self._sizes: OrderedDict[IndexKey, int] = OrderedDict()
         """Of the files, those that were not used for longest first."""
-        self._turns = KeyedLock[_IndexKey]()
+        self._turns = KeyedLock[IndexKey]()
         self._made: GrowingFolder | None = None
         self.size_bytes = 0
 
@@ -79,8 +79,8 @@ class RemoteIndexCache:
             self.size_bytes += size
         await self._make_room()
 
-    def _look_around(self) -> dict[_IndexKey, int]:
-        found: dict[_IndexKey, int] = {}
+    def _look_around(self) -> dict[IndexKey, int]:
+        found: dict[IndexKey, int] = {}
         if FOLDER not in self._tree.folders():
             return found
         types = {suffix: kind for kind, suffix in SUFFIXES.items()}
@@ -92,7 +92,7 @@ class RemoteIndexCache:
             unique = decode_id(name, parts[2])
             file = self._folder.open(name)
             try:
-                found[_IndexKey(int(parts[1]), unique, types[parts[3]])] = file.size()
+                found[IndexKey(int(parts[1]), unique, types[parts[3]])] = file.size()
             finally:
                 file.close()
         return found
@@ -102,32 +102,32 @@ class RemoteIndexCache:
 
         Errors: what the fetch raises, Corrupt, StoreUnavailable.
         """
-        key = _IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
+        key = IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
         async with self._turns.holding(key):
             data = await self._stored(key, segment)
             return await self._fetched(key, segment) if data is None else data
 
-    async def _stored(self, key: _IndexKey, segment: RemoteLogSegmentMetadata) -> Buffer | None:
+    async def _stored(self, key: IndexKey, segment: RemoteLogSegmentMetadata) -> Buffer | None:
         if key not in self._sizes:
             return None
         self._sizes.move_to_end(key)
         try:
             data = await self._run(self._read, key.file_name)
-            _check(key, segment, data)
+            check_index(key, segment, data)
         except StreamlogError as error:
             log.warning("an index of the remote tier is fetched anew: %s", error)
             self.size_bytes -= self._sizes.pop(key)
             return None
         return data
 
-    async def _fetched(self, key: _IndexKey, segment: RemoteLogSegmentMetadata) -> Buffer:
+    async def _fetched(self, key: IndexKey, segment: RemoteLogSegmentMetadata) -> Buffer:
         try:
             data = await self._fetch(segment, key.index_type)
         except ObjectNotFound:
             if key.index_type is not IndexType.TRANSACTION:
                 raise
             data = b""
-        _check(key, segment, data)
+        check_index(key, segment, data)
         await self._run(self._write, key.file_name, data)
         self.size_bytes += len(data) - self._sizes.pop(key, 0)
         self._sizes[key] = len(data)
@@ -192,7 +192,7 @@ class RemoteIndexCache:
             raise typed_os_error(error, str(self._tree), doing, StoreUnavailable) from error
 
 
-def _check(key: _IndexKey, segment: RemoteLogSegmentMetadata, data: Buffer) -> None:
+def check_index(key: IndexKey, segment: RemoteLogSegmentMetadata, data: Buffer) -> None:
     """Errors: Corrupt."""
     span = segment.end_offset - segment.start_offset + 1
     if key.index_type is IndexType.OFFSET:

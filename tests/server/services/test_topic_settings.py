@@ -56,7 +56,7 @@ async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError
     [
         ("segment.bytes", "1048575", "must be 1048576 to"),
         ("cleanup.policy", "compact", "log.type=unified"),
-        ("remote.storage.enable", "true", "comes with tiered storage"),
+        ("remote.storage.enable", "true", "log.type=unified"),
     ],
 )
 def test_settings_that_kafka_refuses_or_that_promise_what_is_not_done_are_refused(

@@ -328,9 +328,9 @@ def test_what_no_partition_needs_is_freed() -> None:
         for number, partition in enumerate(mine):
             await finished(manager, segment(number, (0, 9), None, partition))
         await manager.on_partition_leadership_changes(mine[:1], mine[1:])
-        assert manager._partitions.keys() == {0, 3}
+        assert manager.metadata_partitions == {0, 3}
         await manager.on_stop_partitions(mine[1:])
-        assert manager._partitions.keys() == {0}
+        assert manager.metadata_partitions == {0}
         assert len(await listed(manager, mine[1])) == 1
 
     run(body)
