@@ -31,6 +31,7 @@ class RemoteLogConfig:
     look_up_wait_ms: int = 30_000
     copy_lag_ms: int = 0
     copy_timeout_ms: int = 600_000
+    metadata_timeout_ms: int = 30_000
     copy_bytes_per_second: int = UNLIMITED
     copy_windows: int = 61
     copy_window_s: int = 1

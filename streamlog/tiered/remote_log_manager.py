@@ -5,7 +5,8 @@ with something to do get a copy task and an expiration task, so many at a time; 
 of each at most. A task that fails is logged, counted and shown in the node's status, and tried
 again at the next interval: no failure of a plug-in ends the manager, or a log.
 
-Lock order: none; a partition's `turn` is held by the task that copies or removes its segments.
+Only the copy task of a partition deletes copies that were begun and not finished, and only when the
+one before it has ended: a copy that is cut off may still be writing for a while.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, T
 
 log = logging.getLogger(__name__)
 
+CLOSE_S = 10
+"""How long a plug-in may take to close."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -93,6 +96,8 @@ class _LedPartition:
         self.turn = asyncio.Lock()
         self.is_loaded = False
         """Whether `highest_offset` is what the metadata says."""
+        self.has_left_overs = True
+        """Whether copies may have been begun that nobody finishes."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.failure: str | None = None
         self.failed_since_ms = 0
@@ -118,6 +123,8 @@ class RemoteLogManager:
         self._led: dict[TopicPartition, _LedPartition] = {}
         self._copying = asyncio.Semaphore(parts.copier_tasks)
         self._expiring = asyncio.Semaphore(parts.expiration_tasks)
+        self._ending: dict[TopicPartition, set[asyncio.Task[None]]] = {}
+        """Tasks of logs that have ended, while they end."""
         self._deleting: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
         self._deletion = asyncio.Event()
         self._deleted = asyncio.Condition()
@@ -164,6 +171,9 @@ class RemoteLogManager:
         """
         log, metadata = led.log, self._parts.metadata
         await metadata.on_partition_leadership_changes([led.partition], [])
+        found = await metadata.list_remote_log_segments(led.partition)
+        finished = [one for one in found if one.state is _FINISHED]
+        self._restore_epochs(log, finished)
         highest = -1
         for epoch, _ in reversed(log.leader_epochs):
             copied = await metadata.highest_offset_for_epoch(led.partition, epoch)
@@ -171,8 +181,6 @@ class RemoteLogManager:
                 end = log.end_offset_for_epoch(epoch).end_offset
                 highest = min(copied, end - 1) if end >= 0 else copied
                 break
-        found = await metadata.list_remote_log_segments(led.partition)
-        finished = [one for one in found if one.state is _FINISHED]
         last = max((one.end_offset for one in finished), default=-1)
         if last >= log.log_end_offset:
             raise Corrupt(
@@ -190,14 +198,45 @@ class RemoteLogManager:
         led.tier.highest_offset = highest
         led.is_loaded = True
 
+    @staticmethod
+    def _restore_epochs(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """A log whose file of leader epochs was damaged knows those of its own batches alone, and
+        would find nothing in the tier."""
+        first_epoch, first_offset = (log.leader_epochs or ((1 << 31, 1 << 62),))[0]
+        if first_offset <= log.log_start_offset:
+            return
+        older: dict[int, int] = {}
+        for one in finished:
+            for epoch in one.epochs:
+                begin = one.segment_leader_epochs[epoch]
+                if epoch <= first_epoch and begin < first_offset:
+                    older[epoch] = min(older.get(epoch, begin), begin)
+        if older:
+            log.restore_epochs(sorted(older.items()))
+
     def detached(self, tier: PartitionTier) -> None:
         """A copy under way is cut off: the next leader deletes what it left."""
         led = self._led.get(tier.log.topic_partition)
         if led is None or led.tier is not tier:
             return
-        del self._led[tier.log.topic_partition]
+        key = tier.log.topic_partition
+        del self._led[key]
         for task in led.tasks.values():
             task.cancel()
+            ending = self._ending.setdefault(key, set())
+            ending.add(task)
+            task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, partition: TopicPartition, task: asyncio.Task[None]) -> None:
+        ending = self._ending.get(partition, set())
+        ending.discard(task)
+        if not ending:
+            self._ending.pop(partition, None)
+
+    async def _until_ended(self, partition: TopicPartition) -> None:
+        """Returns when nothing of an earlier log of the partition is written any more."""
+        while ending := self._ending.get(partition):
+            await asyncio.wait(set(ending))
 
     async def delete_partition(self, partition: TopicPartition, topic_id: UUID) -> None:
         """As Tiers.delete_partition."""
@@ -219,12 +258,18 @@ class RemoteLogManager:
         while True:
             self._deletion.clear()
             for partition, state in tuple(self._deleting.items()):
+                await self._until_ended(partition.topic_partition)
                 try:
                     await self._parts.removal.remove_partition(partition, state)
                 except StreamlogError as error:
-                    self._deleting[partition] = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+                    # It may have begun. To begin it again is taken, too.
+                    self._deleting[partition] = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
                     self._parts.metrics.failed("delete", partition.topic)
                     log.warning("the remote data of %s is deleted later: %s", partition, error)
+                except Exception as error:
+                    # Nothing may end the rounds: other partitions would never be deleted.
+                    log.exception("a deletion failed")
+                    self._parts.unexpected.append(error)
                 else:
                     del self._deleting[partition]
             async with self._deleted:
@@ -259,7 +304,7 @@ class RemoteLogManager:
     def _begin(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
         if name in led.tasks:
             return
-        if name == "copy" and led.is_loaded and not self._has_copies(led):
+        if name == "copy" and led.is_loaded and not (led.has_left_overs or self._has_copies(led)):
             return
         task = self._parts.background.spawn(self._task(led, name, room), name=name)
         led.tasks[name] = task
@@ -289,8 +334,15 @@ class RemoteLogManager:
                     led.failure = None
 
     async def _copy(self, led: _LedPartition) -> None:
+        if led.has_left_overs:
+            await self._until_ended(led.log.topic_partition)
+            found = await self._parts.metadata.list_remote_log_segments(led.partition)
+            await self._parts.removal.remove_all([one for one in found if one.state is _STARTED])
+            led.has_left_overs = False
         if self._has_copies(led):
+            led.has_left_overs = True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
+            led.has_left_overs = False
 
     async def _expire(self, led: _LedPartition) -> None:
         parts = self._parts
@@ -298,30 +350,21 @@ class RemoteLogManager:
         if not led.log.topic_config.remote_storage_enable:
             await self._give_up_tier(led, segments)
             return
-        left = self._left_over(led, segments)
         expiry = expired_segments(led.log, segments, led.tier.highest_offset, parts.clock.now_ms())
         if expiry.log_start_offset > led.log.log_start_offset:
             # Readers hear first that the records are gone.
             await led.log.raise_start(min(expiry.log_start_offset, led.log.high_watermark))
-        removed = await parts.removal.remove_all([*left, *expiry.segments])
+        removed = await parts.removal.remove_all(expiry.segments)
         parts.metrics.deleted(led.partition.topic, removed)
         kept = await parts.metadata.list_remote_log_segments(led.partition)
         finished = [one.segment_size_bytes for one in kept if one.state is _FINISHED]
         led.remote = (len(finished), sum(finished))
 
-    def _left_over(
-        self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
-    ) -> list[RemoteLogSegmentMetadata]:
-        """Copies that were begun and not finished, while none is under way here."""
-        if "copy" in led.tasks:
-            return []
-        return [one for one in segments if one.state is _STARTED]
-
     async def _give_up_tier(
         self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> None:
         """Tiering was turned off: what is remote goes, if the topic says so."""
-        if not led.log.topic_config.remote_log_delete_on_disable:
+        if not led.log.topic_config.remote_log_delete_on_disable or "copy" in led.tasks:
             return
         if led.log.log_start_offset < led.log.local_log_start_offset:
             await led.log.raise_start(led.log.local_log_start_offset)
@@ -386,5 +429,10 @@ class RemoteLogManager:
     async def close(self) -> None:
         """Cuts off what is under way; call it when the logs are closed."""
         await self._parts.background.close()
-        await self._parts.metadata.close()
-        await self._parts.storage.close()
+        for plugin in (self._parts.metadata, self._parts.storage):
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await plugin.close()
+            except Exception:
+                # A plug-in may raise anything, or hang: the node ends all the same.
+                log.exception("closing %s failed", type(plugin).__name__)

@@ -652,6 +652,13 @@ class UnifiedLog(CleanableLog, TierableLog):
     def leader_epochs(self) -> Sequence[tuple[int, int]]:
         return tuple(self._tail.epochs.entries)
 
+    def restore_epochs(self, older: Sequence[tuple[int, int]]) -> None:
+        entries = self._tail.epochs.entries
+        if entries and older and entries[0][0] == older[-1][0]:
+            del entries[0]
+        entries[:0] = older
+        self._tail.epochs.raise_start(self.log_start_offset)
+
     @asynccontextmanager
     async def segment_files(self, segment: AbstractLogSegment) -> AsyncIterator[LocalSegmentFiles]:
         """As TierableLog.segment_files."""

@@ -11,6 +11,7 @@ from streamlog.model.kv import KVClient
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.metadata.bounded import BoundedMetadataManager
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.opening import TierPlugins, TierRuntime, open_remote_log_manager
 from streamlog.tiered.quotas.remote_quota import remote_quota
@@ -40,12 +41,13 @@ async def open_tiers(
     else:
         storage = ObjectRemoteStorageManager(store, PREFIX)
     if config.metadata_class:
-        metadata = _plugin(
+        plugin = _plugin(
             RemoteLogMetadataManager,  # type: ignore[type-abstract]
             "remote.log.metadata.manager.class.name",
             config.metadata_class,
             {**config.metadata_configs, "broker.id": str(runtime.broker_id)},
         )
+        metadata = BoundedMetadataManager(plugin, config.metadata_timeout_ms)
     else:
         metadata = KVRemoteLogMetadataManager(kv)
     clock, registry = runtime.clock, runtime.registry

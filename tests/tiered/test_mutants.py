@@ -58,7 +58,11 @@ def deletes_before_the_log_start_moves(patch: Patch) -> None:
 
 
 def leaves_copies_that_were_cut_off(patch: Patch) -> None:
-    patch.set(RemoteLogManager, "_left_over", lambda *_: [])
+    async def attached(self: Any, log: Any, topic_id: Any) -> None:
+        await original(self, log, topic_id)
+        self._led[log.topic_partition].has_left_overs = False
+
+    original = patch.set(RemoteLogManager, "attach", attached)
 
 
 def leaves_copies_that_failed(patch: Patch) -> None:
@@ -66,7 +70,13 @@ def leaves_copies_that_failed(patch: Patch) -> None:
         return
 
     patch.set(Copier, "_take_back", nothing)
-    patch.set(RemoteLogManager, "_left_over", lambda *_: [])
+    leaves_copies_that_were_cut_off(patch)
+
+    async def copies(self: Any, led: Any) -> None:
+        led.has_left_overs = False
+        await original(self, led)
+
+    original = patch.set(RemoteLogManager, "_copy", copies)
 
 
 def reads_another_chunk(patch: Patch) -> None:

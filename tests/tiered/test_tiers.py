@@ -380,3 +380,61 @@ def test_a_closed_quota_holds_copies_and_reads_back() -> None:
         assert t.fetch_quota.recorded
 
     run(test)
+
+
+def test_a_damaged_file_of_leader_epochs_loses_nothing() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t, 20)
+        await t.crashed()
+        wanted |= await filled(t, 20)
+        await only_newest_local(t)
+        copies = set(t.storage.segments)
+        await t.log.close()
+        folder = t.tree.open("t-0")
+        folder.remove("leader-epoch-checkpoint")
+        folder.sync()
+        await t.crashed()
+        assert await values(t.log) == wanted
+        await t.configure(retention_ms="31536000000")
+        await t.copy()
+        assert copies <= set(t.storage.segments)
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_a_copy_that_is_still_being_cut_off_is_not_overtaken_by_its_deletion() -> None:
+    """A store may finish a write although its call was cancelled."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        begun, released = asyncio.Event(), asyncio.Event()
+
+        async def lingers(call: str) -> None:
+            if call != "copy":
+                return
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await released.wait()
+
+        t.storage.strike = lingers
+        await t.manager.tick()
+        await begun.wait()
+        await t.log.close()
+        t.storage.strike = lambda _: None
+        await t.open()
+        tasks = asyncio.ensure_future(t.copy())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(t.storage.segments) == 1, "nothing is deleted or copied before it has ended"
+        released.set()
+        await tasks
+        await t.copy()
+        found = await t.metadata.list_remote_log_segments(t.partition)
+        assert {one.remote_log_segment_id.id for one in found} == set(t.storage.segments)
+        await only_newest_local(t)
+        assert await values(t.log) == wanted
+
+    run(test)

@@ -142,6 +142,11 @@ class TierableLog(AbstractLog):
         """(epoch, first offset) from the log start on, rising."""
 
     @abstractmethod
+    def restore_epochs(self, older: Sequence[tuple[int, int]]) -> None:
+        """Takes epochs before those that it knows: they begin below its first one, which may be the
+        last of them."""
+
+    @abstractmethod
     def segment_files(
         self, segment: AbstractLogSegment
     ) -> AbstractAsyncContextManager[LocalSegmentFiles]:

@@ -124,6 +124,8 @@ class Copier:
         InvalidConfig (a plug-in's custom metadata is too long)."""
         done = 0
         for segment in candidates(log, highest_offset, self._older_than_ms()):
+            if not log.topic_config.is_copied:
+                break
             quota, size_bytes = self._parts.quota, segment.size_bytes
             if not await quota.before_segment(size_bytes, may_wait=not done):
                 break

@@ -5,8 +5,8 @@
 3. Ms: its newest record is older than `retention.ms`.
 
 Only segments of the log's own leader epochs count, each once; the first that is still being copied
-ends the search. Segments whose epochs all lie below the log's first have lost their reader: they
-belong to records that were deleted, or that this log never had. Source: Kafka's
+ends the search. Segments below the log's start whose epochs all lie below its first have lost their
+reader, whatever the others. Source: Kafka's
 RemoteLogManager.RLMExpirationTask.
 """
 
@@ -63,7 +63,13 @@ def expired_segments(
     expired = [one for one in segments if one.state is _DELETING]
     own = [one for one in segments if one.state is not _DELETING and in_lineage(log, one)]
     first_epoch = log.leader_epochs[0][0] if log.leader_epochs else 0
-    expired += [one for one in segments if one.state is _FINISHED and one.epochs[-1] < first_epoch]
+    expired += [
+        one
+        for one in segments
+        if one.state is _FINISHED
+        and one.epochs[-1] < first_epoch
+        and one.end_offset < log.log_start_offset
+    ]
     excess = -1
     if config.retention_bytes != UNLIMITED:
         remote = sum(one.segment_size_bytes for one in _once(own))
