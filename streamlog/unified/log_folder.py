@@ -75,9 +75,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-BATCHES_REMEMBERED = 5
-"""Of each producer, as in Kafka, whose snapshots keep one."""
-
 
 @dataclass(frozen=True, slots=True)
 class FolderOwner:
@@ -352,7 +349,7 @@ class LogFolder:
             config,
             ProducerLimits(
                 limits.producer_id_expiration_ms,
-                BATCHES_REMEMBERED,
+                limits.producer_batches_remembered,
                 limits.producer_ids_max,
                 limits.producer_idle_ms_min,
             ),

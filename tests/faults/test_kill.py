@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin, Consumer, Producer
+from streamlog.client.produce.delivery import Delivery
 from tests.support.node import NodeProcess
 from tests.support.stored_records import Place, stored_records
 
@@ -23,18 +24,29 @@ PRODUCERS = 4
 QUICK: dict[str, Any] = {"retry_backoff_max_ms": 100}
 PARTITIONS = 2
 TOPIC = "killed"
-UNIFIED = {"log.type": "unified", "internal.segment.bytes": "200000"}
-"""Segments so small that kills meet the roll of one; a batch of the client has up to 128 KiB."""
-
-"""Partition, offset."""
+UNIFIED = {
+    "log.type": "unified",
+    "internal.segment.bytes": "200000",
+    "max.message.bytes": "150000",
+}
+"""Segments so small that kills meet the roll of one."""
+TIERED = {**UNIFIED, "remote.storage.enable": "true", "local.retention.bytes": "4000000"}
+UNANSWERED_MAX = 2000
+"""Records of a writer: those of all stay within what is local."""
+QUICK_TIERS = {
+    "STREAMLOG_BROKER__REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": "50",
+    "STREAMLOG_BROKER__LOG_RETENTION_CHECK_INTERVAL_MS": "50",
+}
+"""Kills meet copies and local deletions of topics that have a remote tier."""
 
 
 class Writer(threading.Thread):
     """Sends numbered records over all partitions until told to stop; then takes every ack."""
 
-    def __init__(self, server: str, number: int) -> None:
+    def __init__(self, server: str, number: int, padding: int) -> None:
         super().__init__(name=f"writer-{number}", daemon=True)
         self.number = number
+        self.padding = b"." * padding
         self.server = server
         self.stopping = threading.Event()
         self.sent = 0
@@ -45,9 +57,13 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             with Producer(self.server, **QUICK, linger_ms=2, batch_size_bytes=4096) as producer:
-                views = []
+                views: list[tuple[bytes, Delivery]] = []
                 while not self.stopping.is_set():
-                    value = b"%d/%d" % (self.number, self.sent)
+                    if self.padding and self.sent - self.answered > UNANSWERED_MAX:
+                        self.stopping.wait(0.001)
+                        self.answered += views[self.answered][1].done()
+                        continue
+                    value = b"%d/%d" % (self.number, self.sent) + self.padding
                     partition = self.sent % PARTITIONS
                     views.append((value, producer.send(TOPIC, value, partition=partition)))
                     self.sent += 1
@@ -102,16 +118,18 @@ def wait_for_progress(writers: list[Writer], reader: Reader) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("wal", "configs"),
-    [("disk", {}), ("object", {}), ("disk", UNIFIED)],
-    ids=["disk", "object", "unified"],
+    [("disk", {}), ("object", {}), ("disk", UNIFIED), ("disk", TIERED)],
+    ids=["disk", "object", "unified", "tiered"],
 )
 def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str, configs: dict[str, str]) -> None:
     choose = random.Random(20261121)
     unanswered_kills = 0
-    with NodeProcess(tmp_path / "data", wal=wal) as node:
+    # So much that segments leave the disk while what clients may send again stays.
+    padding = 300 if configs == TIERED else 0
+    with NodeProcess(tmp_path / "data", wal=wal, environment=QUICK_TIERS) as node:
         with Admin(node.server) as admin:
             admin.create_topic(TOPIC, PARTITIONS, configs)
-        writers = [Writer(node.server, number) for number in range(PRODUCERS)]
+        writers = [Writer(node.server, number, padding) for number in range(PRODUCERS)]
         reader = Reader(node.server)
         for thread in (*writers, reader):
             thread.start()
@@ -136,6 +154,10 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str, configs: dict[st
         assert not reader.is_alive()
         assert reader.failure is None
         found = stored_records(node.server, TOPIC, PARTITIONS)
+        if configs == TIERED:
+            assert node.metric("streamlog_remote_segments") > 10, "kills must meet copies"
+            local = len(list((tmp_path / "data" / "logs").glob(f"{TOPIC}-*/*.log")))
+            assert local < node.metric("streamlog_remote_segments"), "and local deletions"
     assert unanswered_kills >= ROUNDS // 4, "kills must meet requests under way"
     assert reader.seen == found
     assert len(set(found.values())) == len(found), "a record is there twice"
@@ -145,7 +167,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, wal: str, configs: dict[st
             assert found[place] == value
         for partition in range(PARTITIONS):
             numbers = [
-                int(value.split(b"/")[1])
+                int(value.rstrip(b".").split(b"/")[1])
                 for place, value in sorted(found.items())
                 if place[0] == partition and value.startswith(b"%d/" % writer.number)
             ]

@@ -20,8 +20,7 @@ from streamlog.testing.logs.log_conformance import encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
-from streamlog.unified.log_folder import BATCHES_REMEMBERED
-from tests.unified.harness import UnifiedLogUnderTest, unified_log
+from tests.unified.harness import DEFAULTS, UnifiedLogUnderTest, unified_log
 
 CONFIGS = {"internal.segment.bytes": "900", "index.interval.bytes": "200"}
 STEPS = 60
@@ -42,7 +41,9 @@ class History:
         self.sequence = 0
         self.pending: tuple[int, bytes] | None = None
         """The idempotent batch that was not acknowledged: it is sent again."""
-        self.last_sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_REMEMBERED)
+        self.last_sent: deque[tuple[int, bytes]] = deque(
+            maxlen=DEFAULTS.producer_batches_remembered
+        )
         """Offsets and batches of the idempotent producer, acknowledged: to send them again changes
         nothing."""
         self.numbers = iter(range(1 << 30))

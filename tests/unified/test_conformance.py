@@ -14,12 +14,11 @@ from streamlog.testing.logs.log_conformance import CONFIG, LogConformance, LogUn
 from streamlog.testing.logs.producer_conformance import ProducerConformance
 from streamlog.testing.logs.transaction_conformance import TransactionConformance
 from streamlog.testing.torn_folder import TornTree
-from streamlog.unified.log_folder import BATCHES_REMEMBERED
-from tests.unified.harness import unified_log
+from tests.unified.harness import DEFAULTS, unified_log
 
 
 class TestOverARealFolder(LogConformance, ProducerConformance, TransactionConformance):
-    batches_remembered = BATCHES_REMEMBERED
+    batches_remembered = DEFAULTS.producer_batches_remembered
 
     @pytest.fixture(autouse=True)
     def _root(self, tmp_path: Path) -> None:
@@ -32,7 +31,7 @@ class TestOverARealFolder(LogConformance, ProducerConformance, TransactionConfor
 
 
 class TestOverATornFolder(LogConformance, ProducerConformance, TransactionConformance):
-    batches_remembered = BATCHES_REMEMBERED
+    batches_remembered = DEFAULTS.producer_batches_remembered
 
     @asynccontextmanager
     async def make(self, configs: CONFIG) -> AsyncIterator[LogUnderTest]:

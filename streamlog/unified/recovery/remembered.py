@@ -1,8 +1,9 @@
 """Finds the batches that a producer snapshot does not keep.
 
-A snapshot has the last batch of each producer. A client has up to five under way: where a crash, a
-roll or a clean end came before their answers, it sends all of them again, and the older ones would
-be refused as out of order although they are stored (a Kafka broker does that). So the batches
+A snapshot has the last batch of each producer. A client has more under way, Kafka's five, this
+program's own 32: where a crash, a roll or a clean end came before their answers, it sends all of
+them again, and the older ones would be refused as out of order although they are stored (a Kafka
+broker does that). So the batches
 before the snapshot are read backwards, in windows that grow, until all producers have as many as a
 log remembers, or `READ_BACK_BYTES_MAX` were read. A producer whose last append came
 `ANSWERED_MS` before the newest one is not looked for: this node lived on, and its client was
@@ -22,8 +23,8 @@ from streamlog.unified.disk.files import read_if_there
 from streamlog.unified.recovery.scan import batches
 from streamlog.unified.state.segment import UnifiedLogSegment
 
-READ_BACK_BYTES_MAX = 16 << 20
-"""Of one partition. Five batches of 1 MiB of three producers lie within it."""
+READ_BACK_BYTES_MAX = 64 << 20
+"""Of one partition. 32 batches of 1 MiB of one producer, or of 128 KiB of many, lie within it."""
 FIRST_WINDOW_BYTES = 64 << 10
 ANSWERED_MS = 600_000
 
