@@ -67,6 +67,7 @@ async def open_tiers(
             config.fetch_window_s,
             clock,
             registry,
+            reads_max=config.reader_tasks,
         ),
     )
     return await open_remote_log_manager(TierPlugins(storage, metadata), quotas, runtime, config)

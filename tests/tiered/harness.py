@@ -124,8 +124,9 @@ class OpenQuota:
             self.record(size_bytes)
         return self.is_open
 
-    async def until_below(self, deadline: float) -> bool:
-        return self.is_open
+    @asynccontextmanager
+    async def reading(self, deadline: float) -> AsyncIterator[bool]:
+        yield self.is_open
 
     def set_rate(self, rate: int) -> None:
         raise AssertionError("nobody changes it")

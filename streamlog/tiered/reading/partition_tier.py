@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -46,8 +47,9 @@ STEP_BYTES = 1 << 20
 class FetchQuota(Protocol):
     """Bytes that may be read from the remote tier (KIP-956)."""
 
-    async def until_below(self, deadline: float) -> bool:
-        """True at once where the quota has room, else as soon as it has; False at the deadline."""
+    def reading(self, deadline: float) -> AbstractAsyncContextManager[bool]:
+        """Entered with True at once where there is room, else as soon as there is; with False at
+        the deadline. Within it the read is under way: it records its bytes, and then leaves."""
         ...
 
     def record(self, size_bytes: int) -> None: ...
@@ -113,9 +115,15 @@ class PartitionTier:
     async def read_batches(
         self, offset: int, end_offset: int, max_bytes: int, deadline: float
     ) -> BatchRun:
+        async with self._reads.quota.reading(deadline) as may_read:
+            if not may_read:
+                return BatchRun((), 0, True)
+            return await self._batches(offset, end_offset, max_bytes, deadline)
+
+    async def _batches(
+        self, offset: int, end_offset: int, max_bytes: int, deadline: float
+    ) -> BatchRun:
         reads = self._reads
-        if not await reads.quota.until_below(deadline):
-            return BatchRun((), 0, True)
         segment = await self._segment_with(offset)
         scan = SegmentScan(reads.chunks, segment, deadline)
         try:
