@@ -1,8 +1,8 @@
 """ListOffsets (2): the offset at a timestamp, or a special one, for several partitions at once.
 
 -1 is the end (of what the isolation lets read), -2 the start, -3 the record with the largest
-timestamp, -4 the start of what is not tiered (all of it here), -5 the last tiered offset (none
-here, so -1). A timestamp without a record at or after it is answered with offset -1 and no error.
+timestamp, -4 the start of what is on this node, -5 the last offset in the remote tier (-1 without
+one). A timestamp without a record at or after it is answered with offset -1 and no error.
 Source: Kafka's ReplicaManager.fetchOffset.
 """
 

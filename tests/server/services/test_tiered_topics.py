@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from streamlog.client.aio import Admin, Consumer, Producer
 from streamlog.errors import InvalidConfig
 from streamlog.model.partition import TopicPartition
+from streamlog.v1 import log_pb2
 from streamlog.wiring.engine import OpenEngine
 from tests.support.running_node import RunningNode, running_node
 
@@ -66,6 +67,15 @@ async def moved(node: RunningNode, topic: str) -> int:
     return log.segments[0].base_offset
 
 
+async def special(node: RunningNode, timestamp_ms: int) -> int:
+    """The offset that stands for the special timestamp."""
+    topic = log_pb2.ListOffsetsTopic(topic="tiered")
+    topic.partitions.add(partition=0, timestamp_ms=timestamp_ms)
+    response = await node.log.ListOffsets(log_pb2.ListOffsetsRequest(topics=[topic]))
+    offset: int = response.topics[0].partitions[0].offset
+    return offset
+
+
 def read_by_kafka(address: str, topic: str, first: int, count: int) -> list[tuple[int, bytes]]:
     settings = {"group.id": "none: it is assigned its partitions", "enable.auto.commit": False}
     consumer = KafkaConsumer({"bootstrap.servers": address, **settings})
@@ -91,6 +101,12 @@ def test_a_topic_is_read_from_both_tiers_over_both_protocols(tmp_path: Path) -> 
             await filled(node.banner.grpc, "tiered")
             local = await moved(node, "tiered")
             assert local > COUNT // 2
+            assert [await special(node, at) for at in (-1, -2, -4, -5)] == [
+                COUNT,
+                0,
+                local,
+                local - 1,
+            ]
             logs = tmp_path / "data" / "logs" / "tiered-0"
             assert len(list(logs.glob("*.log"))) == 1
             for first in (0, 3, local - 1):
