@@ -32,7 +32,6 @@ class RemoteLogConfig:
     index_cache_bytes: int = 1 << 30
     fetch_wait_ms: int = 500
     look_up_wait_ms: int = 30_000
-    copy_lag_ms: int = 0
     copy_timeout_ms: int = 600_000
     metadata_timeout_ms: int = 30_000
     copy_bytes_per_second: int = UNLIMITED

@@ -149,7 +149,6 @@ def _copier(
             runtime.random,
             runtime.broker_id,
             config.custom_metadata_bytes_max,
-            config.copy_lag_ms,
             config.copy_timeout_ms,
         )
     )
