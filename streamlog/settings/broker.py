@@ -152,6 +152,24 @@ class BrokerConfig:
         "are copied sooner, more CPU with very many partitions.",
         minimum=1,
     )
+    remote_log_manager_task_retry_backoff_ms: int = setting(
+        500,
+        "Pause before a copy or an expiration that failed is tried again; it doubles with each "
+        "failure.",
+        minimum=1,
+    )
+    remote_log_manager_task_retry_backoff_max_ms: int = setting(
+        30_000,
+        "Longest of these pauses. Shorter: more requests to a store that is away.",
+        minimum=1,
+    )
+    remote_log_manager_task_retry_jitter: float = setting(
+        0.2,
+        "Share by which these pauses vary, so that partitions that failed together do not come "
+        "back together.",
+        minimum=0,
+        maximum=0.5,
+    )
     remote_log_manager_copier_thread_pool_size: int = setting(
         10, "Partitions that are copied at a time.", minimum=1, maximum=1000
     )

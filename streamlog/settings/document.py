@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
 from streamlog.settings import topic_document
+from streamlog.settings.draft_names import DRAFT_NAMES, DRAFT_PLUGIN_CONFIG, PLUGIN_CONFIG
 from streamlog.settings.schema import Knob, knobs
 from streamlog.settings.values import written
 
@@ -60,13 +61,20 @@ log.retention.hours = 24
 max.message.bytes = 2000000
 ```
 
+Names of KIP-405's first draft are taken at the start, with a warning: %s.
+
 `[topic-defaults]` takes Kafka's topic settings ([topic-settings.md](topic-settings.md)); what is
 not there follows from `[broker]`.
 """
 
 
 def document() -> str:
-    return HEAD + "".join(_tables())
+    drafts = {**DRAFT_NAMES, DRAFT_PLUGIN_CONFIG: f"{PLUGIN_CONFIG}.…"}
+    return HEAD % _draft_names(drafts) + "".join(_tables())
+
+
+def _draft_names(drafts: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}` for `{today}`" for name, today in drafts.items())
 
 
 def _tables() -> Iterator[str]:

@@ -14,6 +14,7 @@ from functools import cache
 from streamlog.errors import Invalid, InvalidConfig
 from streamlog.log.api import topic_config
 from streamlog.log.configs.broker_synonyms import SYNONYMS, TOPIC_SETTINGS
+from streamlog.settings.draft_names import DRAFT_NAMES, MISTAKEN
 from streamlog.settings.schema import Knob, knobs
 from streamlog.settings.values import parse
 
@@ -57,6 +58,9 @@ def setting_of(name: str) -> DynamicSetting:
     setting = dynamic_settings().get(short)
     if setting is not None:
         return setting
+    today = {**DRAFT_NAMES, **MISTAKEN}.get(short.removeprefix(f"{BROKER}."))
+    if today is not None:
+        raise InvalidConfig(f"{short} is no setting: use {today}", name=short)
     topic = name.removeprefix(f"{TOPIC_DEFAULTS}.")
     if topic != name or name in SYNONYMS:
         brokers = SYNONYMS.get(topic)

@@ -20,9 +20,11 @@ from streamlog.log.api import topic_config
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
+from streamlog.settings.draft_names import MISTAKEN
+from streamlog.settings.earlier_names import TOPIC_DEFAULTS, Given, by_todays_names
 from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
 from streamlog.settings.node import KAFKA_ANY, KAFKA_DEV, NodeConfig
-from streamlog.settings.schema import TABLES, Knob, build, earlier_paths, knobs, variables
+from streamlog.settings.schema import TABLES, Knob, build, knobs, variables
 from streamlog.settings.tls import TlsConfig
 from streamlog.settings.values import parse, written
 from streamlog.tiered.config import KAFKA_NAMES as REMOTE_LOG_NAMES
@@ -45,7 +47,6 @@ NOT_SETTINGS = frozenset(
     }
 )
 """Variables of the command line itself, and of code that runs before settings are read."""
-TOPIC_DEFAULTS = "topic-defaults"
 PLUGIN_PREFIXES = {"rsm.config.": "storage_configs", "rlmm.config.": "metadata_configs"}
 """Beginnings of the settings that plug-ins of tiered storage get → fields of RemoteLogConfig."""
 
@@ -179,7 +180,7 @@ def load(
         _from_flags(overrides or {}),
     )
     for layer in layers:
-        for path, given, where in _by_todays_names(layer):
+        for path, given, where in by_todays_names(layer):
             if path.startswith(f"{TOPIC_DEFAULTS}."):
                 topics[path.removeprefix(f"{TOPIC_DEFAULTS}.")] = written(given)
             elif path.removeprefix("broker.").startswith(tuple(PLUGIN_PREFIXES)):
@@ -213,28 +214,6 @@ def _check_topic_defaults(topics: Mapping[str, str], sources: Mapping[str, str])
             raise InvalidConfig(
                 f"[{TOPIC_DEFAULTS}] ({sources[path]}): {error.message}", **error.fields
             ) from error
-
-
-Given = tuple[str, Any, str]
-
-
-def _by_todays_names(layer: Iterable[Given]) -> list[Given]:
-    """Paths under the names of today. Errors: InvalidConfig for a setting under both names."""
-    given = list(layer)
-    paths = {path for path, _, _ in given}
-    renamed = []
-    for path, value, where in given:
-        today = earlier_paths().get(path, path)
-        if today != path:
-            if today in paths:
-                raise InvalidConfig(
-                    f"{path} ({where}) is an earlier name of {today}, which is given there too: "
-                    f"keep {today} alone",
-                    name=path,
-                )
-            log.warning("%s (%s) is called %s now: use that name", path, where, today)
-        renamed.append((today, value, where))
-    return renamed
 
 
 def _from_file(file: str | os.PathLike[str] | None) -> Iterator[Given]:
@@ -290,6 +269,11 @@ def _from_flags(overrides: Mapping[str, Any]) -> Iterator[Given]:
 
 def _known(path: str, where: str) -> Knob:
     knob = knobs().get(path)
+    meant = MISTAKEN.get(path.removeprefix("broker."))
+    if meant is not None:
+        raise InvalidConfig(
+            f"{path} ({where}) is no setting, though KIP-956 writes it once: use {meant}", name=path
+        )
     if knob is None:
         raise InvalidConfig(
             f"{path} ({where}) is no setting{_near(path, knobs())}; `streamlog config describe` "

@@ -17,6 +17,7 @@ from typing import Any
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.log.api.config import KAFKA_NAMES, LogConfig
 from streamlog.settings.broker import BrokerConfig
+from streamlog.settings.draft_names import DRAFT_NAMES
 from streamlog.settings.limits import LimitsConfig
 from streamlog.settings.node import NodeConfig
 from streamlog.settings.tls import TlsConfig
@@ -94,16 +95,21 @@ def knobs() -> dict[str, Knob]:
 @cache
 def earlier_paths() -> dict[str, str]:
     """Path under an earlier name → path today."""
-    return {
+    renamed = {
         f"{knob.table}.{knob.renamed_from}": knob.path
         for knob in knobs().values()
         if knob.renamed_from
     }
+    drafts = {f"broker.{name}": f"broker.{today}" for name, today in DRAFT_NAMES.items()}
+    return {**renamed, **drafts}
 
 
 def variables() -> dict[str, str]:
     """Environment variable → path, earlier names included."""
-    earlier = {_variable(*path.rsplit(".", 1)): path for path in earlier_paths()}
+    earlier = {}
+    for path, today in earlier_paths().items():
+        table = knobs()[today].table
+        earlier[_variable(table, path.removeprefix(f"{table}."))] = path
     return {**earlier, **{knob.environment: knob.path for knob in knobs().values()}}
 
 

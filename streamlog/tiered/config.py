@@ -21,6 +21,9 @@ class RemoteLogConfig:
     storage_configs: Mapping[str, str] = field(default_factory=dict)
     metadata_configs: Mapping[str, str] = field(default_factory=dict)
     task_interval_ms: int = 30_000
+    retry_backoff_ms: int = 500
+    retry_backoff_ms_max: int = 30_000
+    retry_jitter: float = 0.2
     copier_tasks: int = 10
     expiration_tasks: int = 10
     reader_tasks: int = 10
@@ -29,7 +32,6 @@ class RemoteLogConfig:
     index_cache_bytes: int = 1 << 30
     fetch_wait_ms: int = 500
     look_up_wait_ms: int = 30_000
-    copy_lag_ms: int = 0
     copy_timeout_ms: int = 600_000
     metadata_timeout_ms: int = 30_000
     copy_bytes_per_second: int = UNLIMITED
@@ -57,6 +59,9 @@ KAFKA_NAMES = {
     "remote.log.manager.fetch.quota.window.num": "fetch_windows",
     "remote.log.manager.fetch.quota.window.size.seconds": "fetch_window_s",
     "remote.log.manager.task.interval.ms": "task_interval_ms",
+    "remote.log.manager.task.retry.backoff.max.ms": "retry_backoff_ms_max",
+    "remote.log.manager.task.retry.backoff.ms": "retry_backoff_ms",
+    "remote.log.manager.task.retry.jitter": "retry_jitter",
     "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
     "remote.log.metadata.manager.class.name": "metadata_class",
     "remote.log.reader.max.pending.tasks": "reads_pending_max",

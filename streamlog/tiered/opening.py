@@ -16,6 +16,7 @@ from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyParts
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metrics import RemoteLogMetrics
@@ -102,6 +103,12 @@ async def open_remote_log_manager(
             background,
             unexpected,
             quotas,
+            TaskBackoff(
+                runtime.random,
+                config.retry_backoff_ms,
+                config.retry_backoff_ms_max,
+                config.retry_jitter,
+            ),
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,
@@ -142,7 +149,6 @@ def _copier(
             runtime.random,
             runtime.broker_id,
             config.custom_metadata_bytes_max,
-            config.copy_lag_ms,
             config.copy_timeout_ms,
         )
     )

@@ -31,6 +31,7 @@ from streamlog.tiered.api.segments import (
     TopicIdPartition,
 )
 from streamlog.tiered.api.storage_manager import RemoteStorageManager
+from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
 from streamlog.tiered.copying.removal import SegmentRemoval
@@ -80,6 +81,7 @@ class RemoteLogParts:
     unexpected: list[BaseException]
     """Failures of background work that nothing was prepared for."""
     quotas: TierQuotas
+    backoff: TaskBackoff
     task_interval_ms: int = 30_000
     copier_tasks: int = 10
     expiration_tasks: int = 10
@@ -99,6 +101,10 @@ class _LedPartition:
         self.has_left_overs = True
         """Whether copies may have been begun that nobody finishes."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.retries: dict[str, asyncio.Task[None]] = {}
+        """Of tasks that failed: they wait to be begun again."""
+        self.failures: dict[str, int] = {}
+        """How often a task failed since it last did not."""
         self.failure: str | None = None
         self.failed_since_ms = 0
 
@@ -221,6 +227,8 @@ class RemoteLogManager:
             return
         key = tier.log.topic_partition
         del self._led[key]
+        for retry in led.retries.values():
+            retry.cancel()
         for task in led.tasks.values():
             task.cancel()
             ending = self._ending.setdefault(key, set())
@@ -329,9 +337,25 @@ class RemoteLogManager:
                 if led.failure is None:
                     led.failed_since_ms = self._parts.clock.now_ms()
                 led.failure = f"{name} of {led.log.topic_partition}: {error}"
+                self._retry(led, name, room)
             else:
+                led.failures.pop(name, None)
                 if led.failure is not None and led.failure.startswith(name):
                     led.failure = None
+
+    def _retry(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+        """Begins the task again after a pause, unless a round has done so."""
+        failures = led.failures[name] = led.failures.get(name, 0) + 1
+        if name in led.retries:
+            return
+
+        async def again() -> None:
+            await asyncio.sleep(self._parts.backoff.delay_s(failures))
+            self._begin(led, name, room)
+
+        retry = self._parts.background.spawn(again(), name=f"{name} again")
+        led.retries[name] = retry
+        retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
     async def _copy(self, led: _LedPartition) -> None:
         if led.has_left_overs:

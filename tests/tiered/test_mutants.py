@@ -40,7 +40,7 @@ def finishes_a_copy_that_failed(patch: Patch) -> None:
 
 
 def copies_past_the_last_stable_offset(patch: Patch) -> None:
-    def all_closed(log: Any, highest_offset: int, _older_than_ms: int) -> list[Any]:
+    def all_closed(log: Any, highest_offset: int, _now_ms: int) -> list[Any]:
         return [
             one
             for one in log.segments

@@ -78,6 +78,8 @@ _OF_UNIFIED = frozenset(
         "cleanup.policy",
         "local.retention.bytes",
         "local.retention.ms",
+        "remote.copy.lag.bytes",
+        "remote.copy.lag.ms",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
@@ -213,6 +215,28 @@ def _check_tiers(config: TopicConfig, configs: Mapping[str, str]) -> None:
                 f"{local}={limit} is more than {general}={whole}: the local part of a log is a "
                 "part of the whole",
                 name=local,
+            )
+    if config.remote_storage_enable:
+        _check_copy_lags(config, configs)
+
+
+def _check_copy_lags(config: TopicConfig, configs: Mapping[str, str]) -> None:
+    """Errors: InvalidConfig, for a segment that would be deleted before it may be copied."""
+    limit_bytes, limit_ms = config.local_limits
+    for name, lag, local, limit in (
+        ("remote.copy.lag.ms", config.remote_copy_lag_ms, "local.retention.ms", limit_ms),
+        (
+            "remote.copy.lag.bytes",
+            config.remote_copy_lag_bytes,
+            "local.retention.bytes",
+            limit_bytes,
+        ),
+    ):
+        if lag > limit >= 0 and configs.keys() & {name, local, local.removeprefix("local.")}:
+            raise InvalidConfig(
+                f"{name}={lag} is more than {local}, in force {limit}: the node would keep for "
+                "longer what it may delete",
+                name=name,
             )
 
 

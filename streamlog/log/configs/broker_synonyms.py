@@ -26,6 +26,8 @@ _LOG_PREFIX = (
     "message.timestamp.before.max.ms",
     "message.timestamp.type",
     "preallocate",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
     "retention.bytes",
     "segment.bytes",
 )

@@ -120,6 +120,20 @@ class TopicConfig:
         maximum=INT32_MAX,
     )
     preallocate: bool = setting(False, "Whether a segment's file gets its size at once.")
+    remote_copy_lag_bytes: int = setting(
+        -1,
+        "A closed segment goes to tiered storage when so many bytes of the log lie behind it, or "
+        "when it is as old as remote.copy.lag.ms; 0: at once; -1: local.retention.bytes. It has an "
+        "effect where remote.copy.lag.ms is not 0.",
+        minimum=-1,
+    )
+    remote_copy_lag_ms: int = setting(
+        0,
+        "A closed segment goes to tiered storage when its newest record is as old, or when "
+        "remote.copy.lag.bytes lie behind it; 0: at once; -1: local.retention.ms. Longer: what is "
+        "deleted early is never copied, and the node's disk has the one copy for longer.",
+        minimum=-1,
+    )
     remote_log_copy_disable: bool = setting(
         False,
         "Whether no more data goes to tiered storage: what is there is read and expires; the local "
@@ -194,6 +208,18 @@ class TopicConfig:
                 limit_ms = self.local_retention_ms
         return limit_bytes, limit_ms
 
+    @property
+    def copy_lags(self) -> tuple[int, int]:
+        """Bytes behind a segment, and milliseconds of its age, of which either lets it be copied.
+
+        0: at once. -1: never by this one.
+        """
+        limit_bytes, limit_ms = self.local_limits
+        lag_bytes, lag_ms = self.remote_copy_lag_bytes, self.remote_copy_lag_ms
+        return (limit_bytes if lag_bytes == -1 else lag_bytes), (
+            limit_ms if lag_ms == -1 else lag_ms
+        )
+
 
 _NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
 _DURABLE = "a record is acknowledged when it is durable: synced to the disk or in the store"
@@ -247,6 +273,8 @@ REFUSED = {
     "compression.type": f"{_RECOMPRESSES}; use producer",
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
+    "remote.copy.lag.bytes": _TIERED,
+    "remote.copy.lag.ms": _TIERED,
     "remote.log.copy.disable": _TIERED,
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": _TIERED,

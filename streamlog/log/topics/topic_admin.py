@@ -32,6 +32,7 @@ from streamlog.log.api.config import LogConfig
 from streamlog.log.api.internal_topics import is_internal
 from streamlog.log.api.log_factory import LogFactories, LogKind, TopicIdentity
 from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.configs.draft_names import by_todays_names, todays_names
 from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -111,6 +112,7 @@ class TopicAdmin:
     ) -> TopicDescription:
         """As LogManager.create_topic."""
         count = self._defaults.num_partitions if partitions is None else partitions
+        given = by_todays_names(given, f"topic {name}")
         settings = topic_config.parse(given, self._defaults.topic, is_internal=is_internal(name))
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
         # The node's own topics are read by every node.
@@ -204,6 +206,11 @@ class TopicAdmin:
         validate_only: bool,
     ) -> TopicDescription:
         """As LogManager.alter_topic_configs."""
+        where = f"topic {name}"
+        set, append, subtract = (
+            by_todays_names(configs, where) for configs in (set, append, subtract)
+        )
+        delete = todays_names(delete, where)
         while True:
             topic = await usable_topic(self._topics, name)
             kept = topic.record.configs

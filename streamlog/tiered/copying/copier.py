@@ -2,6 +2,7 @@
 
 1. A segment may go when all its records are below the last stable offset, so that no open
    transaction has a record there. The active one never goes.
+   A topic may have a segment wait until it is old enough, or enough lies behind it (KIP-1241).
 2. A copy is announced, made, and announced as finished; readers may then find it, and the node's
    own file may go. One that fails is deleted at once; where that fails too, a later run deletes it.
 3. The quota is asked before each segment. A run that has copied one leaves when there is no room,
@@ -50,8 +51,7 @@ class CopyQuota(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyParts:
-    """What all copies of a node share. `lag_ms`: a segment goes when its newest record is as old;
-    `timeout_ms`: of one copy."""
+    """What all copies of a node share. `timeout_ms`: of one copy."""
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
@@ -62,7 +62,6 @@ class CopyParts:
     random: Random
     broker_id: int
     custom_metadata_bytes_max: int = 128
-    lag_ms: int = 0
     timeout_ms: int = 600_000
 
 
@@ -72,10 +71,8 @@ class Copied(Protocol):
     def copied(self, segment: RemoteLogSegmentMetadata) -> None: ...
 
 
-def candidates(
-    log: TierableLog, highest_offset: int, older_than_ms: int
-) -> list[AbstractLogSegment]:
-    """Segments that may be copied, the oldest first. Pure."""
+def not_copied(log: TierableLog, highest_offset: int) -> list[AbstractLogSegment]:
+    """Closed segments that are in this tier alone, the oldest first. Pure."""
     stable, start = log.last_stable_offset, log.log_start_offset
     found: list[AbstractLogSegment] = []
     for segment in log.segments:
@@ -83,10 +80,25 @@ def candidates(
             break
         if segment.end_offset - 1 <= highest_offset or segment.end_offset <= start:
             continue
-        if segment.largest_timestamp_ms > older_than_ms:
-            break
         if segment.end_offset > segment.base_offset:
             found.append(segment)
+    return found
+
+
+def candidates(log: TierableLog, highest_offset: int, now_ms: int) -> list[AbstractLogSegment]:
+    """Those of them that may be copied by now: as many of the oldest as the lags let go. Pure."""
+    found = not_copied(log, highest_offset)
+    lag_bytes, lag_ms = log.topic_config.copy_lags
+    if not found or not lag_bytes or not lag_ms:
+        return found
+    behind = sum(one.size_bytes for one in log.segments if one.base_offset >= found[0].base_offset)
+    for index, segment in enumerate(found):
+        behind -= segment.size_bytes
+        age_ms = now_ms - segment.largest_timestamp_ms
+        # A time that is still to come says nothing of the segment's age.
+        is_old = lag_ms > 0 and (age_ms >= lag_ms or age_ms < 0)
+        if not is_old and not 0 < lag_bytes <= behind:
+            return found[:index]
     return found
 
 
@@ -106,16 +118,12 @@ class Copier:
         self._parts = parts
 
     def has_work(self, log: TierableLog, highest_offset: int) -> bool:
-        return bool(candidates(log, highest_offset, self._older_than_ms()))
+        return bool(candidates(log, highest_offset, self._parts.clock.now_ms()))
 
     def lag(self, log: TierableLog, highest_offset: int) -> tuple[int, int]:
         """Segments that are not copied yet, and their bytes."""
-        left = candidates(log, highest_offset, 1 << 62)
+        left = not_copied(log, highest_offset)
         return len(left), sum(segment.size_bytes for segment in left)
-
-    def _older_than_ms(self) -> int:
-        parts = self._parts
-        return parts.clock.now_ms() - parts.lag_ms if parts.lag_ms else 1 << 62
 
     async def run(
         self, partition: TopicIdPartition, log: TierableLog, highest_offset: int, hears: Copied
@@ -123,7 +131,7 @@ class Copier:
         """Copies what is there; returns how many segments. Errors: StoreUnavailable, Unavailable,
         InvalidConfig (a plug-in's custom metadata is too long)."""
         done = 0
-        for segment in candidates(log, highest_offset, self._older_than_ms()):
+        for segment in candidates(log, highest_offset, self._parts.clock.now_ms()):
             if not log.topic_config.is_copied:
                 break
             quota, size_bytes = self._parts.quota, segment.size_bytes

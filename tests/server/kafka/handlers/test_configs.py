@@ -165,6 +165,11 @@ def test_a_topic_is_described_as_by_a_real_kafka() -> None:
                 for config in result.configs
             }
             assert described.pop("log.type") == ("shared", 2, ""), "the one that Kafka lacks"
+            later = {name: described.pop(f"remote.copy.lag.{name}") for name in ("bytes", "ms")}
+            assert later == {
+                "bytes": ("-1", 5, "log.remote.copy.lag.bytes"),
+                "ms": ("0", 5, "log.remote.copy.lag.ms"),
+            }
             assert described == KAFKA_TOPIC_SETTINGS
             assert {config.config_source for config in result.configs} == {DEFAULT}
 
