@@ -124,7 +124,7 @@ def test_a_topic_shows_all_of_kafkas_settings_with_types_sources_and_synonyms() 
                 result = await describe(client, TOPIC, "t", version=version, include_synonyms=True)
                 assert result.error_code == 0
                 shown = {config.name: config for config in result.configs}
-                assert len(shown) == 34
+                assert len(shown) == 36
                 own = shown["retention.ms"]
                 assert (own.value, own.config_source, own.read_only) == ("5", OWN, False)
                 assert not own.is_sensitive
@@ -142,7 +142,7 @@ def test_a_topic_shows_all_of_kafkas_settings_with_types_sources_and_synonyms() 
                 if version >= 3:
                     assert own.config_type == ConfigType.LONG.value
                     assert shown["cleanup.policy"].config_type == ConfigType.LIST.value
-            assert len((await describe(client, TOPIC, "t", [])).configs) == 34
+            assert len((await describe(client, TOPIC, "t", [])).configs) == 36
             plain = await describe(client, TOPIC, "t", ["retention.ms", "no.such"])
             [one] = plain.configs
             assert (one.name, list(one.synonyms)) == ("retention.ms", [])
@@ -197,7 +197,7 @@ def test_many_topics_are_described_in_one_request_each_with_its_own_settings() -
             assert [result.resource_name for result in answer.results] == names
             for number, result in enumerate(answer.results):
                 shown = {config.name: config.value for config in result.configs}
-                assert len(shown) == 34
+                assert len(shown) == 36
                 assert (shown["retention.ms"], shown["segment.ms"]) == (str(number), "604800000")
 
     asyncio.run(main())
