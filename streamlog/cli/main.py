@@ -54,6 +54,10 @@ class Commands(LazyGroup):
             "streamlog.cli.commands.log:log",
             "Look inside a partition's log, or append to it under conditions.",
         ),
+        "remote-index": (
+            "streamlog.cli.commands.remote_index:remote_index",
+            "Write and read an index of a partition's remote records.",
+        ),
         "wal": (
             "streamlog.cli.commands.wal:wal",
             "Look at a write-ahead log, or empty it into the store.",

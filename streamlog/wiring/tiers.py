@@ -24,11 +24,13 @@ PREFIX = "remote"
 """Of the keys of remote segments in the node's own object store."""
 
 
-async def open_tiers(
-    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
-) -> RemoteLogManager:
-    """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
-    Unavailable, Corrupt."""
+def tier_plugins(
+    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, broker_id: int
+) -> TierPlugins:
+    """The two plug-ins, configured; the caller closes them.
+
+    Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings).
+    """
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
     if config.storage_class:
@@ -45,11 +47,20 @@ async def open_tiers(
             RemoteLogMetadataManager,  # type: ignore[type-abstract]
             "remote.log.metadata.manager.class.name",
             config.metadata_class,
-            {**config.metadata_configs, "broker.id": str(runtime.broker_id)},
+            {**config.metadata_configs, "broker.id": str(broker_id)},
         )
         metadata = BoundedMetadataManager(plugin, config.metadata_timeout_ms)
     else:
         metadata = KVRemoteLogMetadataManager(kv)
+    return TierPlugins(storage, metadata)
+
+
+async def open_tiers(
+    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
+) -> RemoteLogManager:
+    """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
+    Unavailable, Corrupt."""
+    plugins = tier_plugins(store, kv, config, runtime.broker_id)
     clock, registry = runtime.clock, runtime.registry
     quotas = TierQuotas(
         remote_quota(
@@ -70,7 +81,7 @@ async def open_tiers(
             reads_max=config.reader_tasks,
         ),
     )
-    return await open_remote_log_manager(TierPlugins(storage, metadata), quotas, runtime, config)
+    return await open_remote_log_manager(plugins, quotas, runtime, config)
 
 
 def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> P:

@@ -18,7 +18,7 @@ from tests.cli.conftest import COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 
 LOCAL = {"dev", "serve", "demo", "wal", "meta", "doctor", "fsck", "recover", "restore"}
-LOCAL |= {"spark demo", "topic adopt"}
+LOCAL |= {"spark demo", "topic adopt", "remote-index"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -54,6 +54,8 @@ def test_the_top_level_commands() -> None:
             "log dump",
             "log set-token",
             "log token",
+            "remote-index build",
+            "remote-index dump",
             "wal show",
             "wal upload",
             "meta repair",

@@ -12,12 +12,14 @@ from streamlog.codec.control import (
 )
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, CorruptMessage, InvalidRecord, UnsupportedVersion
+from streamlog.format import remote_index
 from streamlog.format.kafka_files.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.format.kafka_files.transaction_index import (
     AbortedTxn,
     decode_aborted,
     encode_aborted,
 )
+from streamlog.format.remote_index import RemoteIndexEntry
 from streamlog.log.partition.batch_metadata import (
     LogBatchMetadata,
     decode_batch_metadata,
@@ -146,6 +148,14 @@ PARSERS = (
         "aborted_txn",
         decode_aborted,
         (encode_aborted([AbortedTxn(1, 2, 3, 4), AbortedTxn(2**40, 0, 2**40, 9)]),),
+    ),
+    Parser(
+        "remote_index_entry",
+        remote_index.decode_entry,
+        (
+            remote_index.encode_entry(RemoteIndexEntry(0, 9, 1_000, 2_000, 4_096, b"s3://a@0")),
+            remote_index.encode_entry(RemoteIndexEntry(2**40, 2**40, -1, -1, 0, b"")),
+        ),
     ),
     Parser(
         "end_marker",

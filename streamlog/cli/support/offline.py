@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -24,6 +24,7 @@ from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.settings import load
+from streamlog.tiered.config import RemoteLogConfig
 from streamlog.wiring import open_metadata_store, open_object_store
 
 PROGRESS_S = 2.0
@@ -46,6 +47,7 @@ class DataLocations:
     store: str
     meta: str | None
     config: StreamEngineConfig
+    tiers: RemoteLogConfig = field(default_factory=RemoteLogConfig)
 
 
 def locations_of(
@@ -58,7 +60,7 @@ def locations_of(
     assert node.store is not None
     if node.data is not None and not Path(node.data, "objects").is_dir():
         raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")
-    return DataLocations(node.store, node.meta, loaded.engine)
+    return DataLocations(node.store, node.meta, loaded.engine, loaded.remote_log_config())
 
 
 @asynccontextmanager

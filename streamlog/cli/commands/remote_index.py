@@ -1,0 +1,141 @@
+"""`streamlog remote-index`: the index of a partition's remote records that KIP-405's draft has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamlog.cli.lazy import CommandGroup
+from streamlog.cli.output import emit, note, table
+from streamlog.cli.state import State, json_option, pass_state
+from streamlog.cli.support.options import config_option, data_option, store_options
+
+if TYPE_CHECKING:
+    from streamlog.cli.support.offline import DataLocations
+    from streamlog.format.remote_index import RemoteIndexEntry
+
+
+@click.group("remote-index", cls=CommandGroup)
+def remote_index() -> None:
+    """Write and read an index of a partition's remote records."""
+
+
+@remote_index.command()
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(min=0), metavar="N", required=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="Folder for the files; it is made, and must have none of them yet.",
+)
+@click.option(
+    "--file-bytes",
+    type=click.IntRange(min=1, max=(1 << 31) - 1),
+    default=1 << 20,
+    show_default=True,
+    help="Where a log index ends and the next one begins.",
+)
+@data_option
+@store_options
+@config_option
+@json_option
+@pass_state
+def build(
+    state: State,
+    topic: str,
+    partition: int,
+    out: Path,
+    file_bytes: int,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+) -> None:
+    """Write what the remote storage has of one partition of TOPIC.
+
+    Stop the node first. Three files each say which remote segment has which offsets and times:
+    .remotelogindex, .remoteoffsetindex and .remotetimeindex, as KIP-405's draft has them. The names
+    are the first offsets. Plug-ins of --config are used as the node uses them.
+    """
+    import asyncio
+
+    from streamlog.cli.support.offline import locations_of
+    from streamlog.cli.support.remote_index_files import check_free, write_files
+    from streamlog.format.remote_index import encode_files
+
+    check_free(out)
+    locations = locations_of(data, store, meta, file)
+    entries = asyncio.run(_entries(locations, topic, partition))
+    if not entries and not state.json:
+        note(f"the remote storage has nothing of {topic}-{partition}")
+    for written in write_files(out, encode_files(entries, file_bytes)):
+        if state.json:
+            emit(written._asdict() | {"path": str(written.path)})
+        else:
+            click.echo(f"{written.path}: {written.entries} entries, {written.size_bytes} bytes")
+
+
+@remote_index.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+@pass_state
+def dump(state: State, folder: Path) -> None:
+    """Show the entries of the files in FOLDER, and check every checksum.
+
+    Exit code 1: a file is damaged, or the three do not agree; what comes before it is shown.
+    """
+    from streamlog.cli.support.remote_index_files import read_files
+
+    rows: list[dict[str, object]] = []
+    try:
+        for index in read_files(folder):
+            for entry, position in zip(index.entries, index.positions, strict=True):
+                row = {"file": index.base_offset, "position": position, **_fields(entry)}
+                rows.append(row)
+                if state.json:
+                    emit(row)
+    finally:
+        if rows and not state.json:
+            table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _fields(entry: RemoteIndexEntry) -> dict[str, object]:
+    return entry._asdict() | {"rdi": entry.rdi.hex()}
+
+
+async def _entries(locations: DataLocations, topic: str, partition: int) -> list[RemoteIndexEntry]:
+    """Errors: DataInUse, UnknownTopicOrPartition, InvalidConfig, Corrupt, Unavailable."""
+    from streamlog.cli.support.offline import open_offline
+    from streamlog.engine.cluster import read_cluster_id
+    from streamlog.engine.kv_client import EngineKVClient
+    from streamlog.errors import UnknownTopicOrPartition
+    from streamlog.log.topics.topic_record import decode_topic, topic_key
+    from streamlog.metadata.keys.space import prefix_of
+    from streamlog.tiered.api import TopicIdPartition
+    from streamlog.tiered.reading.remote_index_build import remote_index_entries
+    from streamlog.wiring.tiers import tier_plugins
+
+    async with open_offline(locations) as stores:
+        cluster_id = await read_cluster_id(stores.kv)
+        kv = EngineKVClient(stores.kv, prefix_of(cluster_id or ""))
+        value = None if cluster_id is None else await kv.get_kv(topic_key(topic))
+        record = None if value is None else decode_topic(topic, value.data)
+        if record is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
+        if partition >= record.partitions:
+            raise UnknownTopicOrPartition(
+                f"{topic} has partitions 0 to {record.partitions - 1}, not {partition}",
+                topic=topic,
+                partition=partition,
+            )
+        plugins = tier_plugins(stores.store, kv, locations.tiers, broker_id=-1)
+        try:
+            of = TopicIdPartition(record.topic_id, topic, partition)
+            return await remote_index_entries(of, plugins.metadata, plugins.storage)
+        finally:
+            await plugins.metadata.close()
+            await plugins.storage.close()
