@@ -11,6 +11,8 @@ from streamlog.model.kv import KVClient
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.draft.api import DraftRemoteStorageManager
+from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter
 from streamlog.tiered.metadata.bounded import BoundedMetadataManager
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.opening import TierPlugins, TierRuntime, open_remote_log_manager
@@ -34,12 +36,7 @@ def tier_plugins(
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
     if config.storage_class:
-        storage = _plugin(
-            RemoteStorageManager,  # type: ignore[type-abstract]
-            "remote.log.storage.manager.class.name",
-            config.storage_class,
-            config.storage_configs,
-        )
+        storage = _storage_plugin(config)
     else:
         storage = ObjectRemoteStorageManager(store, PREFIX)
     if config.metadata_class:
@@ -84,7 +81,28 @@ async def open_tiers(
     return await open_remote_log_manager(plugins, quotas, runtime, config)
 
 
+def _storage_plugin(config: RemoteLogConfig) -> RemoteStorageManager:
+    """Of today's interface, or of the draft's in its adapter. Errors: InvalidConfig."""
+    name, path = "remote.log.storage.manager.class.name", config.storage_class
+    found = _class_of(name, path)
+    if issubclass(found, DraftRemoteStorageManager):
+        adapter = DraftStorageAdapter(found())
+        adapter.configure(config.storage_configs)
+        return adapter
+    return _plugin(RemoteStorageManager, name, path, config.storage_configs)  # type: ignore[type-abstract]
+
+
 def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> P:
+    """Errors: InvalidConfig."""
+    found = _class_of(name, path)
+    if not issubclass(found, kind):
+        raise InvalidConfig(f"{name} is {path!r}, which is no {kind.__name__}", name=name)
+    plugin = found()
+    plugin.configure(configs)
+    return plugin
+
+
+def _class_of(name: str, path: str) -> type[object]:
     """Errors: InvalidConfig."""
     module_name, _, class_name = path.partition(":")
     try:
@@ -95,8 +113,6 @@ def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> 
             "install the package beside streamlog",
             name=name,
         ) from error
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise InvalidConfig(f"{name} is {path!r}, which is no {kind.__name__}", name=name)
-    plugin = found()
-    plugin.configure(configs)
-    return plugin
+    if not isinstance(found, type):
+        raise InvalidConfig(f"{name} is {path!r}, which is no class", name=name)
+    return found

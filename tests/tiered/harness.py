@@ -142,12 +142,20 @@ class TieredLogUnderTest:
     folder: LogFolder
     manager: RemoteLogManager
 
-    def __init__(self, tree: TornTree, configs: Mapping[str, str], config: RemoteLogConfig) -> None:
+    def __init__(
+        self,
+        tree: TornTree,
+        configs: Mapping[str, str],
+        config: RemoteLogConfig,
+        plugin: RemoteStorageManager | None = None,
+    ) -> None:
         self.tree = tree
         self.configs = {**TIERED, **configs}
         self.config = config
         self.kv = BasicKV()
         self.storage = BreakableStorage()
+        self.plugin: RemoteStorageManager = self.storage if plugin is None else plugin
+        """What the manager copies to."""
         self.clock = ManualClock()
         self.random = SeededRandom(1)
         self.copy_quota, self.fetch_quota = OpenQuota(), OpenQuota()
@@ -180,7 +188,7 @@ class TieredLogUnderTest:
         self.folder = await LogFolder.open(self.tree, OWNER, environment, self.offload)
         self.metadata = KVRemoteLogMetadataManager(self.kv)
         self.manager = await open_remote_log_manager(
-            TierPlugins(self.storage, self.metadata),
+            TierPlugins(self.plugin, self.metadata),
             TierQuotas(self.copy_quota, self.fetch_quota),
             TierRuntime(
                 self.clock,
@@ -240,8 +248,9 @@ async def tiered_log(
     tree: TornTree,
     configs: Mapping[str, str] | None = None,
     config: RemoteLogConfig | None = None,
+    plugin: RemoteStorageManager | None = None,
 ) -> AsyncIterator[TieredLogUnderTest]:
-    under_test = TieredLogUnderTest(tree, configs or {}, config or RemoteLogConfig())
+    under_test = TieredLogUnderTest(tree, configs or {}, config or RemoteLogConfig(), plugin)
     await under_test.start()
     try:
         yield under_test

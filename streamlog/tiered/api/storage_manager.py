@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class IndexType(Enum):
@@ -106,6 +106,11 @@ class RemoteStorageManager(ABC):
     @abstractmethod
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Removes all files of the segment; those that are not there are no error."""
+
+    async def delete_partition_data(self, partition: TopicIdPartition) -> None:
+        """Removes what is left of a deleted partition when all its segments are gone: an empty
+        folder, or what a copy left. The default leaves nothing behind."""
+        return
 
     async def close(self) -> None:
         """Frees what the plug-in holds. The default holds nothing."""

@@ -40,15 +40,22 @@ class SegmentRemoval:
         if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         await self.forget(segment)
+        await self._tried(
+            f"deleting {segment.remote_log_segment_id}",
+            lambda: self.storage.delete_log_segment_data(segment),
+        )
+        await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
+    async def _tried(self, doing: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Errors: StoreUnavailable."""
         try:
             async with asyncio.timeout(self.timeout_ms / 1000):
-                await self.storage.delete_log_segment_data(segment)
+                await work()
         except Exception as error:
             # A plug-in may raise anything.
             self.failures.failed(error)
-            raise self.failures.error(f"deleting {segment.remote_log_segment_id}") from error
+            raise self.failures.error(doing) from error
         self.failures.succeeded()
-        await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
 
     async def remove_all(self, segments: Iterable[RemoteLogSegmentMetadata]) -> int:
         """Tries each; returns how many are gone. Errors: the first, when all were tried."""
@@ -71,6 +78,10 @@ class SegmentRemoval:
         if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
             await self.announce(partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
         await self.remove_all(await self.metadata.list_remote_log_segments(partition))
+        await self._tried(
+            f"deleting what is left of {partition}",
+            lambda: self.storage.delete_partition_data(partition),
+        )
         await self.announce(partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
         await self.metadata.on_stop_partitions([partition])
 
