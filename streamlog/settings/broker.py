@@ -138,7 +138,10 @@ class BrokerConfig:
     remote_log_metadata_manager_class_name: str = setting(
         "",
         "Plug-in that knows which remote segments there are, as `module:Class`; it gets the "
-        "settings that begin with rlmm.config. Default: the node's own metadata store.",
+        "settings that begin with rlmm.config. Default: the node's own metadata store. "
+        "TopicBasedRemoteLogMetadataManager (or Kafka's name of it, with its package): the topic "
+        "__remote_log_metadata, which the first copy makes. Choose before the first topic is "
+        "tiered: a node that finds segments in the other place refuses to start.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
         128,

@@ -17,7 +17,7 @@ class RemoteLogConfig:
     storage_class: str = ""
     """`module:Class` of a plug-in; "": the node's own object store."""
     metadata_class: str = ""
-    """`module:Class` of a plug-in; "": the node's own KV store."""
+    """`module:Class` of a plug-in; "": the node's own KV store; one of TOPIC_BASED: a topic."""
     storage_configs: Mapping[str, str] = field(default_factory=dict)
     metadata_configs: Mapping[str, str] = field(default_factory=dict)
     task_interval_ms: int = 30_000
@@ -46,6 +46,11 @@ class RemoteLogConfig:
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
 
 
+TOPIC_BASED = (
+    "TopicBasedRemoteLogMetadataManager",
+    "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
+)
+"""Values of `metadata_class` that mean the topic `__remote_log_metadata`; the last is Kafka's."""
 KAFKA_NAMES = {
     "remote.fetch.max.wait.ms": "fetch_wait_ms",
     "remote.list.offsets.request.timeout.ms": "look_up_wait_ms",

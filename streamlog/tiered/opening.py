@@ -52,7 +52,7 @@ class TierRuntime:
 async def open_remote_log_manager(
     plugins: TierPlugins, quotas: TierQuotas, runtime: TierRuntime, config: RemoteLogConfig
 ) -> RemoteLogManager:
-    """A manager that is started. Errors: Unavailable, Corrupt."""
+    """A manager that is yet to be started. Errors: StoreUnavailable."""
     clock, storage = runtime.clock, plugins.storage
     unexpected: list[BaseException] = []
     background = Background("remote log manager", unexpected.append)
@@ -115,7 +115,6 @@ async def open_remote_log_manager(
         )
     )
     await indexes.load()
-    await manager.start()
     return manager
 
 

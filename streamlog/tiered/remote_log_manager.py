@@ -122,7 +122,10 @@ class _LedPartition:
 
 
 class RemoteLogManager:
-    """Made by the wiring; `start` it once, `close` it when the logs are closed."""
+    """Made by the wiring; `start` it once the logs may be opened, `close` it when they are closed.
+
+    Logs may be attached before the start.
+    """
 
     def __init__(self, parts: RemoteLogParts) -> None:
         self._parts = parts
@@ -131,6 +134,7 @@ class RemoteLogManager:
         self._expiring = asyncio.Semaphore(parts.expiration_tasks)
         self._ending: dict[TopicPartition, set[asyncio.Task[None]]] = {}
         """Tasks of logs that have ended, while they end."""
+        self._is_started = asyncio.Event()
         self._deleting: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
         self._deletion = asyncio.Event()
         self._deleted = asyncio.Condition()
@@ -139,6 +143,7 @@ class RemoteLogManager:
         """Takes up deletions that a crash interrupted. Errors: Unavailable, Corrupt."""
         for one in await self._parts.metadata.deleted_partitions():
             self._deleting[one.topic_id_partition] = one.state
+        self._is_started.set()
         self._parts.background.spawn(self._ticks(), name="tasks")
         self._parts.background.spawn(self._delete_partitions(), name="deletions")
 
@@ -247,7 +252,8 @@ class RemoteLogManager:
             await asyncio.wait(set(ending))
 
     async def delete_partition(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """As Tiers.delete_partition."""
+        """As Tiers.delete_partition. It waits for the start, which says what is deleted already."""
+        await self._is_started.wait()
         of = TopicIdPartition(topic_id, *partition)
         state = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
         if of in self._deleting:

@@ -10,6 +10,7 @@ from streamlog.errors import StoreUnavailable
 from streamlog.format.kafka_files.names import LOCK
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory, LogKind
+from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVClient
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.lockfile import Lock, hold
@@ -20,8 +21,9 @@ from streamlog.runtime.progress import ProgressWatch
 from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
+from streamlog.wiring.tiers import OpenedTiers
 
-OpenTiers = Callable[[FolderTree], Awaitable[RemoteLogManager]]
+OpenTiers = Callable[[FolderTree], Awaitable[OpenedTiers]]
 
 
 class LocalLogs:
@@ -33,6 +35,7 @@ class LocalLogs:
         self._accepts_data_loss = accepts_data_loss
         self.folder: LogFolder | None = None
         self.tiers: RemoteLogManager | None = None
+        self._opened_tiers: OpenedTiers | None = None
 
     async def open(
         self,
@@ -71,8 +74,14 @@ class LocalLogs:
             accepts_data_loss=self._accepts_data_loss,
         )
         if open_tiers is not None:
-            self.tiers = await open_tiers(tree)
+            self._opened_tiers = await open_tiers(tree)
+            self.tiers = self._opened_tiers.manager
         return {LogKind.UNIFIED: UnifiedLogFactory(self.folder, self.tiers)}
+
+    async def start_tiers(self, logs: LogManager) -> None:
+        """Call it when the logs may be opened. Errors: as of OpenedTiers.start."""
+        if self._opened_tiers is not None:
+            await self._opened_tiers.start(logs)
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         if self.folder is not None:

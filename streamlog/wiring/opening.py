@@ -267,6 +267,12 @@ class _Opening:
                 environment, runtime.offload, kv, built, self._tiers(stores, kv, runtime)
             ),
         )
+        try:
+            await local.start_tiers(logs)
+        except BaseException:
+            await logs.kill()
+            await local.kill()
+            raise
         engine.background.spawn(_fail_with(logs), name="watch_logs")
         transactions = self._start_coordinator(logs, runtime)
         engine.background.spawn(_fail_with(transactions), name="watch_coordinator")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
 
 from streamlog.errors import InvalidConfig
+from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
+from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVClient
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import Clock
 from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
-from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.config import TOPIC_BASED, RemoteLogConfig
 from streamlog.tiered.draft.api import DraftRemoteStorageManager
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter
 from streamlog.tiered.metadata.bounded import BoundedMetadataManager
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
+from streamlog.tiered.metadata.kv_records import SEGMENTS
+from streamlog.tiered.metadata.topic_manager import TopicBasedRemoteLogMetadataManager
 from streamlog.tiered.opening import TierPlugins, TierRuntime, open_remote_log_manager
 from streamlog.tiered.quotas.remote_quota import remote_quota
 from streamlog.tiered.remote_log_manager import RemoteLogManager, TierQuotas
@@ -24,10 +30,11 @@ P = TypeVar("P", RemoteStorageManager, RemoteLogMetadataManager)
 
 PREFIX = "remote"
 """Of the keys of remote segments in the node's own object store."""
+METADATA_CLASS = "remote.log.metadata.manager.class.name"
 
 
 def tier_plugins(
-    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, broker_id: int
+    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, clock: Clock, broker_id: int
 ) -> TierPlugins:
     """The two plug-ins, configured; the caller closes them.
 
@@ -39,10 +46,14 @@ def tier_plugins(
         storage = _storage_plugin(config)
     else:
         storage = ObjectRemoteStorageManager(store, PREFIX)
-    if config.metadata_class:
+    if config.metadata_class in TOPIC_BASED:
+        topic_based = TopicBasedRemoteLogMetadataManager(None, clock)
+        topic_based.configure({**config.metadata_configs, "broker.id": str(broker_id)})
+        metadata = topic_based
+    elif config.metadata_class:
         plugin = _plugin(
             RemoteLogMetadataManager,  # type: ignore[type-abstract]
-            "remote.log.metadata.manager.class.name",
+            METADATA_CLASS,
             config.metadata_class,
             {**config.metadata_configs, "broker.id": str(broker_id)},
         )
@@ -52,12 +63,42 @@ def tier_plugins(
     return TierPlugins(storage, metadata)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedTiers:
+    """A manager that is not started yet: its metadata may be in a topic, and logs come later."""
+
+    manager: RemoteLogManager
+    metadata: RemoteLogMetadataManager
+    kv: KVClient
+
+    async def start(self, logs: LogManager) -> None:
+        """Call it as soon as the logs may be opened. Errors: InvalidConfig (segments are named in
+        the other place), Unavailable, Corrupt."""
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            if await self.kv.list_kv(SEGMENTS, b"", limit=1):
+                raise _elsewhere("the node's metadata store", "empty")
+            self.metadata.take_logs(logs)
+        has_topic = logs.topic(REMOTE_LOG_METADATA) is not None
+        if isinstance(self.metadata, KVRemoteLogMetadataManager) and has_topic:
+            raise _elsewhere(f"the topic {REMOTE_LOG_METADATA}", TOPIC_BASED[0])
+        await self.manager.start()
+
+
+def _elsewhere(where: str, value: str) -> InvalidConfig:
+    """A manager that does not know the segments there are would let them be forgotten."""
+    return InvalidConfig(
+        f"{METADATA_CLASS} names another place for the metadata of remote segments than {where}, "
+        f"which has some: set it back to {value}",
+        name=METADATA_CLASS,
+    )
+
+
 async def open_tiers(
     store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
-) -> RemoteLogManager:
+) -> OpenedTiers:
     """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
-    Unavailable, Corrupt."""
-    plugins = tier_plugins(store, kv, config, runtime.broker_id)
+    StoreUnavailable."""
+    plugins = tier_plugins(store, kv, config, runtime.clock, runtime.broker_id)
     clock, registry = runtime.clock, runtime.registry
     quotas = TierQuotas(
         remote_quota(
@@ -78,7 +119,8 @@ async def open_tiers(
             reads_max=config.reader_tasks,
         ),
     )
-    return await open_remote_log_manager(plugins, quotas, runtime, config)
+    manager = await open_remote_log_manager(plugins, quotas, runtime, config)
+    return OpenedTiers(manager, plugins.metadata, kv)
 
 
 def _storage_plugin(config: RemoteLogConfig) -> RemoteStorageManager:

@@ -200,6 +200,7 @@ class TieredLogUnderTest:
             ),
             self.config,
         )
+        await self.manager.start()
         self.factory = UnifiedLogFactory(self.folder, self.manager)
 
     async def open(self) -> None:

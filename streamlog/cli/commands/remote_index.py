@@ -112,13 +112,19 @@ async def _entries(locations: DataLocations, topic: str, partition: int) -> list
     from streamlog.cli.support.offline import open_offline
     from streamlog.engine.cluster import read_cluster_id
     from streamlog.engine.kv_client import EngineKVClient
-    from streamlog.errors import UnknownTopicOrPartition
+    from streamlog.errors import PolicyViolation, UnknownTopicOrPartition
     from streamlog.log.topics.topic_record import decode_topic, topic_key
     from streamlog.metadata.keys.space import prefix_of
     from streamlog.tiered.api import TopicIdPartition
+    from streamlog.tiered.config import TOPIC_BASED
     from streamlog.tiered.reading.remote_index_build import remote_index_entries
     from streamlog.wiring.tiers import tier_plugins
 
+    if locations.tiers.metadata_class in TOPIC_BASED:
+        raise PolicyViolation(
+            "the metadata of remote segments is in a topic, which a node alone can read: there is "
+            "no index of it from files"
+        )
     async with open_offline(locations) as stores:
         cluster_id = await read_cluster_id(stores.kv)
         kv = EngineKVClient(stores.kv, prefix_of(cluster_id or ""))
@@ -132,7 +138,7 @@ async def _entries(locations: DataLocations, topic: str, partition: int) -> list
                 topic=topic,
                 partition=partition,
             )
-        plugins = tier_plugins(stores.store, kv, locations.tiers, broker_id=-1)
+        plugins = tier_plugins(stores.store, kv, locations.tiers, stores.clock, broker_id=-1)
         try:
             of = TopicIdPartition(record.topic_id, topic, partition)
             return await remote_index_entries(of, plugins.metadata, plugins.storage)

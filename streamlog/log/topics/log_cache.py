@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from streamlog.errors import Closed, Invalid, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
-from streamlog.log.api.internal_topics import is_internal
+from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA, is_internal
 from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.metrics import LogMetrics
@@ -101,7 +102,7 @@ class LogCache:
     ) -> asyncio.Task[None]:
         async def work() -> None:
             try:
-                async with self._slots:
+                async with self._slot(partition.topic):
                     opened = self._logs[partition] = await self._open(partition)
                     self._revisions.opened(*partition, opened.leader_epoch)
             except StreamlogError as error:
@@ -111,6 +112,11 @@ class LogCache:
         self._opening[partition] = task
         task.add_done_callback(lambda _: self._opening.pop(partition, None))
         return task
+
+    def _slot(self, topic: str) -> AbstractAsyncContextManager[object]:
+        """Tiered logs wait for those of `__remote_log_metadata` while they are opened: if these
+        waited for slots, which all are taken by tiered ones, neither would ever open."""
+        return nullcontext() if topic == REMOTE_LOG_METADATA else self._slots
 
     def progress(self) -> Due | None:
         """The partition that has been opening for longest."""

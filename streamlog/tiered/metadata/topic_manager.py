@@ -65,8 +65,9 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
     Errors of every call: Unavailable, Corrupt, UnsupportedVersion (records of a newer program).
     """
 
-    def __init__(self, logs: LogManager, clock: Clock) -> None:
-        self._logs = logs
+    def __init__(self, logs: LogManager | None, clock: Clock) -> None:
+        """`logs` None: they are opened later than this, and given by `take_logs`."""
+        self._given_logs = logs
         self._clock = clock
         self._config = RemoteMetadataTopicConfig()
         self._partitions: dict[int, MetadataPartition] = {}
@@ -74,6 +75,16 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
         """Partitions that the node answers for."""
         self._creating = asyncio.Lock()
         self._is_closed = False
+
+    def take_logs(self, logs: LogManager) -> None:
+        """Calls before it get Unavailable: the topic cannot be read yet."""
+        self._given_logs = logs
+
+    @property
+    def _logs(self) -> LogManager:
+        if self._given_logs is None:
+            raise Unavailable("the logs of this node are not open yet; retry")
+        return self._given_logs
 
     @property
     def metadata_partitions(self) -> set[int]:

@@ -13,6 +13,7 @@ from streamlog.errors import Corrupt, InvalidConfig, StoreUnavailable, Unsupport
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
@@ -226,12 +227,12 @@ def test_bytes_that_are_not_batches_are_told_and_never_served() -> None:
 def test_the_class_of_the_settings_may_be_one_of_the_draft() -> None:
     async def body() -> None:
         config = RemoteLogConfig(storage_class=CLASS, storage_configs={"place": "here"})
-        plugins = tier_plugins(None, BasicKV(), config, 1)  # type: ignore[arg-type]
+        plugins = tier_plugins(None, BasicKV(), config, ManualClock(), 1)  # type: ignore[arg-type]
         assert isinstance(plugins.storage, DraftStorageAdapter)
         assert plugins.storage.plugin.configs == {"place": "here"}  # type: ignore[attr-defined]
         other = replace(config, storage_class="streamlog.testing.basic_kv:BasicKV")
         with pytest.raises(InvalidConfig, match="no RemoteStorageManager"):
-            tier_plugins(None, BasicKV(), other, 1)  # type: ignore[arg-type]
+            tier_plugins(None, BasicKV(), other, ManualClock(), 1)  # type: ignore[arg-type]
 
     asyncio.run(body())
 
