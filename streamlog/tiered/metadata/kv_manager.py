@@ -7,12 +7,11 @@ into account when it is stored: its own calls see their own writes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from streamlog.errors import Invalid, NotFound, ValueConflict
 from streamlog.model.kv import KeyValue, KVClient
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
@@ -39,21 +38,19 @@ from streamlog.tiered.metadata.kv_records import (
 PAGE = 1000
 
 
-class _Loaded(NamedTuple):
-    cache: RemoteLogMetadataCache
-    turn: asyncio.Lock
-    """Changes of a partition are written one after another."""
-
-
 class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
     def __init__(self, kv: KVClient) -> None:
         self._kv = kv
-        self._partitions: dict[TopicIdPartition, _Loaded] = {}
+        self._partitions: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+        self._turns = KeyedLock[TopicIdPartition]()
+        """Changes of a partition are written one after another, and none while its cache is
+        replaced: the new one would lack it for ever."""
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
         """As RemoteLogMetadataManager.add_remote_log_segment_metadata."""
-        loaded = await self._loaded(metadata.topic_id_partition)
-        async with loaded.turn:
+        partition = metadata.topic_id_partition
+        async with self._turns.holding(partition):
+            cache = await self._loaded(partition)
             if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
                 raise Invalid(
                     f"the remote segment {metadata.remote_log_segment_id} begins as "
@@ -64,7 +61,7 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             stored = await self._kv.put_kv_if_absent(key, data)
             if stored.data != data:
                 raise Invalid(f"the remote segment {metadata.remote_log_segment_id} is known")
-            loaded.cache.put(metadata)
+            cache.put(metadata)
 
     async def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate
@@ -72,8 +69,9 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
         """As RemoteLogMetadataManager.update_remote_log_segment_metadata."""
         segment_id = update.remote_log_segment_id
         key = segment_key(segment_id)
-        loaded = await self._loaded(segment_id.topic_id_partition)
-        async with loaded.turn:
+        partition = segment_id.topic_id_partition
+        async with self._turns.holding(partition):
+            cache = await self._loaded(partition)
             while True:
                 value = await self._kv.get_kv(key)
                 if value is None:
@@ -87,26 +85,26 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
                         await self._kv.compare_and_set_kv(key, data, value.revision)
                 except ValueConflict:
                     continue  # Another node was faster: its change may refuse this one.
-                loaded.cache.put(updated)
+                cache.put(updated)
                 return
 
     async def remote_log_segment_metadata(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        return (await self._loaded(partition)).cache.segment(epoch, offset)
+        return (await self._loaded(partition)).segment(epoch, offset)
 
     async def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        return (await self._loaded(partition)).cache.highest_offset(epoch)
+        return (await self._loaded(partition)).highest_offset(epoch)
 
     async def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        return (await self._loaded(partition)).cache.next_with_txn_index(epoch, offset)
+        return (await self._loaded(partition)).next_with_txn_index(epoch, offset)
 
     async def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        return (await self._loaded(partition)).cache.list(epoch)
+        return (await self._loaded(partition)).list(epoch)
 
     async def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
@@ -140,12 +138,14 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
         """As RemoteLogMetadataManager.on_partition_leadership_changes. What is in memory of these
         partitions is read anew: another node may have changed it."""
         for partition in (*leaders, *followers):
-            self._partitions.pop(partition, None)
-            await self._loaded(partition)
+            async with self._turns.holding(partition):
+                self._partitions.pop(partition, None)
+                await self._loaded(partition)
 
     async def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
         for partition in partitions:
-            self._partitions.pop(partition, None)
+            async with self._turns.holding(partition):
+                self._partitions.pop(partition, None)
 
     async def _forget(self, partition: TopicIdPartition) -> None:
         """Removes all segments of a partition whose deletion has ended."""
@@ -153,7 +153,7 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             await self._kv.del_kv(entry.key)
         self._partitions.pop(partition, None)
 
-    async def _loaded(self, partition: TopicIdPartition) -> _Loaded:
+    async def _loaded(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         loaded = self._partitions.get(partition)
         if loaded is None:
             cache = RemoteLogMetadataCache()
@@ -162,7 +162,7 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             for entry in sorted(entries, key=lambda one: one.value.revision):
                 cache.put(decode_segment(entry.key.name, entry.value.data))
             # Another call may have loaded it meanwhile, and have changed it since.
-            loaded = self._partitions.setdefault(partition, _Loaded(cache, asyncio.Lock()))
+            loaded = self._partitions.setdefault(partition, cache)
         return loaded
 
     async def _all(self, namespace: str, prefix: bytes) -> list[KeyValue]:
