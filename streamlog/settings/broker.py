@@ -206,6 +206,25 @@ class BrokerConfig:
     remote_log_manager_expiration_thread_pool_size: int = setting(
         10, "Partitions whose remote segments expire at a time.", minimum=1, maximum=1000
     )
+    remote_log_purge_interval_ms: int = setting(
+        86_400_000,
+        "Time between two looks for files in the remote storage that no metadata names (not one of "
+        "Kafka's settings). Each lists the storage, one request for 1000 files; 0 is never.",
+        minimum=0,
+    )
+    remote_log_purge_age_ms: int = setting(
+        604_800_000,
+        "How old such files have to be to be deleted (not one of Kafka's settings). Longer: more "
+        "time to put lost metadata back.",
+        minimum=3_600_000,
+    )
+    remote_log_purge_max_share: float = setting(
+        0.5,
+        "Which part of all remote segments may be such files (not one of Kafka's settings). Where "
+        "it is more, none is deleted, and the status says so: the metadata is likely to be lost.",
+        minimum=0,
+        maximum=1,
+    )
     remote_log_reader_threads: int = setting(
         10,
         "Reads of the remote storage at a time; each brings up to 4 MiB.",

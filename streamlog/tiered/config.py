@@ -43,6 +43,9 @@ class RemoteLogConfig:
     record_bytes_max: int = 32 << 20
     batch_bytes_max: int = 1 << 20
     """Largest record batch: so much of the memory for chunks is there in any case, twice."""
+    purge_interval_ms: int = 86_400_000
+    purge_age_ms: int = 604_800_000
+    purge_share_max: float = 0.5
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
 
 
@@ -69,6 +72,9 @@ KAFKA_NAMES = {
     "remote.log.manager.task.retry.jitter": "retry_jitter",
     "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
     "remote.log.metadata.manager.class.name": "metadata_class",
+    "remote.log.purge.age.ms": "purge_age_ms",
+    "remote.log.purge.interval.ms": "purge_interval_ms",
+    "remote.log.purge.max.share": "purge_share_max",
     "remote.log.reader.max.pending.tasks": "reads_pending_max",
     "remote.log.reader.threads": "reader_tasks",
     "remote.log.storage.manager.class.name": "storage_class",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from streamlog.runtime.counts import Counts
 
@@ -32,6 +32,14 @@ class RemoteLogMetrics:
         self._fetched_bytes = counter("fetch_bytes", "Bytes of batches read from the remote tier.")
         self._fetches = counter("fetches", "Reads of the remote tier that found batches.")
         self._deleted = counter("deleted_segments", "Segments deleted from the remote tier.")
+        self._purged = Counter(
+            "streamlog_remote_purged_files",
+            "Files of the remote tier that no metadata named, and that were deleted.",
+            registry=registry,
+        )
+        self._purged_bytes = Counter(
+            "streamlog_remote_purged_bytes", "Bytes of these files.", registry=registry
+        )
         self._errors = counter("errors", "Tries that failed.", "operation")
         self._lag_bytes = gauge("copy_lag_bytes", "Bytes that wait to be copied.", "topic")
         self._lag_segments = gauge("copy_lag_segments", "Segments that wait to be copied.", "topic")
@@ -51,6 +59,10 @@ class RemoteLogMetrics:
 
     def deleted(self, topic: str, segments: int) -> None:
         self._deleted.labels(topic).inc(segments)
+
+    def purged(self, files: int, size_bytes: int) -> None:
+        self._purged.inc(files)
+        self._purged_bytes.inc(size_bytes)
 
     def failed(self, operation: str, topic: str) -> None:
         self._errors.labels(topic, operation).inc()

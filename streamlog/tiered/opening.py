@@ -19,6 +19,7 @@ from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyParts
 from streamlog.tiered.copying.removal import SegmentRemoval
+from streamlog.tiered.copying.stranger_purge import PurgeConfig, StrangerPurge
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.chunks import ChunkCache, ChunkConfig
 from streamlog.tiered.reading.failures import RemoteFailures
@@ -89,6 +90,13 @@ async def open_remote_log_manager(
         config.fetch_wait_ms,
         config.look_up_wait_ms,
     )
+    purge = StrangerPurge(
+        storage,
+        plugins.metadata,
+        metrics,
+        clock,
+        PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max),
+    )
     copier = _copier(plugins, quotas, runtime, config, removal, failures)
     manager = RemoteLogManager(
         RemoteLogParts(
@@ -97,6 +105,7 @@ async def open_remote_log_manager(
             reads,
             copier,
             removal,
+            purge,
             failures,
             metrics,
             clock,

@@ -35,12 +35,15 @@ from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
 from streamlog.tiered.copying.removal import SegmentRemoval
+from streamlog.tiered.copying.stranger_purge import StrangerPurge, TopicNames
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, TierReads
 
 log = logging.getLogger(__name__)
 
+FIRST_PURGE_S = 3600
+"""A node that is started again and again within the hour lists nothing."""
 CLOSE_S = 10
 """How long a plug-in may take to close."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -74,6 +77,7 @@ class RemoteLogParts:
     reads: TierReads
     copier: Copier
     removal: SegmentRemoval
+    purge: StrangerPurge
     failures: RemoteFailures
     metrics: RemoteLogMetrics
     clock: Clock
@@ -134,18 +138,44 @@ class RemoteLogManager:
         self._expiring = asyncio.Semaphore(parts.expiration_tasks)
         self._ending: dict[TopicPartition, set[asyncio.Task[None]]] = {}
         """Tasks of logs that have ended, while they end."""
+        self._suspicion: str | None = None
+        """Why the last purge deleted nothing."""
         self._is_started = asyncio.Event()
         self._deleting: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
         self._deletion = asyncio.Event()
         self._deleted = asyncio.Condition()
 
-    async def start(self) -> None:
-        """Takes up deletions that a crash interrupted. Errors: Unavailable, Corrupt."""
+    async def start(self, names: TopicNames | None = None) -> None:
+        """Takes up deletions that a crash interrupted. `names`: of topics, for the purge of what
+        no metadata names; None: there is no purge. Errors: Unavailable, Corrupt."""
         for one in await self._parts.metadata.deleted_partitions():
             self._deleting[one.topic_id_partition] = one.state
         self._is_started.set()
         self._parts.background.spawn(self._ticks(), name="tasks")
         self._parts.background.spawn(self._delete_partitions(), name="deletions")
+        if names is not None and self._parts.purge.config.interval_ms:
+            self._parts.background.spawn(self._purges(names), name="purges")
+
+    async def _purges(self, names: TopicNames) -> None:
+        interval_s = self._parts.purge.config.interval_ms / 1000
+        await asyncio.sleep(min(FIRST_PURGE_S, interval_s))
+        while True:
+            try:
+                await self.purge(names)
+            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+                # What stays is purged the next time.
+                self._parts.metrics.failed("purge", "")
+                log.warning("the purge of the remote storage failed, and is tried again: %r", error)
+            await asyncio.sleep(interval_s)
+
+    async def purge(self, names: TopicNames) -> None:
+        """Deletes files of the remote storage that no metadata names. Errors: what the plug-ins
+        raise."""
+        deleting = {one.topic_id: one.topic for one in self._deleting}
+        led = {led.partition: led for led in self._led.values() if led.is_loaded}
+        self._suspicion = await self._parts.purge.run(
+            lambda topic_id: deleting.get(topic_id) or names(topic_id), led.keys()
+        )
 
     async def _ticks(self) -> None:
         while True:
@@ -443,6 +473,8 @@ class RemoteLogManager:
                 f"remote_storage: {len(failing)} partitions are not copied or expired for "
                 f"{for_s:.0f} s; local disks grow meanwhile: {first.failure}"
             )
+        if self._suspicion is not None:
+            found.append(f"remote_storage: {self._suspicion}")
         if self._deleting and self._parts.failures.since_ms is not None:
             found.append(
                 f"remote_storage: the remote data of {len(self._deleting)} deleted partitions is "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
+from uuid import UUID
 
 from streamlog.errors import InvalidConfig
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
@@ -81,7 +82,12 @@ class OpenedTiers:
         has_topic = logs.topic(REMOTE_LOG_METADATA) is not None
         if isinstance(self.metadata, KVRemoteLogMetadataManager) and has_topic:
             raise _elsewhere(f"the topic {REMOTE_LOG_METADATA}", TOPIC_BASED[0])
-        await self.manager.start()
+
+        def name_of(topic_id: UUID) -> str | None:
+            topic = logs.topic_by_id(str(topic_id))
+            return None if topic is None else topic.name
+
+        await self.manager.start(name_of)
 
 
 def _elsewhere(where: str, value: str) -> InvalidConfig:

@@ -148,6 +148,7 @@ class TieredLogUnderTest:
         configs: Mapping[str, str],
         config: RemoteLogConfig,
         plugin: RemoteStorageManager | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
         self.tree = tree
         self.configs = {**TIERED, **configs}
@@ -156,7 +157,7 @@ class TieredLogUnderTest:
         self.storage = BreakableStorage()
         self.plugin: RemoteStorageManager = self.storage if plugin is None else plugin
         """What the manager copies to."""
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.random = SeededRandom(1)
         self.copy_quota, self.fetch_quota = OpenQuota(), OpenQuota()
         self.handle = 0
@@ -250,8 +251,10 @@ async def tiered_log(
     configs: Mapping[str, str] | None = None,
     config: RemoteLogConfig | None = None,
     plugin: RemoteStorageManager | None = None,
+    clock: ManualClock | None = None,
 ) -> AsyncIterator[TieredLogUnderTest]:
-    under_test = TieredLogUnderTest(tree, configs or {}, config or RemoteLogConfig(), plugin)
+    configs, config = configs or {}, config or RemoteLogConfig()
+    under_test = TieredLogUnderTest(tree, configs, config, plugin, clock)
     await under_test.start()
     try:
         yield under_test

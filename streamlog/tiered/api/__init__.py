@@ -18,6 +18,7 @@ from streamlog.tiered.api.storage_manager import (
     LogSegmentData,
     RemoteStorageManager,
     SegmentFile,
+    StoredFile,
 )
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "RemotePartitionDeleteState",
     "RemoteStorageManager",
     "SegmentFile",
+    "StoredFile",
     "TopicIdPartition",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from streamlog.runtime.buffers import Buffer
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -61,6 +62,17 @@ class LogSegmentData(NamedTuple):
         return sum(one.size_bytes for one in files) + extra + len(self.leader_epoch_index)
 
 
+class StoredFile(NamedTuple):
+    """A file that lies in the remote storage; `name` is the plug-in's own."""
+
+    topic_id: UUID
+    partition: int
+    segment_id: UUID
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
 class RemoteStorageManager(ABC):
     """Keeps the bytes of remote segments; which there are is kept by RemoteLogMetadataManager.
 
@@ -111,6 +123,20 @@ class RemoteStorageManager(ABC):
         """Removes what is left of a deleted partition when all its segments are gone: an empty
         folder, or what a copy left. The default leaves nothing behind."""
         return
+
+    def stored_files(self) -> AsyncIterator[StoredFile] | None:
+        """All files of segments that lie in the storage, for the purge of those that no metadata
+        names. None, the default: the plug-in does not list, and nothing is purged."""
+        return None
+
+    async def delete_stored_files(self, names: Sequence[str]) -> None:
+        """Removes files of `stored_files`; those that are not there are no error."""
+        raise NotImplementedError(f"{type(self).__name__} lists no files")
+
+    async def delete_left_overs(self, partition: TopicIdPartition, until_ms: int) -> int:
+        """Removes what is older than the time and no whole segment; how many files it was. Nothing
+        that is known of the partition is as old. The default has no such files."""
+        return 0
 
     async def close(self) -> None:
         """Frees what the plug-in holds. The default holds nothing."""

@@ -207,6 +207,11 @@ class DraftStorageAdapter(RemoteStorageManager):
             if not await self.plugin.delete_topic_partition(where):
                 raise StoreUnavailable(f"the plug-in has not deleted {where}; it is asked again")
 
+    async def delete_left_overs(self, partition: TopicIdPartition, until_ms: int) -> int:
+        """As RemoteStorageManager.delete_left_overs."""
+        where = (data_partition(partition), index_partition(partition))
+        return sum([await self.plugin.cleanup_log_until(one, until_ms) for one in where])
+
     async def close(self) -> None:
         await self.plugin.close()
 

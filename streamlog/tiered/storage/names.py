@@ -19,7 +19,9 @@ and LogFileUtils (LocalTieredStorage).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from uuid import UUID
 
 from streamlog.errors import InvalidName
 from streamlog.format.kafka_files.properties import encode_id
@@ -28,6 +30,11 @@ from streamlog.objectstore.keys import check_key
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import IndexType
 
+_KEY = re.compile(
+    r"(?P<topic>[0-9a-f]{32})/(?P<partition>\d{1,10})/\d{20}\.(?P<segment>[0-9a-f]{32})\."
+    rf"({'|'.join(['segment', *(one.value.lower() for one in IndexType)])})",
+    re.ASCII,
+)
 FileKind = IndexType | None
 """Which file of a segment; None: its log."""
 
@@ -56,6 +63,14 @@ def segment_key(prefix: str, metadata: RemoteLogSegmentMetadata, kind: FileKind)
     segment_id, partition = metadata.remote_log_segment_id.id, metadata.topic_id_partition
     folder = f"{prefix}/{partition.topic_id.hex}/{_number(partition)}"
     return check_key(f"{folder}/{_base(metadata)}.{segment_id.hex}.{_kind(kind).lower()}")
+
+
+def parsed_key(prefix: str, key: str) -> tuple[UUID, int, UUID] | None:
+    """Topic id, partition and segment id of a key that `segment_key` makes; None: of another."""
+    found = _KEY.fullmatch(key.removeprefix(f"{prefix}/"))
+    if found is None:
+        return None
+    return UUID(hex=found["topic"]), int(found["partition"]), UUID(hex=found["segment"])
 
 
 def partition_folder(partition: TopicIdPartition) -> str:

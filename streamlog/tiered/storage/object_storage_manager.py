@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from streamlog.objectstore.interface import ObjectStore, ObjectUpload, upload_to
 from streamlog.objectstore.keys import check_key
@@ -23,9 +23,10 @@ from streamlog.tiered.api.storage_manager import (
     LogSegmentData,
     RemoteStorageManager,
     SegmentFile,
+    StoredFile,
 )
 from streamlog.tiered.storage.files import files_of, pieces, range_length, to_its_end
-from streamlog.tiered.storage.names import KINDS, segment_key
+from streamlog.tiered.storage.names import KINDS, parsed_key, segment_key
 
 
 class ObjectRemoteStorageManager(RemoteStorageManager):
@@ -71,6 +72,22 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         keys = [segment_key(self._prefix, metadata, kind) for kind in KINDS]
         await to_its_end(self._store.delete(keys))
+
+    async def stored_files(self) -> AsyncIterator[StoredFile]:
+        """As RemoteStorageManager.stored_files: 1000 objects a request."""
+        token: str | None = None
+        while True:
+            page = await self._store.list(f"{self._prefix}/", token=token)
+            for info in page.objects:
+                ids = parsed_key(self._prefix, info.key)
+                if ids is not None:
+                    yield StoredFile(*ids, info.key, info.size_bytes, info.modified_ms)
+            token = page.next_token
+            if token is None:
+                return
+
+    async def delete_stored_files(self, names: Sequence[str]) -> None:
+        await to_its_end(self._store.delete(names))
 
     async def _put(self, key: str, parts: Sequence[Buffer]) -> None:
         await to_its_end(self._store.put(key, parts))

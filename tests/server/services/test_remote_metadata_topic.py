@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -140,6 +142,39 @@ def test_logs_that_open_together_do_not_wait_for_the_topics_own(tmp_path: Path) 
         async with node_on(tmp_path, **one) as node:
             async with asyncio.timeout(20):
                 assert len(await read(node, "tiered", COUNT)) == COUNT
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("value", ["", TOPIC_BASED[0]])
+def test_a_purge_spares_the_segments_of_logs_that_nobody_has_opened(
+    tmp_path: Path, value: str
+) -> None:
+    stranger = tmp_path / f"objects/remote/{1:032x}/0/{0:020d}.{1:032x}.segment"
+
+    async def body() -> None:
+        async with node_on(tmp_path, value) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node, "tiered")
+            await moved(node, "tiered")
+        own = [path for path in (tmp_path / "objects/remote").rglob("*") if path.is_file()]
+        assert len(own) > 5
+        stranger.parent.mkdir(parents=True)
+        stranger.write_bytes(b"x")
+        for path in (*own, stranger):
+            os.utime(path, (0, 0))
+        async with node_on(tmp_path, value, **{"broker.remote.log.purge.max.share": "1"}) as node:
+            logs = engine_of(node).logs
+            assert logs.open_log(TopicPartition("tiered", 0)) is None
+
+            def name_of(topic_id: UUID) -> str | None:
+                topic = logs.topic_by_id(str(topic_id))
+                return None if topic is None else topic.name
+
+            await tiers_of(node).purge(name_of)
+            assert all(path.exists() for path in own)
+            assert not stranger.exists()
+            assert len(await read(node, "tiered", COUNT)) == COUNT
 
     asyncio.run(body())
 

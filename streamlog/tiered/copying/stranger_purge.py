@@ -1,0 +1,133 @@
+"""Deletes files of the remote storage that no metadata names: the one place that lists it.
+
+A copy that is cut off is deleted by the next one, which finds it announced. What is left then is
+rare: a write that arrived after its deletion, or files of metadata that was lost.
+
+1. The storage is listed once; files that are younger than `age_ms` are passed over.
+2. Only then the metadata is asked, partition by partition: a copy is announced before its first
+   byte is written, so whatever a copy under way wrote is named by now. Partitions that this node
+   does not answer for are read anew.
+3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
+   is likely to be the wrong one, and the files are all that is left of the records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from streamlog.runtime.clock import Clock
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import TopicIdPartition
+from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
+from streamlog.tiered.metrics import RemoteLogMetrics
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_UNSUSPICIOUS = 3
+"""So many strangers are purged whatever their share is."""
+DELETED_AT_ONCE = 1000
+
+TopicNames = Callable[[UUID], str | None]
+"""The name of a topic that has the id, also of one whose remote data is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeConfig:
+    """`interval_ms` 0: never. `share_max`: which part of all segments may be strangers."""
+
+    interval_ms: int = 86_400_000
+    age_ms: int = 604_800_000
+    share_max: float = 0.5
+
+
+@dataclass(slots=True)
+class Strangers:
+    """What a listing found. Files are those of strangers."""
+
+    files: list[StoredFile] = field(default_factory=list)
+    stranger_segments: int = 0
+    segments: int = 0
+    """All that have files in the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrangerPurge:
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    metrics: RemoteLogMetrics
+    clock: Clock
+    config: PurgeConfig
+
+    async def run(self, names: TopicNames, led: Collection[TopicIdPartition]) -> str | None:
+        """Deletes what is no part of any segment; why nothing was deleted, if that is suspicious.
+
+        `led`: partitions that this node answers for. Errors: what the plug-ins raise.
+        """
+        for partition in led:
+            await self._clean_up(partition)
+        found = await self.look(names, led)
+        if found is None:
+            return None
+        suspicious = max(SEGMENTS_UNSUSPICIOUS, self.config.share_max * found.segments)
+        if found.stranger_segments > suspicious:
+            return (
+                f"{found.stranger_segments} of {found.segments} segments in the remote storage are "
+                "named by no metadata, which is more than copies that ended early explain; none is "
+                "deleted. If the metadata was lost, put it back"
+            )
+        for first in range(0, len(found.files), DELETED_AT_ONCE):
+            files = found.files[first : first + DELETED_AT_ONCE]
+            await self.storage.delete_stored_files([one.name for one in files])
+            self.metrics.purged(len(files), sum(one.size_bytes for one in files))
+        if found.files:
+            log.warning("%d files of no segment were purged from the tier", len(found.files))
+        return None
+
+    async def _clean_up(self, partition: TopicIdPartition) -> None:
+        """Has the plug-in remove what is older than everything that is known of the partition."""
+        known = await self.metadata.list_remote_log_segments(partition)
+        until = self.clock.now_ms() - self.config.age_ms
+        for one in known:
+            until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
+        files = await self.storage.delete_left_overs(partition, until)
+        self.metrics.purged(files, 0)
+
+    async def look(self, names: TopicNames, led: Collection[TopicIdPartition]) -> Strangers | None:
+        """Deletes nothing. None: the storage cannot be listed."""
+        listing = self.storage.stored_files()
+        if listing is None:
+            return None
+        before_ms = self.clock.now_ms() - self.config.age_ms
+        by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
+        async for one in listing:
+            segments = by_partition.setdefault((one.topic_id, one.partition), {})
+            segments.setdefault(one.segment_id, []).append(one)
+        found = Strangers()
+        for (topic_id, number), segments in by_partition.items():
+            found.segments += len(segments)
+            partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
+            named = await self._named(partition, partition in led)
+            for segment_id in segments.keys() - named:
+                old = _old(segments[segment_id], before_ms)
+                found.stranger_segments += bool(old)
+                found.files += old
+        return found
+
+    async def _named(self, partition: TopicIdPartition, is_led: bool) -> set[UUID]:
+        """Segments that the metadata has now."""
+        if not is_led:
+            await self.metadata.on_partition_leadership_changes([], [partition])
+        try:
+            listed = await self.metadata.list_remote_log_segments(partition)
+        finally:
+            if not is_led:
+                await self.metadata.on_stop_partitions([partition])
+        return {one.remote_log_segment_id.id for one in listed}
+
+
+def _old(files: Sequence[StoredFile], before_ms: int) -> list[StoredFile]:
+    """All of them or none: a segment with a younger file may still be on its way."""
+    return list(files) if all(one.modified_ms < before_ms for one in files) else []

@@ -1,0 +1,289 @@
+"""Files of the remote storage that no metadata names are purged, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from streamlog.errors import StoreUnavailable
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.url import parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
+from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
+from tests.support.s3 import S3Tests
+from tests.tiered.draft.memory_plugin import MemoryPlugin
+from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
+
+DAY_MS = 86_400_000
+CONFIG = RemoteLogConfig(purge_age_ms=2 * DAY_MS)
+GONE = UUID(int=0xDEAD)
+STRANGE = UUID(int=0x5742A)
+KEY = "remote/{topic}/0/00000000000000000007.{segment}.{kind}"
+
+
+class Laggard(ObjectRemoteStorageManager):
+    """Copies wait while `gate` is closed, their files being stored."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store, "remote")
+        self.store = store
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waits = asyncio.Event()
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> None:
+        await super().copy_log_segment_data(metadata, data)
+        if not self.gate.is_set():
+            self.waits.set()
+            await self.gate.wait()
+
+
+def run(test: Callable[[TieredLogUnderTest, Laggard], Awaitable[None]]) -> None:
+    async def body() -> None:
+        clock = ManualClock()
+        storage = Laggard(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            await test(t, storage)
+
+    asyncio.run(body())
+
+
+async def filled(t: TieredLogUnderTest, count: int = 40) -> dict[int, bytes]:
+    wanted: dict[int, bytes] = {}
+    for number in range(count):
+        value = b"%06d" % number * 16
+        wanted[(await append(t.log, encoded([value]))).base_offset] = value
+    return wanted
+
+
+async def keys(storage: Laggard) -> set[str]:
+    return {one.key for one in (await storage.store.list("remote/")).objects}
+
+
+async def put_strangers(storage: Laggard, topic: UUID, count: int = 1) -> set[str]:
+    """Each of two files."""
+    made = set()
+    for number in range(count):
+        segment = UUID(int=STRANGE.int + number).hex
+        for kind in ("offset", "segment"):
+            key = KEY.format(topic=topic.hex, segment=segment, kind=kind)
+            await storage.store.put(key, [b"12345"])
+            made.add(key)
+    return made
+
+
+async def purge(t: TieredLogUnderTest) -> None:
+    topic_id = t.topic_id
+    await t.manager.purge(lambda asked: "t" if asked == topic_id else None)
+
+
+def purged(t: TieredLogUnderTest, what: str) -> float | None:
+    return t.registry.get_sample_value(f"streamlog_remote_purged_{what}_total")
+
+
+def test_strangers_go_when_they_are_old_and_segments_stay() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        wanted = await filled(t)
+        await t.copy()
+        own = await keys(storage)
+        assert len(own) > 20
+        strangers = await put_strangers(storage, t.topic_id)
+        strangers |= await put_strangers(storage, GONE)
+        t.clock.advance(2 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == own | strangers, "a file is as old as the bound, not older"
+        t.clock.advance(1)
+        await put_strangers(storage, UUID(int=0xF0))
+        await purge(t)
+        young = await keys(storage) - own
+        assert len(young) == 2
+        assert not young & strangers
+        assert (purged(t, "files"), purged(t, "bytes")) == (4, 20)
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_segments_of_a_log_that_is_not_open_stay() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        wanted = await filled(t)
+        await t.copy()
+        own = await keys(storage)
+        await put_strangers(storage, t.topic_id)
+        await t.log.close()
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == own
+        await t.open()
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_a_segment_with_a_young_file_stays_whole() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        first, second = sorted(await put_strangers(storage, t.topic_id))
+        t.clock.advance(2 * DAY_MS + 1)
+        await storage.store.put(second, [b"again"])
+        await purge(t)
+        assert await keys(storage) == {first, second}
+
+    run(test)
+
+
+def test_what_a_copy_under_way_wrote_stays_however_old_it_is() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        wanted = await filled(t)
+        storage.gate.clear()
+        await t.manager.tick()
+        await storage.waits.wait()
+        written = await keys(storage)
+        assert written
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == written
+        storage.gate.set()
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_other_objects_under_the_prefix_are_not_touched() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        others = {
+            "remote/notes.txt",
+            f"remote/{GONE.hex}/0/7.{STRANGE.hex}.segment",
+            KEY.format(topic=GONE.hex, segment=STRANGE.hex, kind="other"),
+        }
+        for key in others:
+            await storage.store.put(key, [b"x"])
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == others
+
+    run(test)
+
+
+def test_metadata_that_was_lost_is_an_alarm_and_no_purge() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        await filled(t)
+        await t.copy()
+        segments = len(await t.metadata.list_remote_log_segments(t.partition))
+        own = await keys(storage)
+        strangers = await put_strangers(storage, GONE, segments + 1)
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == own | strangers
+        (alarm,) = t.manager.alarms()
+        assert f"{segments + 1} of {2 * segments + 1} segments" in alarm
+        await storage.store.delete(sorted(strangers)[:2])
+        await purge(t)
+        assert await keys(storage) == own
+        assert t.manager.alarms() == []
+
+    run(test)
+
+
+def test_a_plug_in_that_lists_nothing_is_left_alone() -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG) as t:
+            await filled(t)
+            await t.copy()
+            before = dict(t.storage.segments)
+            assert before
+            t.clock.advance(9 * DAY_MS)
+            await purge(t)
+            assert t.storage.segments == before
+
+    asyncio.run(body())
+
+
+def test_a_store_that_fails_is_told_to_the_caller() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        strangers = await put_strangers(storage, GONE)
+        t.clock.advance(9 * DAY_MS)
+
+        async def fails(*_: object, **__: object) -> None:
+            raise StoreUnavailable("away")
+
+        real = storage.store.delete
+        storage.store.delete = fails  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            await purge(t)
+        storage.store.delete = real  # type: ignore[method-assign]
+        assert await keys(storage) == strangers
+        await purge(t)
+        assert await keys(storage) == set()
+
+    run(test)
+
+
+def test_a_draft_plug_in_cleans_up_what_copies_left_and_no_copy_under_way() -> None:
+    async def body() -> None:
+        plugin = MemoryPlugin()
+        tree = TornTree(SeededRandom(3))
+        async with tiered_log(tree, {}, CONFIG, DraftStorageAdapter(plugin)) as t:
+            await filled(t)
+            await t.copy()
+            segments = set(plugin.segments)
+            where = data_partition(t.partition)
+            plugin.temporary[where] = t.clock.now_ms() - 1
+            await purge(t)
+            assert plugin.temporary, "not old enough"
+            t.clock.advance(9 * DAY_MS)
+            await purge(t)
+            assert plugin.temporary == {}
+            plugin.temporary[where] = t.clock.now_ms() - 9 * DAY_MS
+            await purge(t)
+            assert plugin.temporary, "as old as what is known"
+            assert set(plugin.segments) == segments
+
+    asyncio.run(body())
+
+
+def test_strangers_go_from_a_real_s3_server(s3: S3Tests) -> None:
+    async def body() -> None:
+        offload = ThreadOffload()
+        store = await open_store(parse_store_url(s3.new_url()), offload, SystemClock())
+        storage = Laggard(store)
+        # The server's clock stands behind the times of what it stores.
+        clock = ManualClock(SystemClock().now_ms())
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            wanted = await filled(t)
+            await t.copy()
+            own = await keys(storage)
+            strangers = await put_strangers(storage, GONE) | await put_strangers(
+                storage, t.topic_id
+            )
+            await purge(t)
+            assert await keys(storage) == own | strangers
+            clock.advance(3 * DAY_MS)
+            await purge(t)
+            assert await keys(storage) == own
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            assert await values(t.log) == wanted
+        await store.close()
+        await offload.close()
+
+    asyncio.run(body())
