@@ -271,6 +271,12 @@ def test_golden_topic_and_partition():
     data = encode_topic(unified_topic)
     assert data == golden("log_topic_v2.bin", data)
     assert decode_topic("t", data) == unified_topic
+    once_compacted = replace(unified_topic, was_compacted=True)
+    data = encode_topic(once_compacted)
+    assert data == golden("log_topic_v3.bin", data)
+    assert decode_topic("t", data) == once_compacted
+    with pytest.raises(Corrupt, match="marks 3"):
+        decode_topic("t", data[:-1] + b"\x03")
     key = partition_key(TopicPartition("t.x", 12))
     assert (key.namespace, key.name) == ("_partition", b"t.x/12")
     assert topic_key("t.x").name == b"t.x"
@@ -321,7 +327,7 @@ def test_newer_versions_are_refused():
     with pytest.raises(UnsupportedVersion):
         decode_batch_metadata(b"\x03" + metadata[1:])
     with pytest.raises(UnsupportedVersion):
-        decode_topic("t", b"\x03" + topic[1:])
+        decode_topic("t", b"\x04" + topic[1:])
     with pytest.raises(UnsupportedVersion):
         decode_partition(b"t/0", b"\x03" + encode_partition(1)[1:])
     with pytest.raises(Corrupt):

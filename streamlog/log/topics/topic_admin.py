@@ -135,7 +135,14 @@ class TopicAdmin:
         self._attempts.add(identity.attempt)
         try:
             handles = await factory.create(identity, range(count), settings)
-            record = TopicRecord(identity.topic_id, 0, given, tuple(handles), log_kind=kind)
+            record = TopicRecord(
+                identity.topic_id,
+                0,
+                given,
+                tuple(handles),
+                log_kind=kind,
+                was_compacted=settings.is_compacted and kind is LogKind.UNIFIED,
+            )
             if not await self._put(name, record):
                 await self._remove_all(record.log_kind, handles)
                 raise _exists(name)
@@ -227,17 +234,29 @@ class TopicAdmin:
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             _check_kind(name, topic.record, changed)
-            self._check_kinds_own(name, topic.record, changed)
+            was_compacted = self._check_kinds_own(name, topic.record, changed)
             if validate_only:
                 return replace(topic.description, configs=changed)
-            if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
+            record = replace(topic.record, configs=changed, was_compacted=was_compacted)
+            if await self._topics.replace(name, topic, record):
                 return (await usable_topic(self._topics, name)).description
 
-    def _check_kinds_own(self, name: str, record: TopicRecord, changed: dict[str, str]) -> None:
-        """Errors: InvalidConfig, where the topic's kind of log cannot follow the change."""
+    def _check_kinds_own(self, name: str, record: TopicRecord, changed: dict[str, str]) -> bool:
+        """Whether the topic is or was compacted. Errors: InvalidConfig, where its kind of log
+        cannot follow the change."""
         before = self._logs.settings(name, record)
         after = self._logs.settings(name, replace(record, configs=changed))
         self._factories.of(record.log_kind).check(after, before)
+        was_compacted = record.was_compacted or before.is_compacted
+        if after.remote_storage_enable and was_compacted:
+            raise InvalidConfig(
+                f"{name} has or once had cleanup.policy=compact, and no such topic is tiered: the "
+                "offsets of its segments have gaps, and a cleaning that is under way would change "
+                "segments that are copied. Create another topic and copy the records",
+                name="remote.storage.enable",
+            )
+        is_unified = record.log_kind is LogKind.UNIFIED
+        return is_unified and (was_compacted or after.is_compacted)
 
     async def delete(self, name: str, topic_id: str) -> None:
         """As LogManager.delete_topic."""

@@ -4,18 +4,20 @@ Namespace `_topic`, key: the topic's name. The put-if-absent of this key decides
 requests created the topic.
 
     at  field       type   meaning
-    0   version     u8     1, or 2 with a log kind; others are refused
+    0   version     u8     1; 2 with a log kind; 3 with marks, too; others are refused
     1   state       u8     1 live, 2 deleting: its partitions are deleted, then this key
     2   topic id    16 B   UUID
     18  partitions  i32    partitions 0 to this (exclusive) have their own key
     22  configs     texts  settings that were given for the topic
         pending     u32    count, then as many u64: handles of the partitions that follow and have
                            no key yet; a node that reads them writes the keys and counts them in
-        log kind    u8     version 2 only: 1 unified. Version 1: the topic's logs are shared
+        log kind    u8     from version 2 on: 1 unified. Version 1: the topic's logs are shared
+        marks       u8     version 3 only: 1 the topic was compacted once; others are refused
 
 A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log,
 a number made from topic id and partition of a unified one. Topics with shared logs are written in
-version 1, so that a release that knows no other kind reads them.
+version 1, so that a release that knows no other kind reads them, and those without marks in version
+2. A mark stays for the topic's life.
 
 Namespace `_partition`, key `<topic>/<partition>`: version u8, handle u64. Version 1; 2 has a log
 kind u8 behind it.
@@ -35,6 +37,8 @@ from streamlog.model.partition import TopicPartition
 
 VERSION = 1
 VERSION_WITH_KIND = 2
+VERSION_WITH_MARKS = 3
+_WAS_COMPACTED = 1
 _KIND_NUMBERS = {LogKind.UNIFIED: 1}
 TOPIC_NAMESPACE = "_topic"
 PARTITION_NAMESPACE = "_partition"
@@ -53,6 +57,8 @@ class TopicRecord:
     pending: tuple[int, ...] = ()
     state: TopicState = TopicState.LIVE
     log_kind: LogKind = LogKind.SHARED
+    was_compacted: bool = False
+    """Whether its `cleanup.policy` ever had compact, as far as is known. Unified topics only."""
     is_usable: bool = field(init=False, repr=False, compare=False)
     """Whether it has partitions and is not being deleted; each request asks for it."""
 
@@ -71,7 +77,7 @@ def partition_key(partition: TopicPartition) -> Key:
 
 def encode_topic(record: TopicRecord) -> bytes:
     w = FieldWriter()
-    w.u8(_version_of(record.log_kind))
+    w.u8(VERSION_WITH_MARKS if record.was_compacted else _version_of(record.log_kind))
     w.u8(record.state)
     w.raw(record.topic_id.bytes)
     w.i32(record.partitions)
@@ -80,6 +86,8 @@ def encode_topic(record: TopicRecord) -> bytes:
     for handle in record.pending:
         w.u64(handle)
     _put_kind(w, record.log_kind)
+    if record.was_compacted:
+        w.u8(_WAS_COMPACTED)
     return bytes(w.data)
 
 
@@ -105,15 +113,18 @@ def _kind(r: FieldReader, version: int) -> LogKind:
 def decode_topic(name: str, data: bytes) -> TopicRecord:
     """Errors: Corrupt, UnsupportedVersion."""
     r = FieldReader(data, f"the record of topic {name}")
-    version = r.check_version(VERSION_WITH_KIND, VERSION)
+    version = r.check_version(VERSION_WITH_MARKS, VERSION)
     state = r.u8()
     if state not in list(TopicState):
         raise r.corrupt(f"has state {state}")
     topic_id, partitions, configs = UUID(bytes=r.raw(16)), r.i32(), r.texts()
     pending = tuple(r.u64() for _ in range(r.u32()))
     kind = _kind(r, version)
+    marks = r.u8() if version == VERSION_WITH_MARKS else 0
+    if marks & ~_WAS_COMPACTED:
+        raise r.corrupt(f"has marks {marks}")
     r.end()
-    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state), kind)
+    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state), kind, bool(marks))
 
 
 def encode_partition(handle: int, kind: LogKind = LogKind.SHARED) -> bytes:

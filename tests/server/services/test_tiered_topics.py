@@ -173,6 +173,39 @@ def test_settings_that_do_not_go_together_are_refused(
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("is_made_so", [True, False])
+def test_a_topic_that_was_compacted_once_is_never_tiered(
+    tmp_path: Path, policy: str, is_made_so: bool
+) -> None:
+    """Kafka refuses it, too: a cleaning may still be under way."""
+    compacted, tiered = {"cleanup.policy": policy}, {"remote.storage.enable": "true"}
+
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            kind = {"log.type": "unified"}
+            await admin.create_topic("once", 1, kind | (compacted if is_made_so else {}))
+            await admin.create_topic("never", 1, kind)
+            if not is_made_so:
+                await admin.alter_configs(topic="once", configs=compacted)
+            both = {**tiered, "cleanup.policy": "delete"}
+            with pytest.raises(InvalidConfig, match="once had cleanup"):
+                await admin.alter_configs(topic="once", configs=both)
+            await admin.alter_configs(topic="once", configs={"cleanup.policy": "delete"})
+            with pytest.raises(InvalidConfig, match="once had cleanup"):
+                await admin.alter_configs(topic="once", configs=tiered)
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            with pytest.raises(InvalidConfig, match="once had cleanup"):
+                await admin.alter_configs(topic="once", configs=tiered)
+            await admin.alter_configs(topic="once", configs={"retention.ms": "5000"})
+            with pytest.raises(InvalidConfig, match="once had cleanup"):
+                await admin.alter_configs(topic="once", configs=tiered)
+            await admin.alter_configs(topic="never", configs=tiered)
+
+    asyncio.run(body())
+
+
 def test_a_node_without_tiered_storage_says_so(tmp_path: Path) -> None:
     async def body() -> None:
         off = {"broker.remote.log.storage.system.enable": "false"}
