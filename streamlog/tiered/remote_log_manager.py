@@ -48,6 +48,7 @@ CLOSE_S = 10
 """How long a plug-in may take to close."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
 class AdjustableCopyQuota(CopyQuota, Protocol):
@@ -397,7 +398,9 @@ class RemoteLogManager:
         if led.has_left_overs:
             await self._until_ended(led.log.topic_partition)
             found = await self._parts.metadata.list_remote_log_segments(led.partition)
-            await self._parts.removal.remove_all([one for one in found if one.state is _STARTED])
+            # All of them go before the next copy begins: each try of an outage would leave one.
+            left = [one for one in found if one.state in (_STARTED, _DELETING)]
+            await self._parts.removal.remove_all(left)
             led.has_left_overs = False
         if self._has_copies(led):
             led.has_left_overs = True

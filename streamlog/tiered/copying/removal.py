@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import NotFound, StreamlogError
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -44,7 +45,9 @@ class SegmentRemoval:
             f"deleting {segment.remote_log_segment_id}",
             lambda: self.storage.delete_log_segment_data(segment),
         )
-        await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        # The other task of the partition may have deleted it at the same time.
+        with suppress(NotFound):
+            await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
 
     async def _tried(self, doing: str, work: Callable[[], Awaitable[None]]) -> None:
         """Errors: StoreUnavailable."""
