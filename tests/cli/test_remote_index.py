@@ -103,6 +103,15 @@ def test_what_cannot_be_built_is_told(
     assert says in ended.stderr
 
 
+def test_metadata_in_a_topic_has_no_index_from_files(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "node.toml"
+    name = '"remote.log.metadata.manager.class.name"'
+    config.write_text(f'[broker]\n{name} = "TopicBasedRemoteLogMetadataManager"\n')
+    where = ("--data", data, "--config", config, "--out", tmp_path / "out")
+    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
+    assert (ended.returncode, b"which a node alone can read" in ended.stderr) == (1, True)
+
+
 def test_folders_that_do_not_fit_are_wrong_usage(data: Path, tmp_path: Path) -> None:
     empty = run_process("remote-index", "dump", tmp_path)
     assert (empty.returncode, b"has no remote index" in empty.stderr) == (2, True)

@@ -33,6 +33,7 @@ from streamlog.tiered.api import (
     TopicIdPartition,
 )
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.copying.stranger_purge import TopicNames
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.opening import (
     TierPlugins,
@@ -112,6 +113,19 @@ class BreakableStorage(RemoteStorageManager):
         self.segments.pop(metadata.remote_log_segment_id.id, None)
 
 
+class VirtualClock(ManualClock):
+    """Moves as the loop's timers do."""
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def advance(self, elapsed_ms: int) -> None:
+        raise AssertionError("time passes by itself")
+
+
 class OpenQuota:
     """Has room always; a test may close it."""
 
@@ -160,6 +174,8 @@ class TieredLogUnderTest:
         self.clock = clock or ManualClock()
         self.random = SeededRandom(1)
         self.copy_quota, self.fetch_quota = OpenQuota(), OpenQuota()
+        self.names: TopicNames | None = None
+        """Of topics, for the node that is opened next: it purges then."""
         self.handle = 0
         self.topic_id = UUID(int=0)
 
@@ -201,7 +217,7 @@ class TieredLogUnderTest:
             ),
             self.config,
         )
-        await self.manager.start()
+        await self.manager.start(self.names)
         self.factory = UnifiedLogFactory(self.folder, self.manager)
 
     async def open(self) -> None:

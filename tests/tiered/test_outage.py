@@ -17,28 +17,14 @@ from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.kafka.sessions.answer import fetch_code
-from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
-from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
+from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
 
 MINUTES = 60
 LOCAL_BYTES = 2_000
 FETCH_VERSION = 13
-
-
-class VirtualClock(ManualClock):
-    """Moves as the loop's timers do."""
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + round(self.monotonic() * 1000)
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def advance(self, elapsed_ms: int) -> None:
-        raise AssertionError("time passes by itself")
 
 
 async def produced(t: TieredLogUnderTest, count: int) -> dict[int, bytes]:

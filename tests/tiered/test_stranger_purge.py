@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.errors import StoreUnavailable
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.errors import ObjectNotFound, StoreUnavailable
+from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import parse_store_url
@@ -18,6 +18,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
 from streamlog.tiered.config import RemoteLogConfig
@@ -25,7 +26,7 @@ from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_par
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 from tests.support.s3 import S3Tests
 from tests.tiered.draft.memory_plugin import MemoryPlugin
-from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
+from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
 
 DAY_MS = 86_400_000
 CONFIG = RemoteLogConfig(purge_age_ms=2 * DAY_MS)
@@ -182,6 +183,51 @@ def test_other_objects_under_the_prefix_are_not_touched() -> None:
         assert await keys(storage) == others
 
     run(test)
+
+
+class CountedLists(MemoryObjectStore):
+    """Counts the listings; the first one fails."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.lists = 0
+
+    async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
+        self.lists += 1
+        if self.lists == 1:
+            raise StoreUnavailable("away")
+        return await super().list(prefix, token=token, limit=limit)
+
+
+def test_a_node_looks_an_hour_after_its_start_and_then_once_a_day() -> None:
+    async def body() -> None:
+        clock = VirtualClock()
+        store = CountedLists(clock)
+        storage = Laggard(store)
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            await filled(t)
+            await t.copy()
+            strangers = await put_strangers(storage, GONE)
+            t.names = lambda _: None
+            await t.reopened()
+            await asyncio.sleep(3599)
+            assert store.lists == 0
+            for days in range(1, 5):
+                await asyncio.sleep(DAY_MS / 1000)
+                assert store.lists == days
+                there = {await exists(store, key) for key in strangers}
+                # Two days old at the third look, an hour after the second day.
+                assert there == {days < 3}
+
+    run_virtually(body)
+
+
+async def exists(store: ObjectStore, key: str) -> bool:
+    try:
+        await store.get(key)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def test_metadata_that_was_lost_is_an_alarm_and_no_purge() -> None:
