@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -82,6 +82,10 @@ test-kafka: export TEST_KAFKA_CLIENTS = all
 test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of Kafka's clients and tools; needs Java 17, Maven and kcat
 	@command -v kcat >/dev/null || { echo "kcat is not on the PATH: apt install kcat"; exit 1; }
 	$(BIN)/python -m pytest -n 0 --timeout 600 tests/kafka_clients $(PYTEST_ARGS)
+
+test-prometheus: tools ## hold alert rules and dashboard to a real Prometheus beside a node; needs prometheus and promtool
+	@command -v promtool >/dev/null || { echo "promtool is not on the PATH: apt install prometheus"; exit 1; }
+	TEST_PROMETHEUS=yes $(BIN)/python -m pytest -n 0 --timeout 300 tests/monitoring $(PYTEST_ARGS)
 
 differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential --sequences $(SEQUENCES)

@@ -44,6 +44,9 @@ class RemoteLogMetrics:
         self._lag_bytes = gauge("copy_lag_bytes", "Bytes that wait to be copied.", "topic")
         self._lag_segments = gauge("copy_lag_segments", "Segments that wait to be copied.", "topic")
         self.reads_pending = gauge("reads_pending", "Reads of the remote storage under way.")
+        self.reads_pending_bound = gauge(
+            "reads_pending_bound", "Reads of the remote storage that may be under way."
+        )
         self.chunk_bytes = gauge("chunk_bytes", "Memory that holds chunks of remote segments.")
         self.index_bytes = gauge("index_cache_bytes", "Bytes of the files of remote indexes.")
         self._size_bytes = gauge("log_size_bytes", "Bytes of segments in the remote tier.", "topic")

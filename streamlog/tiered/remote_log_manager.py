@@ -343,6 +343,7 @@ class RemoteLogManager:
         metrics.lag(self._by_topic(self._lag_of))
         metrics.size(self._by_topic(lambda led: led.remote))
         metrics.reads_pending.set(reads.chunks.pending)
+        metrics.reads_pending_bound.set(reads.chunks.pending_max)
         metrics.chunk_bytes.set(reads.chunks.size_bytes)
         metrics.index_bytes.set(reads.indexes.size_bytes)
 

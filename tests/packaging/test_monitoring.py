@@ -43,7 +43,7 @@ Metrics = dict[str, tuple[str, frozenset[str]]]
 
 @pytest.fixture(scope="module")
 def metrics(s3_tests: S3Tests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metrics]:
-    """Of a node that has it all: a remote store, a WAL on disk, traffic."""
+    """Of a node that has it all: a remote store, a WAL on disk, a remote tier, traffic."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_tests.server.environment.items():
             patch.setenv(name, value)
@@ -53,6 +53,7 @@ def metrics(s3_tests: S3Tests, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def _collect(store: str, folder: Path) -> Metrics:
     places = {"store": store, "meta": f"rocksdb://{folder}/meta", "wal_dir": f"{folder}/wal"}
+    places["log_dir"] = f"{folder}/logs"
     authority = Authority(folder)
     node, tls = authority.issue("node"), Tls(ca=str(authority.ca))
     secured = {"tls__certificate": str(node.certificate), "tls__key": str(node.key)}
@@ -239,6 +240,7 @@ def test_legends_use_labels_that_the_query_keeps() -> None:
         *("wal_live_bytes", "upload_backlog", "metadata_commit_seconds", "checkpoint_timestamp"),
         *("loop_lag", "resident_memory", "queue_bytes_bound", "cache_hits", "dead_objects"),
         *("deleted_objects", "write_failures", "streamlog_requests_total", "compaction_"),
+        *("remote_copy_bytes", "remote_copy_lag", "remote_errors", "remote_reads_pending_bound"),
     ],
 )
 def test_the_dashboard_shows(subject: str) -> None:

@@ -85,6 +85,11 @@ class ChunkCache:
         return self._config.chunk_bytes
 
     @property
+    def pending_max(self) -> int:
+        """How many loads may be under way; more are refused."""
+        return self._config.pending_max
+
+    @property
     def pending(self) -> int:
         return len(self._loading)
 
