@@ -194,12 +194,17 @@ class LogManager:
         )
 
     async def create_internal_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        topic_id: UUID | None = None,
     ) -> TopicDescription:
         """As `create_topic`, for a node's own topic (`log/api/internal_topics.py`)."""
         self._check_open()
+        given = dict(configs)
         return await self._background.shielded(
-            lambda: self._admin.create(name, partitions, dict(configs), validate_only=False),
+            lambda: self._admin.create(name, partitions, given, False, topic_id),
             name="create",
         )
 
