@@ -66,6 +66,10 @@ class TieredHistory:
         found = (one.offset for one in self.records if one.at_ms >= at_ms)
         return min(next(found, -1), *self.markers[:1])
 
+    def delete_below(self, offset: int) -> None:
+        self.records = [one for one in self.records if one.offset >= offset]
+        self.markers = [one for one in self.markers if one >= offset]
+
     def look_ups(self, count: int) -> list[int]:
         """Times, close to those of records."""
         chosen = [self.random.choice(self.records).at_ms for _ in range(count)]
@@ -103,10 +107,11 @@ async def _transaction(log: AbstractLog, history: TieredHistory) -> None:
 
 
 async def all_in(
-    log: AbstractLog, isolation: Isolation = Isolation.READ_UNCOMMITTED, offset: int = 0
+    log: AbstractLog, isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> list[JudgedRecord]:
-    """Records from the offset on, as a consumer has them. A fetch may be empty while the store is
-    read: what arrives is in memory for the next one."""
+    """Records from the log's start on, as a consumer has them. A fetch may be empty while the store
+    is read: what arrives is in memory for the next one."""
+    offset = log.log_start_offset
     found: list[JudgedRecord] = []
     dropped: set[int] = set()
     give_up_at = time.monotonic() + SETTLED_S_MAX
@@ -161,10 +166,28 @@ def list_offsets(server: str, timestamps: Sequence[int]) -> dict[int, tuple[int,
     return found
 
 
+def delete_records(server: str, offset: int) -> None:
+    with RawClient(server) as client:
+        place = part("delete_records", "DeleteRecordsPartition", partition_index=0, offset=offset)
+        topic = part(
+            "delete_records", "DeleteRecordsTopic", name=PARTITION.topic, partitions=[place]
+        )
+        asked = request("delete_records", topics=[topic], timeout_ms=30_000)
+        (answer,) = client.call("delete_records", 2, asked).topics[0].partitions
+        assert (answer.error_code, answer.low_watermark) == (0, offset)
+
+
 def await_settled(what: str, is_so: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + SETTLED_S_MAX
     while not is_so():
         assert time.monotonic() < give_up_at, what
+        time.sleep(0.1)
+
+
+def await_equal(wanted: object, found: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + SETTLED_S_MAX
+    while (last := found()) != wanted:
+        assert time.monotonic() < give_up_at, f"it is {last}, not {wanted}"
         time.sleep(0.1)
 
 

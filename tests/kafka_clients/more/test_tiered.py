@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 
 from benchmarks.kafka.wire import KafkaConnection
 from streamlog.format.kafka_files.names import PARTITION_METADATA
+from streamlog.format.kafka_files.properties import encode_id
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
-from streamlog.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from streamlog.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from streamlog.tiered.metadata.placement import metadata_partition_of
 from tests.kafka_clients.client_programs import java
 from tests.kafka_clients.tiered_folder import (
@@ -36,15 +37,19 @@ from tests.kafka_clients.tiered_history import (
     TieredHistory,
     all_in,
     append_to,
+    await_equal,
     await_settled,
     by_java,
     by_librdkafka,
+    delete_records,
     list_offsets,
     produce_in_kafka,
     special_offsets_of,
 )
 from tests.support.kafka_server import KafkaServer
 
+RECORD = re.compile(r"payload: RemoteLogSegmentMetadata.*? id=([\w-]+).* state=(\w+)")
+"""A segment's id and state in what Kafka's tool prints of a record."""
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -64,18 +69,17 @@ class TwoTiers:
         with self.kafka, KafkaConnection(self.kafka.server) as connection:
             connection.make_topic(PARTITION.topic, 1, TOPIC)
             # Kafka writes the files in the background, a moment after a partition has a leader.
-            for folder in folders:
-                path = folder / PARTITION_METADATA
-                await_settled(f"no {path}", lambda path=path: path.is_file())
+            files = [folder / PARTITION_METADATA for folder in folders]
+            await_settled(f"not all of {files}", lambda: all(path.is_file() for path in files))
             self.kafka.stop()
 
     def node(self) -> AbstractAsyncContextManager[NodeInFolder]:
         return node_in(self.kafka.data, self.remote, PARTITION, TOPIC)
 
     @property
-    def files(self) -> list[Path]:
-        """All of the remote tier."""
-        return [path for path in (self.remote / TIER_FOLDER).rglob("*") if path.is_file()]
+    def copies(self) -> list[Path]:
+        """The segments in the remote tier."""
+        return list((self.remote / TIER_FOLDER).rglob("*.log"))
 
 
 @pytest.fixture
@@ -86,10 +90,22 @@ def two_tiers(tmp_path: Path) -> Iterator[TwoTiers]:
     made.kafka.kill()
 
 
-async def _fill(world: TwoTiers, batches: int = 500) -> dict[int, tuple[int, int]]:
-    """The node's turn: it reads what is there, appends, and copies. Its special offsets."""
+async def _fill(
+    world: TwoTiers, batches: int = 500, deleted: int = 0
+) -> dict[int, tuple[int, int]]:
+    """The node's turn: it reads what is there, appends, and copies. Its special offsets.
+
+    `deleted`: records that are deleted at the log's start.
+    """
     async with world.node() as node:
         await _judge(node, world.history)
+        if deleted:
+            offset = world.history.records[deleted].offset
+            before = len(await node.segments())
+            await node.log.delete_records(offset)
+            await node.copy()
+            assert len(await node.segments()) < before
+            world.history.delete_below(offset)
         await append_to(node.log, world.history, batches)
         await node.copy()
         copied = await node.segments()
@@ -117,10 +133,7 @@ def _judge_in_kafka(
     server: str, history: TieredHistory, special: dict[int, tuple[int, int]]
 ) -> None:
     """Kafka reads the whole log out of both tiers, for two clients."""
-    await_settled(
-        f"not {special} but {list_offsets(server, SPECIAL)}",
-        lambda: list_offsets(server, SPECIAL) == special,
-    )
+    await_equal(special, lambda: list_offsets(server, SPECIAL))
     (end, _), first = special[-1], special[-2][0]
     look_ups = history.look_ups(50)
     found = list_offsets(server, look_ups)
@@ -136,22 +149,20 @@ def _judge_in_kafka(
 
 
 def _fill_in_kafka(world: TwoTiers, count: int = 4000) -> dict[int, tuple[int, int]]:
-    """Kafka's turn: it appends, and copies what is closed. Its special offsets."""
-    with world.kafka as kafka:
-        await_settled("no leader", lambda: bool(list_offsets(kafka.server, SPECIAL)))
-        before = list_offsets(kafka.server, SPECIAL)
-        produce_in_kafka(kafka.server, world.history, count)
+    """A Kafka that is started appends, and copies what is closed. Its special offsets."""
+    kafka = world.kafka
+    await_settled("no leader", lambda: bool(list_offsets(kafka.server, SPECIAL)))
+    before = list_offsets(kafka.server, SPECIAL)
+    produce_in_kafka(kafka.server, world.history, count)
 
-        def is_copied() -> bool:
-            """Nothing but the active segment is local."""
-            found = list_offsets(kafka.server, SPECIAL)
-            is_alone = len(kafka.segments(PARTITION.topic)) == 1
-            return is_alone and found[-4][0] == found[-5][0] + 1 > before[-4][0]
+    def is_copied() -> bool:
+        """Nothing but the active segment is local."""
+        found = list_offsets(kafka.server, SPECIAL)
+        is_alone = len(kafka.segments(PARTITION.topic)) == 1
+        return is_alone and found[-4][0] == found[-5][0] + 1 > before[-4][0]
 
-        await_settled("Kafka copies nothing", is_copied)
-        special = list_offsets(kafka.server, SPECIAL)
-        kafka.stop()
-    return special
+    await_settled("Kafka copies nothing", is_copied)
+    return list_offsets(kafka.server, SPECIAL)
 
 
 def _dumped(*files: Path) -> str:
@@ -172,15 +183,81 @@ def test_kafka_reads_both_tiers_that_a_node_filled(two_tiers: TwoTiers) -> None:
     special = asyncio.run(_fill(two_tiers))
     with two_tiers.kafka as kafka:
         _judge_in_kafka(kafka.server, two_tiers.history, special)
+        assert len(kafka.segments(PARTITION.topic)) == 1
 
 
-def test_a_node_reads_both_tiers_that_kafka_filled(two_tiers: TwoTiers) -> None:
-    special = _fill_in_kafka(two_tiers)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_node_reads_both_tiers_that_kafka_filled(two_tiers: TwoTiers, is_killed: bool) -> None:
+    with two_tiers.kafka as kafka:
+        special = _fill_in_kafka(two_tiers)
+        if not is_killed:
+            kafka.stop()
 
     async def judge() -> None:
         async with two_tiers.node() as node:
             await _judge(node, two_tiers.history)
             assert await special_offsets_of(node.log) == special
             assert {one.state for one in await node.segments()} == {FINISHED}
+            assert len(node.log.segments) == 1
 
     asyncio.run(judge())
+
+
+def _bases_up_to(offset: int, copies: Sequence[Path]) -> list[int]:
+    """Base offsets of segments with records at or below the offset."""
+    bases = [int(path.name.partition("-")[0]) for path in copies]
+    return [base for base in bases if base <= offset]
+
+
+def test_they_take_turns_and_each_deletes_what_the_other_copied(two_tiers: TwoTiers) -> None:
+    """Kafka stops in order: one that was killed goes on with the leader epoch that it had, and so
+    drops the node's later ones from its file."""
+    world, kafka = two_tiers, two_tiers.kafka
+    special = asyncio.run(_fill(world))
+    with kafka:
+        _judge_in_kafka(kafka.server, world.history, special)
+        _fill_in_kafka(world)
+        kafka.stop()
+    special = asyncio.run(_fill(world, deleted=len(world.history.records) // 3))
+    with kafka:
+        _judge_in_kafka(kafka.server, world.history, special)
+        _fill_in_kafka(world)
+        offset = world.history.records[len(world.history.records) // 2].offset
+        assert len(_bases_up_to(offset, world.copies)) > 3
+        delete_records(kafka.server, offset)
+        world.history.delete_below(offset)
+        await_settled("copies stay", lambda: len(_bases_up_to(offset, world.copies)) == 1)
+        special = list_offsets(kafka.server, SPECIAL)
+        kafka.stop()
+    assert special[-2] == (offset, -1)
+
+    async def judge() -> None:
+        async with world.node() as node:
+            await _judge(node, world.history)
+            assert await special_offsets_of(node.log) == special
+            segments = await node.segments()
+            assert {one.state for one in segments} == {FINISHED}
+            assert segments[0].start_offset <= offset <= segments[0].end_offset
+
+    asyncio.run(judge())
+
+
+def test_kafkas_tool_reads_the_records_of_a_nodes_segments(two_tiers: TwoTiers) -> None:
+    async def fill() -> tuple[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+        async with two_tiers.node() as node:
+            await append_to(node.log, two_tiers.history, 300)
+            await node.copy()
+            return node.partition, await node.segments()
+
+    partition, copied = asyncio.run(fill())
+    wanted = []
+    for one in copied:
+        segment_id = encode_id(one.remote_log_segment_id.id)
+        wanted += [(segment_id, "COPY_SEGMENT_STARTED"), (segment_id, "COPY_SEGMENT_FINISHED")]
+    assert len(wanted) > 4
+    told = []
+    for number in range(METADATA_PARTITIONS):
+        folder = two_tiers.kafka.data / f"{REMOTE_LOG_METADATA}-{number}"
+        told.append(RECORD.findall(_dumped(*sorted(folder.glob("*.log")))))
+    assert told.pop(metadata_partition_of(partition, METADATA_PARTITIONS)) == wanted
+    assert told == [[], []]
