@@ -29,6 +29,8 @@ class Artifact(NamedTuple):
     group: str
     name: str
     version: str
+    classifier: str = ""
+    """Of a jar beside the main one, such as `test`; it is fetched without those that it needs."""
 
 
 class Jars(NamedTuple):
@@ -45,6 +47,12 @@ def kafka_jars() -> Jars:
         for name in ("log4j-core", "log4j-slf4j-impl", "log4j-1.2-api")
     ]
     return Jars(_jars(f"kafka-{KAFKA}", [*kafka, *logging]), KAFKA)
+
+
+def kafka_storage_test_jars() -> Jars:
+    """Kafka's remote storage in a folder, which it has for tests. Errors: Unavailable."""
+    tests = Artifact("org.apache.kafka", "kafka-storage", KAFKA, "test")
+    return Jars(_jars(f"kafka-storage-test-{KAFKA}", [tests]), KAFKA)
 
 
 def connector_jars() -> Jars:
@@ -105,7 +113,7 @@ def _fetch(folder: Path, artifacts: Sequence[Artifact]) -> None:
 def _pom(artifacts: Sequence[Artifact]) -> str:
     wanted = "".join(
         f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
-        f"<version>{one.version}</version></dependency>"
+        f"<version>{one.version}</version>{_alone(one.classifier)}</dependency>"
         for one in artifacts
     )
     # Spark's poms name a mirror of Central by this id, which some networks block.
@@ -116,3 +124,10 @@ def _pom(artifacts: Sequence[Artifact]) -> str:
         f"<url>{CENTRAL}</url></repository></repositories>"
         f"<dependencies>{wanted}</dependencies></project>"
     )
+
+
+def _alone(classifier: str) -> str:
+    if not classifier:
+        return ""
+    every = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    return f"<classifier>{classifier}</classifier><exclusions>{every}</exclusions>"

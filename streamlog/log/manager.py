@@ -40,7 +40,7 @@ from streamlog.log.broker.client_configs import ClientConfigs
 from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.broker.stored.stored_configs import Change
 from streamlog.log.cleaning.log_cleaner import LogCleaner
-from streamlog.log.partition.retention import UNLIMITED, expired
+from streamlog.log.partition.retention import UNLIMITED, expired, is_roll_due
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topics.log_cache import LogCache, unknown_topic
 from streamlog.log.topics.producer_ids import ProducerIds
@@ -194,12 +194,17 @@ class LogManager:
         )
 
     async def create_internal_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        topic_id: UUID | None = None,
     ) -> TopicDescription:
         """As `create_topic`, for a node's own topic (`log/api/internal_topics.py`)."""
         self._check_open()
+        given = dict(configs)
         return await self._background.shielded(
-            lambda: self._admin.create(name, partitions, dict(configs), validate_only=False),
+            lambda: self._admin.create(name, partitions, given, False, topic_id),
             name="create",
         )
 
@@ -422,8 +427,11 @@ class LogManager:
         try:
             opened = await self.log(partition)
             copied_end = opened.copied_end_offset if isinstance(opened, TierableLog) else 0
-            for step in expired(opened, settings, self._clock.now_ms(), copied_end):
+            now_ms = self._clock.now_ms()
+            for step in expired(opened, settings, now_ms, copied_end):
                 await opened.delete_oldest_segments(step.end_offset, step.reason)
+            if is_roll_due(opened, settings, now_ms):
+                await opened.roll()
         except StreamlogError as error:
             self._metrics.retention_errors.inc()
             log.warning("retention of %s: %s", partition, error)

@@ -19,7 +19,7 @@ from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
-from streamlog.log.partition.retention import Expired, expired
+from streamlog.log.partition.retention import Expired, expired, is_roll_due
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -310,6 +310,24 @@ def test_retention_spares_an_empty_active_segment_and_falls_back_to_append_time(
     assert expired(log([unstamped]), settings, 1500) == []
     assert expired(log([unstamped]), settings, 1501) == [Expired(9, "ms")]
     assert expired(log([Segment(0, 9, 10, -1)]), settings, 10**9) == []
+
+
+def test_an_active_segment_past_a_limit_is_closed_where_closed_ones_are_copied():
+    def due(segments, now, high_watermark=100, **values) -> bool:
+        settings = config(log_type="unified", local_retention_ms=500, **values)
+        return is_roll_due(log(segments, high_watermark=high_watermark), settings, now)
+
+    active = [Segment(30, 40, 50, 4000, True)]
+    copied: dict[str, Any] = {"remote_storage_enable": True}
+    assert due(active, 4501, **copied)
+    assert not due(active, 4500, **copied)
+    assert due(active, 0, local_retention_bytes=0, **copied)
+    assert not due(active, 0, local_retention_bytes=1, **copied)
+    assert not due(FOUR, 4501, **copied), "older ones stay, and it behind them"
+    assert not due(active, 4501, high_watermark=39, **copied)
+    assert not due([Segment(40, 40, 0, -1, True)], 10**6, **copied)
+    assert not due(active, 4501), "nothing is copied: it is deleted as it is"
+    assert not due(active, 4501, remote_log_copy_disable=True, **copied)
 
 
 # Topic settings

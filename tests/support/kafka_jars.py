@@ -8,9 +8,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from benchmarks.spark.jars import KAFKA, kafka_jars
+from benchmarks.spark.jars import KAFKA, kafka_jars, kafka_storage_test_jars
 
-__all__ = ["KAFKA", "class_path", "clients_jar", "storage_jar", "transactions_jar"]
+__all__ = [
+    "KAFKA",
+    "class_path",
+    "clients_jar",
+    "storage_jar",
+    "tiered_storage_jar",
+    "transactions_jar",
+]
 
 
 def class_path() -> str:
@@ -31,6 +38,12 @@ def transactions_jar() -> Path:
 def storage_jar() -> Path:
     """The jar that holds the records of remote segments. Errors: Unavailable."""
     return _jar("kafka-storage")
+
+
+def tiered_storage_jar() -> Path:
+    """The jar that holds Kafka's LocalTieredStorage. Errors: Unavailable."""
+    (jar,) = kafka_storage_test_jars().paths
+    return jar
 
 
 def _jar(name: str) -> Path:

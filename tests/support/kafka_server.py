@@ -40,9 +40,12 @@ class KafkaServer(kafka_server.KafkaServer):
         folder: Path,
         advertised: str | None = None,
         features: Mapping[str, int] = FEATURES,
+        settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
+        """`settings`: beside those of this module, or in their place."""
         jvm = ("-Xmx700m", *QUICK)
-        super().__init__(folder, advertised, jvm=jvm, settings=SETTINGS, features=features)
+        both = {**SETTINGS, **settings}
+        super().__init__(folder, advertised, jvm=jvm, settings=both, features=features)
 
     def __exit__(self, *_: object) -> None:
         self.kill()

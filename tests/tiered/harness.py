@@ -19,7 +19,7 @@ from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import TopicConfig, parse
-from streamlog.log.partition.retention import expired
+from streamlog.log.partition.retention import expired, is_roll_due
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
@@ -238,6 +238,8 @@ class TieredLogUnderTest:
         now_ms, copied = self.clock.now_ms(), self.log.copied_end_offset
         for step in expired(self.log, self.topic_config, now_ms, copied):
             await self.log.delete_oldest_segments(step.end_offset, step.reason)
+        if is_roll_due(self.log, self.topic_config, now_ms):
+            await self.log.roll()
 
     async def reopened(self) -> None:
         await self.log.close()

@@ -60,7 +60,7 @@ async def filled(t: TieredLogUnderTest, count: int = 40) -> dict[int, bytes]:
 
 async def only_newest_local(t: TieredLogUnderTest) -> None:
     await t.copy()
-    await t.configure(local_retention_bytes="0")
+    await t.configure(local_retention_bytes="1")
     await t.retain()
     assert len(t.log.segments) == 1
     assert t.log.log_start_offset == 0
@@ -87,6 +87,32 @@ def test_what_is_copied_may_go_here_and_is_read_from_there() -> None:
                 t.log.segments[0].base_offset,
             )
             assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_an_active_segment_past_the_local_limits_is_closed_and_leaves_as_others_do() -> None:
+    """As in Kafka: a log that is not appended to any more would stay here without end."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        end = t.log.log_end_offset
+        await t.configure(local_retention_ms="599999")
+        await t.retain()
+        active = t.log.segments[-1].base_offset
+        assert active < end, "what lies before it is not copied"
+        for _ in range(2):
+            await t.copy()
+            await t.retain()
+        assert (t.log.local_log_start_offset, t.log.copied_end_offset) == (end, end)
+        assert len(t.log.segments) == 1
+        assert await values(t.log) == wanted
+        await t.retain()
+        assert len(t.log.segments) == 1, "an empty one is not closed"
+        info = await append(t.log, encoded([b"young"], at_ms=t.clock.now_ms()))
+        await t.retain()
+        assert t.log.segments[-1].base_offset == info.base_offset
+        assert t.log.segments[-1].end_offset == info.base_offset + 1
 
     run(test)
 

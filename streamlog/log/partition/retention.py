@@ -55,6 +55,21 @@ def expired(
     return steps
 
 
+def is_roll_due(log: AbstractLog, config: TopicConfig, now_ms: int) -> bool:
+    """Whether the active segment is past a limit of the local part, once `expired` was carried out.
+
+    The remote tier takes closed segments alone: a log that nothing is appended to any more would
+    keep its last records here without end.
+    """
+    active = log.segments[-1]
+    has_limits = config.is_copied and config.is_deleted_by_age
+    if not has_limits or len(log.segments) > 1 or not _may_go(active, log.high_watermark):
+        return False
+    limit_bytes, limit_ms = config.local_limits
+    is_too_much = limit_bytes == 0
+    return is_too_much or (limit_ms != UNLIMITED and _is_old(active, now_ms, limit_ms))
+
+
 def _may_go(segment: AbstractLogSegment, high_watermark: int) -> bool:
     is_empty = segment.end_offset == segment.base_offset
     return segment.end_offset <= high_watermark and not (segment.is_active and is_empty)

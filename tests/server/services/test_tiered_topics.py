@@ -24,7 +24,7 @@ TIERED = {
     "log.type": "unified",
     "remote.storage.enable": "true",
     "segment.bytes": str(1 << 20),
-    "local.retention.ms": "1",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
 
@@ -121,6 +121,25 @@ def test_a_topic_is_read_from_both_tiers_over_both_protocols(tmp_path: Path) -> 
                 assert found_too == wanted[first:]
         async with running_node(data=data) as node:
             assert await read(node.banner.grpc, "tiered", 0, COUNT) == wanted
+
+    asyncio.run(body())
+
+
+def test_the_last_records_leave_the_node_when_they_are_old_enough(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node.banner.grpc, "tiered", 20)
+            assert await moved(node, "tiered") < 20, "the active segment stays"
+            await admin.alter_configs(topic="tiered", configs={"local.retention.ms": "1"})
+            await engine_of(node).logs.retention_tick()
+            assert await moved(node, "tiered") == 20
+            assert await special(node, -5) == 19
+            wanted = [(number, value_of(number)) for number in range(20)]
+            assert await read(node.banner.grpc, "tiered", 0, 20) == wanted
 
     asyncio.run(body())
 

@@ -38,7 +38,10 @@ from streamlog.tiered.api import (
 )
 from streamlog.tiered.metadata.placement import metadata_partition_of
 from streamlog.tiered.metadata.records import decode, encode
-from streamlog.tiered.metadata.topic_manager import TopicBasedRemoteLogMetadataManager
+from streamlog.tiered.metadata.topic_manager import (
+    TOPIC_CONFIGS,
+    TopicBasedRemoteLogMetadataManager,
+)
 from tests.log.cluster import Cluster, cluster
 
 TOPIC = "__remote_log_metadata"
@@ -103,6 +106,20 @@ def test_the_first_record_makes_the_topic_and_it_is_the_nodes_own() -> None:
         ):
             with pytest.raises(PolicyViolation):
                 await call
+
+    run(body)
+
+
+def test_a_topic_that_is_taken_over_keeps_its_id_and_its_partitions() -> None:
+    async def body(made: Cluster, logs: LogManager) -> None:
+        topic_id = UUID(int=5 << 70)
+        taken = await logs.create_internal_topic(TOPIC, 3, TOPIC_CONFIGS, topic_id)
+        assert UUID(taken.topic_id) == topic_id
+        manager = manager_on(made, logs, **{COUNT: "7"})
+        partition = of_metadata_partition(2, count=3)
+        assert metadata_partition_of(partition, 7) != 2
+        await manager.add_remote_log_segment_metadata(segment(1, (0, 9), None, partition))
+        assert manager.metadata_partitions == {2}
 
     run(body)
 
