@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
+from streamlog.errors import ObjectNotFound
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
@@ -64,10 +66,22 @@ async def open_remote_log_manager(
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
         return await tries.run(
             f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
-            lambda: storage.fetch_index(segment, index_type),
+            lambda: counted(segment, storage.fetch_index(segment, index_type)),
         )
 
-    load = storage.fetch_log_segment
+    async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
+        return await counted(segment, storage.fetch_log_segment(segment, first, last))
+
+    async def counted(segment: RemoteLogSegmentMetadata, read: Awaitable[Buffer]) -> Buffer:
+        """Counts each try that fails, also one that its caller gives up by a time-out."""
+        try:
+            return await read
+        except ObjectNotFound:
+            raise
+        except BaseException:
+            metrics.failed("fetch", segment.remote_log_segment_id.topic_id_partition.topic)
+            raise
+
     chunks = ChunkCache(load, _chunk_config(config), clock, failures, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
 

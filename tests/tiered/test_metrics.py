@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from streamlog.errors import StoreUnavailable
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
@@ -46,5 +49,26 @@ def test_what_moves_is_counted() -> None:
             assert metric(t, "deleted_segments_total") == len(closed)
             await t.copy()
             assert metric(t, "copy_lag_segments") == metric(t, "segments") == 0
+
+    asyncio.run(body())
+
+
+def test_reads_that_fail_are_counted() -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(1))) as t:
+            for number in range(30):
+                await append(t.log, encoded([b"%06d" % number * 16]))
+            await t.configure(local_retention_bytes="0")
+            await t.copy()
+            await t.retain()
+            assert metric(t, "errors_total", operation="fetch") == 0
+
+            def fails(_: str) -> None:
+                raise OSError("away")
+
+            t.storage.strike = fails
+            with pytest.raises(StoreUnavailable):
+                await values(t.log)
+            assert metric(t, "errors_total", operation="fetch") > 0
 
     asyncio.run(body())
