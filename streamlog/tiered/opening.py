@@ -66,21 +66,11 @@ async def open_remote_log_manager(
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
         return await tries.run(
             f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
-            lambda: counted(segment, storage.fetch_index(segment, index_type)),
+            lambda: _counted(metrics, segment, storage.fetch_index(segment, index_type)),
         )
 
     async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
-        return await counted(segment, storage.fetch_log_segment(segment, first, last))
-
-    async def counted(segment: RemoteLogSegmentMetadata, read: Awaitable[Buffer]) -> Buffer:
-        """Counts each try that fails, also one that its caller gives up by a time-out."""
-        try:
-            return await read
-        except ObjectNotFound:
-            raise
-        except BaseException:
-            metrics.failed("fetch", segment.remote_log_segment_id.topic_id_partition.topic)
-            raise
+        return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
 
     chunks = ChunkCache(load, _chunk_config(config), clock, failures, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
@@ -174,3 +164,16 @@ def _copier(
             config.copy_timeout_ms,
         )
     )
+
+
+async def _counted(
+    metrics: RemoteLogMetrics, segment: RemoteLogSegmentMetadata, read: Awaitable[Buffer]
+) -> Buffer:
+    """Counts a try that fails, also one that its caller gives up by a time-out."""
+    try:
+        return await read
+    except ObjectNotFound:
+        raise
+    except BaseException:
+        metrics.failed("fetch", segment.remote_log_segment_id.topic_id_partition.topic)
+        raise

@@ -26,7 +26,7 @@ TIERED = {
     "log.type": "unified",
     "remote.storage.enable": "true",
     "segment.bytes": str(1 << 20),
-    "local.retention.ms": "1",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
 

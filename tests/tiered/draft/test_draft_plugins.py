@@ -71,7 +71,7 @@ async def filled(t: TieredLogUnderTest, count: int = 40) -> dict[int, bytes]:
 
 async def only_newest_local(t: TieredLogUnderTest) -> None:
     await t.copy()
-    await t.configure(local_retention_bytes="0")
+    await t.configure(local_retention_bytes="1")
     await t.retain()
     assert len(t.log.segments) == 1
 
