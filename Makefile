@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -179,6 +179,9 @@ bench-kafka-page: $(VENV)/.installed-test ## put the figures of the last bench-k
 
 bench-spark: $(VENV)/.installed-test ## run the Spark benchmarks beside Kafka and Parquet; needs Java 17 and, once, Maven
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
+
+bench-tiered: $(VENV)/.installed-test ## run the benchmarks of tiered storage on an S3 server, beside raw PUTs and GETs
+	$(BIN)/python -m benchmarks tiered --json bench-results/tiered.json $(BENCH_ARGS)
 
 dist: $(VENV)/.installed-dist ## build wheel and sdist into dist/
 	rm -rf dist build

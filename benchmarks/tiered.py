@@ -1,0 +1,336 @@
+"""Tiered storage on a real S3 server: copies, cold reads, and what they cost those beside them.
+
+Copies are compared with PUTs of the same files, cold reads with ranged GETs of the same objects,
+each right after the measured run, with the same client and the same concurrency. Appends at half of
+the best rate run in turns on a topic that is tiered and on one that is not. Readers of the newest
+records are timed alone and while readers of the remote tier have all of its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import streamlog
+from benchmarks.node import own_cpu_s
+from benchmarks.report import Measured, Report, Row, percentile
+from benchmarks.s3 import (
+    BUCKET,
+    GIB,
+    MIB,
+    in_flight,
+    raw_get,
+    raw_store,
+    requests_of,
+    s3_server,
+    until,
+    without_compaction,
+)
+from streamlog.codec.records import encode_values
+from streamlog.demo.s3_server import S3Server
+from streamlog.log.api.tiering import TierableLog
+from streamlog.model.partition import TopicPartition
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.wiring import OpenEngine
+
+SEGMENT_BYTES = 64 * MIB
+FETCH_BYTES = MIB
+BATCH_BYTES = 128 << 10
+WINDOW = 32
+PARTITIONS = 4
+ROUNDS = 3
+TASKS = RemoteLogConfig().reader_tasks
+UNIFIED = {"log.type": "unified", "segment.bytes": str(SEGMENT_BYTES)}
+TIERED = {
+    **UNIFIED,
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "0",
+    "file.delete.delay.ms": "0",
+}
+
+
+def run(report: Report, folder: Path, *, scale: float) -> None:
+    """`scale` 1 copies and reads 1 GiB per round."""
+    with s3_server(folder, report.variant) as server:
+        asyncio.run(_moved(report, folder / "moved", server, int(GIB * scale)))
+        asyncio.run(_beside(report, folder / "beside", server, max(2.0, 15 * scale)))
+
+
+@asynccontextmanager
+async def _engine(
+    server: S3Server, folder: Path, tiers: RemoteLogConfig
+) -> AsyncIterator[OpenEngine]:
+    folder.mkdir(exist_ok=True)
+    async with streamlog.open(
+        server.url(BUCKET, folder.name),
+        meta=f"rocksdb://{folder}/meta",
+        wal="object",
+        log_dir=folder / "logs",
+        config=without_compaction(),
+        tiers=tiers,
+    ) as engine:
+        yield engine
+
+
+async def _logs(engine: OpenEngine, topic: str) -> list[TierableLog]:
+    found = []
+    for number in range(PARTITIONS):
+        log = await engine.logs.log(TopicPartition(topic, number))
+        assert isinstance(log, TierableLog)
+        found.append(log)
+    return found
+
+
+def _batch() -> bytes:
+    """Of now: what is older than the topic's retention would go."""
+    values, now_ms = [os.urandom(1 << 10)] * (BATCH_BYTES >> 10), int(time.time() * 1000)
+    return bytes(encode_values(values, timestamp_ms=now_ms).data)
+
+
+async def _fill(logs: list[TierableLog], total: int) -> float:
+    """Appends `total` bytes in turns over the logs: MB/s."""
+    batch = _batch()
+    under_way: deque[Awaitable[object]] = deque()
+    began = time.perf_counter()
+    for number in range(max(1, total // len(batch))):
+        if len(under_way) >= WINDOW:
+            await under_way.popleft()
+        under_way.append(await logs[number % len(logs)].append(batch))
+    for one in under_way:
+        await one
+    return total / (time.perf_counter() - began) / 1e6
+
+
+async def _moved(report: Report, folder: Path, server: S3Server, total: int) -> None:
+    """Copies, then cold reads by one reader and by one for each partition."""
+    never = RemoteLogConfig(task_interval_ms=3_600_000)
+    copied, one, many = Measured(), Measured(), Measured()
+    floors: dict[str, float] = {}
+    for number in range(ROUNDS):
+        topic = f"moved{number}"
+        async with _engine(server, folder, never) as engine:
+            await engine.logs.create_topic(topic, PARTITIONS, TIERED)
+            await _fill(await _logs(engine, topic), total)
+            files = sorted((folder / "logs").glob(f"{topic}-*/*.log"), key=lambda file: file.name)
+            mb_s, facts = await _copied(engine)
+            async with raw_store(server, "floor") as raw:
+                floors["put"] = await _put(raw, files, int(facts["copied_mib"] * MIB))
+            copied.add(mb_s, floors["put"], facts)
+            await engine.logs.retention_tick()
+        for readers, measured in ((1, one), (PARTITIONS, many)):
+            async with _engine(server, folder, never) as engine:
+                mb_s, facts = await _cold(engine, topic, readers)
+            async with raw_store(server, folder.name) as raw:
+                ranges = await _remote_ranges(raw, int(facts.pop("read_mib") * MIB))
+                floors[f"get{readers}"], _ = await raw_get(raw, ranges, 2 * readers)
+            measured.add(mb_s, floors[f"get{readers}"], facts)
+    report.add(copied.row("tiered", "copy", floors["put"], "PUT of the same files", 0.85))
+    report.add(one.row("tiered", "cold read, 1 reader", floors["get1"], "ranged GET", 0.8))
+    case = f"cold read, {PARTITIONS} readers"
+    report.add(many.row("tiered", case, floors[f"get{PARTITIONS}"], "ranged GET", 0.8))
+    gets = max(one.facts["gets_per_mib"] + many.facts["gets_per_mib"])
+    report.add(Row("tiered", "GETs per MiB read", gets, "GETs/MiB", aim=0.3, less_is_better=True))
+
+
+async def _copied(engine: OpenEngine) -> tuple[float, dict[str, float]]:
+    """MB/s of a round of tasks that copies all closed segments."""
+    assert engine.tiers is not None
+    cpu, began = own_cpu_s(), time.perf_counter()
+    before = _counted(engine, "streamlog_remote_copy_bytes_total")
+    while True:
+        segments = _counted(engine, "streamlog_remote_copied_segments_total")
+        await engine.tiers.run_tasks()
+        if _counted(engine, "streamlog_remote_copied_segments_total") == segments:
+            break
+    elapsed = time.perf_counter() - began
+    size = _counted(engine, "streamlog_remote_copy_bytes_total") - before
+    assert size > 0, "no segment was closed: raise --scale"
+    return size / elapsed / 1e6, {
+        "copied_mib": size / MIB,
+        "cpu_s_per_gib": (own_cpu_s() - cpu) / size * GIB,
+    }
+
+
+def _counted(engine: OpenEngine, name: str) -> float:
+    """Over all topics."""
+    return sum(
+        sample.value
+        for family in engine.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    )
+
+
+async def _put(store: ObjectStore, files: list[Path], total: int) -> float:
+    """MB/s of PUTs of as many files as were copied, one of each partition at a time."""
+    wanted = files[: max(1, round(total / SEGMENT_BYTES))]
+    tag = time.monotonic_ns()
+
+    async def put(file: Path) -> int:
+        data = await asyncio.to_thread(file.read_bytes)
+        await store.put(f"copies/{tag}/{file.parent.name}/{file.name}", [data])
+        return len(data)
+
+    began = time.perf_counter()
+    sizes, _ = await in_flight(iter([partial(put, file) for file in wanted]), PARTITIONS)
+    return sum(sizes) / (time.perf_counter() - began) / 1e6
+
+
+async def _cold(engine: OpenEngine, topic: str, readers: int) -> tuple[float, dict[str, float]]:
+    """MB/s of reading what is in the remote tier alone, `readers` partitions at a time."""
+    logs = await _logs(engine, topic)
+    assert engine.tiers is not None
+    await engine.tiers.run_tasks()  # Loads what the metadata know of the tier.
+    gc.collect()
+    gets = requests_of(engine).get("get", 0.0)
+    cpu, began = own_cpu_s(), time.perf_counter()
+    calls = [partial(_read_remote, log) for log in logs]
+    sizes, _ = await in_flight(iter(calls), readers)
+    elapsed, size = time.perf_counter() - began, sum(sizes)
+    return size / elapsed / 1e6, {
+        "read_mib": size / MIB,
+        "gets_per_mib": (requests_of(engine)["get"] - gets) / size * MIB,
+        "cpu_s_per_gib": (own_cpu_s() - cpu) / size * GIB,
+    }
+
+
+async def _read_remote(log: TierableLog) -> int:
+    position, seen = log.log_start_offset, 0
+    while position < log.local_log_start_offset:
+        fetched = await log.fetch(position, FETCH_BYTES)
+        seen += fetched.size_bytes
+        position = fetched.next_offset
+    return seen
+
+
+async def _remote_ranges(store: ObjectStore, total: int) -> list[tuple[str, int, int]]:
+    """Ranges of 4 MiB over remote segments, `total` bytes together."""
+    found: list[tuple[str, int, int]] = []
+    token: str | None = None
+    while True:
+        page = await store.list("remote/", token=token)
+        for info in page.objects:
+            for start in range(0, info.size_bytes, 4 * MIB):
+                length = min(4 * MIB, info.size_bytes - start)
+                if length == 4 * MIB and sum(one[2] for one in found) < total:
+                    found.append((info.key, start, length))
+        token = page.next_token
+        if token is None:
+            return found
+
+
+async def _beside(report: Report, folder: Path, server: S3Server, seconds: float) -> None:
+    """Appends beside copies; readers of the newest records beside readers of the remote tier."""
+    async with _engine(server, folder, RemoteLogConfig(task_interval_ms=1000)) as engine:
+        await engine.logs.create_topic("local", PARTITIONS, UNIFIED)
+        await engine.logs.create_topic("tiered", PARTITIONS, TIERED)
+        local, tiered = await _logs(engine, "local"), await _logs(engine, "tiered")
+        best = await _fill(local, int(GIB // 4))
+        rates = [await _fill(logs, GIB // 2) for logs in (local, tiered)]
+        report.add(Row("tiered", "append at full rate", rates[1], "MB/s", rates[0], "not tiered"))
+        per_s = best * 1e6 / 2 / BATCH_BYTES
+        off: list[float] = []
+        on: list[float] = []
+        spent = [0.0, 0.0]
+        for _ in range(ROUNDS):
+            for index, (logs, waits) in enumerate(((local, off), (tiered, on))):
+                began = time.perf_counter()
+                waits += await _paced(logs, per_s, int(per_s * seconds / ROUNDS))
+                spent[index] += time.perf_counter() - began
+        row = Row("tiered", "append at half rate", len(on) * BATCH_BYTES / spent[1] / 1e6, "MB/s")
+        row.floor, row.floor_name, row.aim = (
+            len(off) * BATCH_BYTES / spent[0] / 1e6,
+            "not tiered",
+            0.95,
+        )
+        report.add(row)
+        _by(report, "append p99 at half rate", on, off, 1.5)
+        await _readers(report, engine, local, tiered, seconds)
+
+
+def _by(report: Report, case: str, values: list[float], floor: list[float], most: float) -> None:
+    """A row of the p99, by the other's: at most so many times as much."""
+    one, other = percentile(values, 0.99), percentile(floor, 0.99)
+    row = Row("tiered", case, one, "ms", other, "without", 1 / most, less_is_better=True)
+    row.facts = {"p50_ms": percentile(values, 0.5), "p50_ms_without": percentile(floor, 0.5)}
+    report.add(row)
+
+
+async def _paced(logs: list[TierableLog], per_s: float, count: int) -> list[float]:
+    """Milliseconds from when each append was due to when it was durable."""
+    batch = _batch()
+    waits: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int, due: float) -> None:
+        await (await logs[number % len(logs)].append(batch))
+        waits.append((time.perf_counter() - due) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            due = began + number / per_s
+            await until(due)
+            group.create_task(one(number, due))
+    return waits
+
+
+async def _readers(
+    report: Report,
+    engine: OpenEngine,
+    local: list[TierableLog],
+    tiered: list[TierableLog],
+    seconds: float,
+) -> None:
+    assert engine.tiers is not None
+    await engine.tiers.run_tasks()
+    await engine.logs.retention_tick()
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(ROUNDS):
+        alone += await _tail(local[0], int(seconds / ROUNDS * 100))
+        with _saturated(tiered) as seen:
+            beside += await _tail(local[0], int(seconds / ROUNDS * 100))
+        assert seen[0] > 0, "nobody read the remote tier"
+    _by(report, "local read p99 beside remote readers", beside, alone, 1.2)
+
+
+async def _tail(log: TierableLog, count: int) -> list[float]:
+    """Milliseconds of reads of the newest 64 KiB, 100 a second, from when each was due."""
+    waits: list[float] = []
+    began = time.perf_counter()
+    for number in range(count):
+        due = began + number / 100
+        await until(due)
+        await log.fetch(log.high_watermark - 1, 64 << 10)
+        waits.append((time.perf_counter() - due) * 1e3)
+    return waits
+
+
+@contextmanager
+def _saturated(logs: list[TierableLog]) -> Iterator[list[int]]:
+    """As many readers of the remote tier as it has tasks, each from another place on."""
+    seen = [0]
+
+    async def read(number: int) -> None:
+        log = logs[number % len(logs)]
+        begin, end = log.log_start_offset, log.local_log_start_offset
+        position = begin + (end - begin) * number // TASKS
+        while True:
+            fetched = await log.fetch(position, FETCH_BYTES)
+            seen[0] += fetched.size_bytes
+            position = fetched.next_offset if fetched.next_offset < end else begin
+
+    tasks = [asyncio.create_task(read(number)) for number in range(TASKS)]
+    try:
+        yield seen
+    finally:
+        for task in tasks:
+            task.cancel()
