@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning differential-kafka-tiering kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -95,6 +95,9 @@ differential-kafka-transactions: tools ## the same transactions on a node and on
 
 differential-kafka-cleaning: tools ## compact the same topics on a node and on a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential.cleaning --sequences $(SEQUENCES)
+
+differential-kafka-tiering: tools ## tier the same topics on a node and on a real Kafka (SEQUENCES=N, default 1000)
+	$(BIN)/python -m tests.kafka_clients.differential.tiering --sequences $(SEQUENCES)
 
 kill-kafka: tools ## kill -9 a node under Kafka's idempotent producers, with both modes of the WAL (ROUNDS=N each, default 30; STORE=s3: on an S3 server)
 	$(BIN)/python -m tests.kafka_clients.kills --rounds $(ROUNDS) $(if $(STORE),--store $(STORE))
