@@ -150,7 +150,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             folder.writing,
         )
         self._reader = SegmentFileReader(
-            str(partition), folder.folder, tail.segments, self._offload
+            str(partition), folder.folder, tail.segments, self._offload, self._check_open
         )
         tail.producers.count_by(environment.metrics.producer_ids.inc)
 
@@ -421,6 +421,7 @@ class UnifiedLog(CleanableLog, TierableLog):
                 found = await self._aborted_between(offset, read.next_offset)
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
+                self._check_open()
                 continue
             if swaps == self._swaps:
                 aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)

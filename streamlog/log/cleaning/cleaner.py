@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from streamlog.errors import Invalid
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import TopicConfig
@@ -20,6 +21,8 @@ from streamlog.log.cleaning.cleanable import LogToClean, group_by_size
 from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
 from streamlog.log.cleaning.offset_map import KeyOffsetMap
 from streamlog.runtime.offload import Lane, Offload
+
+logger = logging.getLogger(__name__)
 
 
 class LogCleaning:
@@ -85,5 +88,12 @@ class LogCleaning:
                         await replacement.append(kept)
             await replacement.commit()
         except BaseException:
-            await replacement.abandon()
+            try:
+                await replacement.abandon()
+            except StreamlogError as error:
+                # A cancellation, which has to go on, may be why it is given up.
+                partition = log.topic_partition
+                logger.warning(
+                    "%s keeps files of a cleaning until its next open: %s", partition, error
+                )
             raise

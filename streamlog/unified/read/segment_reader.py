@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -82,7 +82,10 @@ class SegmentFileReader:
         folder: GrowingFolder,
         segments: Sequence[UnifiedLogSegment],
         offload: Offload,
+        check_open: Callable[[], None],
     ) -> None:
+        """`check_open` raises why the log has ended."""
+        self._check_open = check_open
         self._name = name
         self.folder = folder
         self._segments = segments
@@ -118,6 +121,8 @@ class SegmentFileReader:
             )
         if found is None and segment.replaced is not None:
             await asyncio.wait({segment.replaced})
+            # Where the swap failed, and the log with it, no other segment comes.
+            self._check_open()
         return found
 
     def segment_of(self, offset: int) -> UnifiedLogSegment:
