@@ -115,6 +115,8 @@ class LogFolder:
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """The partitions that have a folder."""
         self._distrusted: dict[TopicPartition, SyncedTo] = {}
+        self._in_use: dict[TopicPartition, PartitionFolder] = {}
+        """Those whose files are open, of logs that may have failed."""
         self._is_saving = False
         self.adopted: set[TopicPartition] = set()
         """Partitions whose topics are created in a moment."""
@@ -339,6 +341,10 @@ class LogFolder:
                 path=str(self._tree),
                 waiting_helps=False,
             )
+        failed = self._in_use.get(partition)
+        if failed is not None:
+            # Its log has failed and may still be writing: it is to be closed, and is not yet.
+            await failed.close()
         # A start that a failed log could not write down is not shown before it is durable.
         await self.log_starts.save()
         limits = self.environment.config
@@ -362,7 +368,8 @@ class LogFolder:
         async def remove() -> None:
             await self.remove(partition)
 
-        return PartitionFolder(partition, self, folder, files, remove), loaded
+        opened = self._in_use[partition] = PartitionFolder(partition, self, folder, files, remove)
+        return opened, loaded
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan
@@ -376,6 +383,11 @@ class LogFolder:
     def distrust(self, partition: TopicPartition, synced: SyncedTo) -> None:
         """A log failed: of its active segment only so much is durable."""
         self._distrusted[partition] = synced
+
+    def closed(self, partition: TopicPartition, folder: PartitionFolder) -> None:
+        """The log's files are closed."""
+        if self._in_use.get(partition) is folder:
+            del self._in_use[partition]
 
     def save_soon(self) -> None:
         """Writes the recovery points and high watermarks in the background."""

@@ -762,7 +762,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         """The lifecycle's first failure. The owner hears of it unless it ends the log already."""
         self._folder.failed()
         self._visibility.release()
-        self._flusher.release()
+        self._flusher.give_up()
         if self._lifecycle.state is LogState.FAILED:
             self._on_failure(self, error)
 
@@ -799,7 +799,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         try:
             await self._background.close()
         finally:
-            self._flusher.release()
+            self._flusher.give_up()
             self._acks.give_up()
             self._tail.producers.forget_all()
             await self._folder.close()
