@@ -18,6 +18,7 @@ from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.log_files import IndexFiles, LogFiles
+from streamlog.unified.token_file import TOKEN, encode_token
 
 if TYPE_CHECKING:
     from streamlog.unified.log_folder import LogFolder
@@ -61,6 +62,11 @@ class PartitionFolder:
         """The log start offset is durable on return. Errors: StoreUnavailable."""
         self._owner.log_starts.note(self._partition, offset)
         await self._owner.log_starts.save()
+
+    async def save_token(self, token: bytes) -> None:
+        """The fencing token, and all batches before it, are durable on return. Errors:
+        StoreUnavailable."""
+        await self.run(self.files.replace, TOKEN, encode_token(token))
 
     def note_recovery_point(self, offset: int) -> None:
         """All before the offset is durable, with its indexes. It is written down soon."""

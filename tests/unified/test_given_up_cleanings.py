@@ -11,8 +11,6 @@ from typing import cast
 
 import pytest
 
-from streamlog.codec.batch import Compression
-from streamlog.codec.records import BatchBuilder
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.format.kafka_files.names import CLEANED, INDEX, SWAP
 from streamlog.log.api.abstract_log import Isolation
@@ -31,6 +29,7 @@ from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import TEMPORARY
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
+from tests.unified.records import keyed
 
 CONFIGS = {
     "log.type": "unified",
@@ -41,15 +40,9 @@ CONFIGS = {
 WAIT_S = 30
 
 
-def keyed(number: int) -> bytes:
-    builder = BatchBuilder(1 << 20, compression=Compression.NONE)
-    assert builder.append(1_700_000_000_000 + number, b"k%d" % (number % 7), b"%d" % number)
-    return bytes(builder.build())
-
-
 async def filled(t: UnifiedLogUnderTest, count: int = 40) -> CleanableLog:
     for number in range(count):
-        await append(t.log, keyed(number))
+        await append(t.log, keyed(b"k%d" % (number % 7), b"%d" % number))
     await t.log.roll()
     return cast(CleanableLog, t.log)
 

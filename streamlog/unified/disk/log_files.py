@@ -179,6 +179,13 @@ class LogFiles:
         with self._changing():
             return work()
 
+    def replace(self, name: str, data: bytes) -> None:
+        """A small file of the partition, durable on return, as are all batches before it. Errors:
+        OSError."""
+        with self._changing():
+            self._sync()
+            replace_file(self.folder, name, data)
+
     def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
         """Writes down what Kafka does when it closes a log; durable on return. Errors: OSError."""
         with self._changing():

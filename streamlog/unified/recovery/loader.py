@@ -56,6 +56,7 @@ from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
+from streamlog.unified.token_file import TOKEN, decode_token
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class LoadedLog:
     producers: ProducerStateManager
     epochs: LeaderEpochCache
     log_start_offset: int
+    fencing_token: bytes = b""
     cut_bytes: int = 0
     removed: list[str] = field(default_factory=list)
     """Files that were left over and are gone."""
@@ -115,6 +117,7 @@ class LogLoader:
             bases = [plan.log_start_offset]
             self._is_changed = True
         self._read_epochs()
+        self._read_token()
         self._segments(bases)
         end = loaded.segments[-1].end
         loaded.log_start_offset = plan.log_start_offset
@@ -423,6 +426,18 @@ class LogLoader:
             return
         for epoch, offset in entries:
             self._loaded.epochs.assign(epoch, offset)
+
+    def _read_token(self) -> None:
+        """Errors: Corrupt, UnsupportedVersion."""
+        data = read_if_there(self._folder, TOKEN)
+        if data is None:
+            return
+        try:
+            self._loaded.fencing_token = decode_token(f"{self._folder}/{TOKEN}", data)
+        except Corrupt as error:
+            if not self._plan.accepts_data_loss:
+                raise
+            log.warning("the fencing token is given up: %s", error)
 
     def _producers(self, end: int) -> None:
         """Batches behind the snapshot change the producers, and say what transactions aborted."""
