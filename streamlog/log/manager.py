@@ -446,12 +446,17 @@ class LogManager:
                 # The node's own topics keep themselves short.
                 if not settings.is_compacted or is_internal(name):
                     continue
-                for number in range(topic.record.partitions):
-                    partition = TopicPartition(name, number)
-                    if self._leadership.is_led_here(partition):
-                        found.append((await self.log(partition), settings))
-            except StreamlogError as error:
-                log.warning("partitions of topic %s are not cleaned: %s", name, error)
+            except InvalidConfig as error:
+                log.warning("topic %s is not cleaned: %s", name, error)
+                continue
+            for number in range(topic.record.partitions):
+                partition = TopicPartition(name, number)
+                if not self._leadership.is_led_here(partition):
+                    continue
+                try:
+                    found.append((await self.log(partition), settings))
+                except StreamlogError as error:
+                    log.warning("%s is not cleaned: %s", partition, error)
         return found
 
     def _check_open(self) -> None:
