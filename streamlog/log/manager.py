@@ -126,7 +126,11 @@ class LogManager:
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         if environment.offload is not None and environment.config.cleaner_enable:
-            cleaner = LogCleaner(environment, environment.offload)
+            cleaner = LogCleaner(
+                environment,
+                environment.offload,
+                lambda: manager.defaults.cleaner_io_bytes_per_second_max,
+            )
             background.spawn(manager._clean_logs(cleaner), name="cleaner")
         background.every(
             lambda: manager.defaults.retention_check_interval_ms / 1000,
