@@ -16,6 +16,7 @@ from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
 from streamlog.errors import (
+    Corrupt,
     ForeignCluster,
     StoreUnavailable,
     StreamlogError,
@@ -163,7 +164,7 @@ class LogFolder:
         """
         key = record_key(self._owner.node_id)
         data = await self._run(read_if_there, self._tree.top, STAMP)
-        found = FolderRecord(self.directory_id, 0 if data is None else decode_stamp(data))
+        found = FolderRecord(self.directory_id, self._stamp(data))
         value = await kv.get_kv(key)
         known = None if value is None else decode_record(value.data)
         self.doubt = doubt_of(known, found, str(self._tree))
@@ -175,6 +176,16 @@ class LogFolder:
         stamp = max(found.stamp, 0 if known is None else known.stamp) + 1
         await self._run(replace_file, self._tree.top, STAMP, encode_stamp(stamp))
         await kv.put_kv(key, encode_record(FolderRecord(self.directory_id, stamp)))
+
+    @staticmethod
+    def _stamp(data: bytes | None) -> int:
+        """A damaged one may be of any start, so that it counts as the oldest: the folder is doubted
+        then, and other topics are served."""
+        try:
+            return 0 if data is None else decode_stamp(data)
+        except Corrupt as error:
+            log.warning("%s", error)
+            return 0
 
     @property
     def alarm(self) -> str | None:
@@ -219,18 +230,22 @@ class LogFolder:
         remove_if_there(self._tree.top, CLEAN_SHUTDOWN)
         self._tree.top.sync()
         for name in self._tree.folders():
-            if name.endswith(DELETE_FOLDER):
-                self._tree.remove(name)
-                continue
-            partition = parse_folder_name(name)
-            if partition is None:
-                continue
-            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
             try:
-                path = f"{self._tree}/{name}/{PARTITION_METADATA}"
-                self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
-            except StreamlogError as error:
+                self._look_at(name)
+            except (StreamlogError, OSError) as error:
+                # One folder that cannot be read or removed is no reason to serve none.
                 log.warning("the folder %s is left alone: %s", name, error)
+
+    def _look_at(self, name: str) -> None:
+        """Errors: Corrupt, UnsupportedVersion, OSError."""
+        if name.endswith(DELETE_FOLDER):
+            self._tree.remove(name)
+            return
+        partition = parse_folder_name(name)
+        if partition is not None:
+            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
+            path = f"{self._tree}/{name}/{PARTITION_METADATA}"
+            self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
 
     # Partitions
 
