@@ -126,7 +126,11 @@ class LogManager:
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         if environment.offload is not None and environment.config.cleaner_enable:
-            cleaner = LogCleaner(environment, environment.offload)
+            cleaner = LogCleaner(
+                environment,
+                environment.offload,
+                lambda: manager.defaults.cleaner_io_bytes_per_second_max,
+            )
             background.spawn(manager._clean_logs(cleaner), name="cleaner")
         background.every(
             lambda: manager.defaults.retention_check_interval_ms / 1000,
@@ -454,12 +458,17 @@ class LogManager:
                 # The node's own topics keep themselves short.
                 if not settings.is_compacted or is_internal(name):
                     continue
-                for number in range(topic.record.partitions):
-                    partition = TopicPartition(name, number)
-                    if self._leadership.is_led_here(partition):
-                        found.append((await self.log(partition), settings))
-            except StreamlogError as error:
-                log.warning("partitions of topic %s are not cleaned: %s", name, error)
+            except InvalidConfig as error:
+                log.warning("topic %s is not cleaned: %s", name, error)
+                continue
+            for number in range(topic.record.partitions):
+                partition = TopicPartition(name, number)
+                if not self._leadership.is_led_here(partition):
+                    continue
+                try:
+                    found.append((await self.log(partition), settings))
+                except StreamlogError as error:
+                    log.warning("%s is not cleaned: %s", partition, error)
         return found
 
     def _check_open(self) -> None:

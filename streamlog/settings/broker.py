@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
 from streamlog.runtime.config import setting
 
 
@@ -58,6 +59,14 @@ class BrokerConfig:
     )
     log_retention_check_interval_ms: int = setting(
         300_000, "Time between two looks for what has to go.", minimum=1, dynamic=True
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        UNLIMITED,
+        "Bytes that the cleaner of compacted topics reads and writes in a second, in all. Less: "
+        "producers and consumers have more of the disk while it cleans, and topics are cleaned "
+        "later.",
+        minimum=1,
+        dynamic=True,
     )
     producer_id_expiration_ms: int = setting(
         86_400_000,

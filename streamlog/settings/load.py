@@ -198,6 +198,7 @@ def load(
         num_partitions=settings.broker.num_partitions,
         retention_check_interval_ms=settings.broker.log_retention_check_interval_ms,
         producer_id_expiration_ms=settings.broker.producer_id_expiration_ms,
+        cleaner_io_bytes_per_second_max=settings.broker.log_cleaner_io_max_bytes_per_second,
         topic_defaults=settings.topic_config(),
         message_bytes_max=settings.limits.message_bytes_max - MESSAGE_OVERHEAD_BYTES_MAX,
     )

@@ -19,7 +19,8 @@ def parse(knob: Knob, given: Any, where: str) -> Any:
         low, high = knob.minimum, knob.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             raise _wrong(knob, given, where, _range(low, high))
-        if not abs(value) < 2**63:  # NaN, too, which is neither below nor above a limit.
+        # NaN is neither below nor above a limit. A default may be Kafka's largest float: no bound.
+        if value != knob.default and not abs(value) < 2**63:
             raise _wrong(knob, given, where, "a number below 2^63")
     if knob.choices and value is not None and value not in knob.choices:
         raise _wrong(knob, given, where, "one of " + ", ".join(knob.choices))

@@ -37,6 +37,19 @@ class GrowingFolderConformance(ABC):
             assert file.read_now(position, length) in (None, file.read(position, length))
         file.close()
 
+    def test_a_closed_file_takes_nothing_and_is_closed_once(self) -> None:
+        folder = self.folder()
+        file = folder.create("a.log")
+        file.append([b"one"])
+        file.close()
+        other = folder.create("b.log")
+        file.close()
+        assert other.append([b"two"]) == 0
+        for call in (lambda: file.append([b"more"]), lambda: file.read(0, 3), file.sync):
+            with pytest.raises(OSError):
+                call()
+        other.close()
+
     def test_very_many_parts_are_one_append(self) -> None:
         file = self.folder().create("a.log")
         parts = [b"%05d" % number for number in range(3000)]

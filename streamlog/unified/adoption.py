@@ -29,6 +29,7 @@ from streamlog.format.kafka_files.properties import decode_partition_metadata
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.system_folder import SystemFolder
+from streamlog.unified.token_file import TOKEN
 
 COPY_BYTES = 4 << 20
 _STRAY = re.compile(rf"(.+)\.[0-9a-f]{{32}}{STRAY_FOLDER}\Z")
@@ -120,7 +121,7 @@ def copy_partition(source: Path, target: GrowingFolder) -> int:
     names = sorted(path.name for path in source.iterdir() if path.is_file())
     for name in names:
         parsed = parse_file_name(name)
-        if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA):
+        if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA, TOKEN):
             continue
         has_segment |= parsed is not None and parsed[1:] == (".log", "")
         copied += _copy(SystemFolder(source, is_made=True), name, target)

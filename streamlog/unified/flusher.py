@@ -70,6 +70,7 @@ class Flusher:
         self._unsynced_records = 0
         self._synced_at = clock.monotonic()
         self._later: asyncio.Task[None] | None = None
+        self._is_sync_wanted = False
 
     def add(
         self,
@@ -83,6 +84,10 @@ class Flusher:
         """`ack` is confirmed, for one batch, and `done` called when the step is carried out."""
         self._queue.append(_Waiting(step, size_bytes, records, ack, done))
         self.pending_bytes += size_bytes
+        self._start()
+
+    def _start(self) -> None:
+        """One task carries out all that waits: two would bring groups out of order."""
         if not self._is_following:
             self._is_following = True
             self._idle.clear()
@@ -98,7 +103,12 @@ class Flusher:
         self._room.append(waiting)
         await waiting
 
-    def release(self) -> None:
+    def give_up(self) -> None:
+        """The log has ended: nobody waits any more, for room or for the end of what waits."""
+        self._idle.set()
+        self._release()
+
+    def _release(self) -> None:
         """Wakes those who wait for room."""
         while self._room:
             waiting = self._room.popleft()
@@ -112,17 +122,18 @@ class Flusher:
 
     async def _follow(self) -> None:
         try:
-            while self._queue and self._lifecycle.failure is None:
+            while (self._queue or self._is_sync_wanted) and self._lifecycle.failure is None:
                 await self._carry_out(self._take())
         finally:
             self._is_following = False
             self._idle.set()
-            self.release()
+            self._release()
 
     def _take(self) -> list[_Waiting]:
-        group, size = [self._queue.popleft()], 0
-        size = group[0].size_bytes
-        while self._queue and size + self._queue[0].size_bytes <= GROUP_BYTES:
+        """Nothing, where only a sync is wanted."""
+        group: list[_Waiting] = []
+        size = 0
+        while self._queue and (not group or size + self._queue[0].size_bytes <= GROUP_BYTES):
             group.append(self._queue.popleft())
             size += group[-1].size_bytes
         return group
@@ -140,7 +151,7 @@ class Flusher:
                 one.done()
             if one.ack is not None:
                 one.ack.confirm(1)
-        self.release()
+        self._release()
 
     def _fail(self, error: StreamlogError, group: list[_Waiting]) -> None:
         for one in (*group, *self._queue):
@@ -173,11 +184,12 @@ class Flusher:
 
     def _is_sync_due(self, records: int) -> bool:
         if not self.is_lazy:
-            self._unsynced_records = 0
+            self._unsynced_records, self._is_sync_wanted = 0, False
             return True
         self._unsynced_records += records
         now, limit_s = self._clock.monotonic(), self.config.flush_ms / 1000
-        is_due = now - self._synced_at >= limit_s
+        is_due = self._is_sync_wanted or now - self._synced_at >= limit_s
+        self._is_sync_wanted = False
         if is_due or self._unsynced_records >= self.config.flush_messages:
             self._unsynced_records, self._synced_at = 0, now
             return True
@@ -187,14 +199,6 @@ class Flusher:
 
     async def _sync_later(self, limit_s: float) -> None:
         await asyncio.sleep(limit_s)
-        await self.drained()
         if self._lifecycle.is_open and self._unsynced_records:
-            self._unsynced_records, self._synced_at = 0, self._clock.monotonic()
-            self._is_following = True
-            self._idle.clear()
-            try:
-                await self._run([], sync=True)
-            except StreamlogError as error:
-                self._lifecycle.fail(error)
-            finally:
-                await self._follow()
+            self._is_sync_wanted = True
+            self._start()

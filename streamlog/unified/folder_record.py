@@ -18,6 +18,7 @@ from streamlog.model.kv import Key
 VERSION = 1
 NAMESPACE = "_log_folder"
 STAMP = "streamlog.stamp"
+STAMP_MAX = (1 << 63) - 1
 
 
 class FolderRecord(NamedTuple):
@@ -53,7 +54,7 @@ def encode_stamp(stamp: int) -> bytes:
 def decode_stamp(data: bytes) -> int:
     """Errors: Corrupt."""
     text = data.decode("ascii", "replace").removesuffix("\n")
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > STAMP_MAX:
         raise Corrupt(f"{STAMP} holds {text[:40]!r} instead of a number")
     return int(text)
 

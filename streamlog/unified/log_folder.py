@@ -16,6 +16,7 @@ from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
 from streamlog.errors import (
+    Corrupt,
     ForeignCluster,
     StoreUnavailable,
     StreamlogError,
@@ -115,6 +116,8 @@ class LogFolder:
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """The partitions that have a folder."""
         self._distrusted: dict[TopicPartition, SyncedTo] = {}
+        self._in_use: dict[TopicPartition, PartitionFolder] = {}
+        """Those whose files are open, of logs that may have failed."""
         self._is_saving = False
         self.adopted: set[TopicPartition] = set()
         """Partitions whose topics are created in a moment."""
@@ -161,7 +164,7 @@ class LogFolder:
         """
         key = record_key(self._owner.node_id)
         data = await self._run(read_if_there, self._tree.top, STAMP)
-        found = FolderRecord(self.directory_id, 0 if data is None else decode_stamp(data))
+        found = FolderRecord(self.directory_id, self._stamp(data))
         value = await kv.get_kv(key)
         known = None if value is None else decode_record(value.data)
         self.doubt = doubt_of(known, found, str(self._tree))
@@ -173,6 +176,16 @@ class LogFolder:
         stamp = max(found.stamp, 0 if known is None else known.stamp) + 1
         await self._run(replace_file, self._tree.top, STAMP, encode_stamp(stamp))
         await kv.put_kv(key, encode_record(FolderRecord(self.directory_id, stamp)))
+
+    @staticmethod
+    def _stamp(data: bytes | None) -> int:
+        """A damaged one may be of any start, so that it counts as the oldest: the folder is doubted
+        then, and other topics are served."""
+        try:
+            return 0 if data is None else decode_stamp(data)
+        except Corrupt as error:
+            log.warning("%s", error)
+            return 0
 
     @property
     def alarm(self) -> str | None:
@@ -217,18 +230,22 @@ class LogFolder:
         remove_if_there(self._tree.top, CLEAN_SHUTDOWN)
         self._tree.top.sync()
         for name in self._tree.folders():
-            if name.endswith(DELETE_FOLDER):
-                self._tree.remove(name)
-                continue
-            partition = parse_folder_name(name)
-            if partition is None:
-                continue
-            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
             try:
-                path = f"{self._tree}/{name}/{PARTITION_METADATA}"
-                self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
-            except StreamlogError as error:
+                self._look_at(name)
+            except (StreamlogError, OSError) as error:
+                # One folder that cannot be read or removed is no reason to serve none.
                 log.warning("the folder %s is left alone: %s", name, error)
+
+    def _look_at(self, name: str) -> None:
+        """Errors: Corrupt, UnsupportedVersion, OSError."""
+        if name.endswith(DELETE_FOLDER):
+            self._tree.remove(name)
+            return
+        partition = parse_folder_name(name)
+        if partition is not None:
+            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
+            path = f"{self._tree}/{name}/{PARTITION_METADATA}"
+            self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
 
     # Partitions
 
@@ -339,6 +356,10 @@ class LogFolder:
                 path=str(self._tree),
                 waiting_helps=False,
             )
+        failed = self._in_use.get(partition)
+        if failed is not None:
+            # Its log has failed and may still be writing: it is to be closed, and is not yet.
+            await failed.close()
         # A start that a failed log could not write down is not shown before it is durable.
         await self.log_starts.save()
         limits = self.environment.config
@@ -362,7 +383,8 @@ class LogFolder:
         async def remove() -> None:
             await self.remove(partition)
 
-        return PartitionFolder(partition, self, folder, files, remove), loaded
+        opened = self._in_use[partition] = PartitionFolder(partition, self, folder, files, remove)
+        return opened, loaded
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan
@@ -376,6 +398,11 @@ class LogFolder:
     def distrust(self, partition: TopicPartition, synced: SyncedTo) -> None:
         """A log failed: of its active segment only so much is durable."""
         self._distrusted[partition] = synced
+
+    def closed(self, partition: TopicPartition, folder: PartitionFolder) -> None:
+        """The log's files are closed."""
+        if self._in_use.get(partition) is folder:
+            del self._in_use[partition]
 
     def save_soon(self) -> None:
         """Writes the recovery points and high watermarks in the background."""

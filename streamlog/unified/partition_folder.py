@@ -18,6 +18,7 @@ from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.log_files import IndexFiles, LogFiles
+from streamlog.unified.token_file import TOKEN, encode_token
 
 if TYPE_CHECKING:
     from streamlog.unified.log_folder import LogFolder
@@ -42,6 +43,7 @@ class PartitionFolder:
         self._partition = partition
         self._owner = owner
         self._remove = remove
+        self._has_failed = False
 
     @property
     def environment(self) -> LogEnvironment:
@@ -60,6 +62,11 @@ class PartitionFolder:
         """The log start offset is durable on return. Errors: StoreUnavailable."""
         self._owner.log_starts.note(self._partition, offset)
         await self._owner.log_starts.save()
+
+    async def save_token(self, token: bytes) -> None:
+        """The fencing token, and all batches before it, are durable on return. Errors:
+        StoreUnavailable."""
+        await self.run(self.files.replace, TOKEN, encode_token(token))
 
     def note_recovery_point(self, offset: int) -> None:
         """All before the offset is durable, with its indexes. It is written down soon."""
@@ -100,18 +107,29 @@ class PartitionFolder:
         return renamed
 
     async def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
-        """A clean end: the next open reads no data. Errors: StoreUnavailable."""
-        await self.run(self.files.finish, indexes, end_offset, snapshot)
+        """A clean end: the next open reads no data. Errors: StoreUnavailable, after which it trusts
+        what was synced alone."""
+        try:
+            await self.run(self.files.finish, indexes, end_offset, snapshot)
+        except StoreUnavailable:
+            self.failed()
+            raise
         self._owner.recovery_points.note(self._partition, end_offset)
         self._owner.high_watermarks.note(self._partition, end_offset)
         self._owner.save_soon()
 
     def failed(self) -> None:
-        """The log has failed: its next open trusts what was synced alone."""
-        self._owner.distrust(self._partition, self.files.synced)
+        """The log has failed: its next open trusts what was synced alone, by a write that is under
+        way, too."""
+        self._has_failed = True
 
     async def close(self) -> None:
+        """Nothing of this log changes the files on return."""
         await self.offload.run(Lane.FILES, self.files.close)
+        if self._has_failed:
+            self._has_failed = False
+            self._owner.distrust(self._partition, self.files.synced)
+        self._owner.closed(self._partition, self)
 
     async def delete(self) -> None:
         """Call it when the files are closed. Errors: StoreUnavailable."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from operator import index
 
 from streamlog.codec.batch import (
@@ -29,6 +30,7 @@ from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
+    OffsetConflict,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -36,6 +38,7 @@ from streamlog.errors import (
     PolicyViolation,
     QuotaExceeded,
     StreamlogError,
+    TokenMismatch,
 )
 from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import (
@@ -49,6 +52,7 @@ from streamlog.log.api.abstract_log import (
     Isolation,
     LogAppendInfo,
     LogFetch,
+    PartitionDescription,
     ProduceContext,
     ProducerDescription,
     TimestampAndOffset,
@@ -64,6 +68,8 @@ from streamlog.log.api.tiering import LocalSegmentFiles, RemoteTier, TierableLog
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
+from streamlog.log.partition.conditions.append_conditions import AppendConditions, refused_after
+from streamlog.log.partition.conditions.token_change import LogTokenChange, TokenKeeper
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
@@ -71,6 +77,9 @@ from streamlog.log.partition.record_keys import check_keys
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.partition.view.reading import fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
+from streamlog.model.append_condition import ANY, AppendCondition
+from streamlog.model.batch_limits import check_deadline
+from streamlog.model.fencing_token import check_token
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
@@ -126,6 +135,8 @@ class UnifiedLog(CleanableLog, TierableLog):
         """Replacements of segments that have begun."""
         self._tier: RemoteTier | None = None
         self._turn = Turn()
+        self._token = loaded.fencing_token
+        self._conditions = AppendConditions(partition, lambda: self._token)
         self._removing = asyncio.Lock()
         self._lifecycle = LogLifecycle(str(partition), self._failed)
         self._background = Background(f"log {partition}", self._task_failed)
@@ -150,7 +161,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             folder.writing,
         )
         self._reader = SegmentFileReader(
-            str(partition), folder.folder, tail.segments, self._offload
+            str(partition), folder.folder, tail.segments, self._offload, self._check_open
         )
         tail.producers.count_by(environment.metrics.producer_ids.inc)
 
@@ -188,6 +199,9 @@ class UnifiedLog(CleanableLog, TierableLog):
     def segments(self) -> Sequence[UnifiedLogSegment]:
         return tuple(self._tail.segments)
 
+    def describe(self) -> PartitionDescription:
+        return replace(super().describe(), fencing_token=self._token)
+
     def producers(self) -> Sequence[ProducerDescription]:
         self._check_open()
         state = self._tail.producers
@@ -209,6 +223,9 @@ class UnifiedLog(CleanableLog, TierableLog):
     async def append(
         self, batches: Buffer, context: ProduceContext = PRODUCE
     ) -> Awaitable[LogAppendInfo]:
+        condition = context.condition
+        if condition is not None:
+            condition.check()
         self._check_open()
         checks = self._environment.config.checks_records
         valid = validate_batches(batches, self._config, self._clock.now_ms(), with_records=checks)
@@ -216,7 +233,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             return await self._append_in_turn(valid, context, None, has_keys=True)
         if not self._turn.is_free or not self._has_room:
             return await self._append_in_turn(valid, context, None)
-        return self._sequence_all(valid)
+        return self._sequence_all(valid, condition)
 
     async def append_marker(
         self, marker: TransactionMarker, context: ProduceContext = PRODUCE
@@ -255,7 +272,7 @@ class UnifiedLog(CleanableLog, TierableLog):
                 self._check_open()
                 if marker is not None:
                     self._tail.producers.check_marker(marker, self._clock.now_ms())
-                return self._sequence_all(batches)
+                return self._sequence_all(batches, context.condition)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -273,10 +290,19 @@ class UnifiedLog(CleanableLog, TierableLog):
         else:
             await self._offload.run(Lane.CPU, check_keys, batches, most)
 
-    def _sequence_all(self, batches: Sequence[ScannedBatch]) -> Awaitable[LogAppendInfo]:
-        """Awaits nothing: no other batch comes between those of one call."""
+    def _sequence_all(
+        self, batches: Sequence[ScannedBatch], condition: AppendCondition | None
+    ) -> Awaitable[LogAppendInfo]:
+        """Awaits nothing: no other batch comes between those of one call, and what was tested still
+        holds. Errors: those of an append."""
         first, *others = batches
-        answer = self._sequence(first, None)
+        try:
+            answer = self._sequence(first, None, condition)
+        except (OffsetConflict, TokenMismatch) as refusal:
+            outcome = refused_after(refusal, self._acks.last)
+            if isinstance(outcome, StreamlogError):
+                raise
+            return outcome
         base = self._tail.end_offset - first.header.record_count
         for position, batch in enumerate(others, 1):
             try:
@@ -288,7 +314,10 @@ class UnifiedLog(CleanableLog, TierableLog):
         return answer
 
     def _sequence(
-        self, batch: ScannedBatch, first_base: int | None
+        self,
+        batch: ScannedBatch,
+        first_base: int | None,
+        condition: AppendCondition | None = None,
     ) -> asyncio.Future[LogAppendInfo]:
         tail, config, now_ms = self._tail, self._config, self._clock.now_ms()
         header, view = batch
@@ -297,6 +326,10 @@ class UnifiedLog(CleanableLog, TierableLog):
         if original is not None:
             return self._duplicate(original)
         base, span, stamp = tail.end_offset, header.last_offset_delta + 1, header.max_timestamp_ms
+        if condition is not None:
+            refusal = self._conditions.refusal(condition, base)
+            if refusal is not None:
+                raise refusal
         if config.message_timestamp_type == LOG_APPEND_TIME:
             stamp = now_ms
             parts = placed_at_append_time(view, base, self._leader_epoch, now_ms)
@@ -374,6 +407,33 @@ class UnifiedLog(CleanableLog, TierableLog):
             return UNKNOWN_MS
         return header.max_timestamp_ms if header.is_log_append_time else UNKNOWN_MS
 
+    @property
+    def tests_conditions(self) -> bool:
+        return True
+
+    async def set_fencing_token(
+        self, token: bytes, condition: AppendCondition = ANY, *, deadline: float | None = None
+    ) -> None:
+        check_token(token)
+        check_deadline(deadline)
+        condition.check()
+        self._check_open()
+        keeper = TokenKeeper(
+            self._partition,
+            self._clock,
+            self._lifecycle,
+            self._background,
+            self._turn,
+            self._conditions.refusal,
+            lambda: self._visibility.wait_durable(self.log_end_offset),
+            self._write_token,
+        )
+        await LogTokenChange(keeper, token, condition).apply(deadline)
+
+    async def _write_token(self, token: bytes) -> None:
+        await self._folder.save_token(token)
+        self._token = token
+
     def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
         now_ms = self._clock.now_ms()
         return self._tail.producers.needs_verification(producer_id, producer_epoch, now_ms)
@@ -421,6 +481,7 @@ class UnifiedLog(CleanableLog, TierableLog):
                 found = await self._aborted_between(offset, read.next_offset)
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
+                self._check_open()
                 continue
             if swaps == self._swaps:
                 aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
@@ -761,7 +822,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         """The lifecycle's first failure. The owner hears of it unless it ends the log already."""
         self._folder.failed()
         self._visibility.release()
-        self._flusher.release()
+        self._flusher.give_up()
         if self._lifecycle.state is LogState.FAILED:
             self._on_failure(self, error)
 
@@ -798,7 +859,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         try:
             await self._background.close()
         finally:
-            self._flusher.release()
+            self._flusher.give_up()
             self._acks.give_up()
             self._tail.producers.forget_all()
             await self._folder.close()

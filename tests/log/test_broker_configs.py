@@ -24,6 +24,7 @@ from streamlog.log.broker.stored import stored_configs
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVChange
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from tests.log.cluster import Cluster, cluster, run
 
@@ -133,6 +134,17 @@ def test_a_change_that_is_refused_changes_nothing() -> None:
     run(test)
 
 
+def test_the_cleaners_bound_follows_its_setting() -> None:
+    async def test(made: Cluster, logs: LogManager) -> None:
+        assert logs.defaults.cleaner_io_bytes_per_second_max == UNLIMITED
+        await put(logs, log_cleaner_io_max_bytes_per_second="1000.5")
+        assert logs.defaults.cleaner_io_bytes_per_second_max == 1000.5
+        await put(logs, log_cleaner_io_max_bytes_per_second="0")
+        assert logs.defaults.cleaner_io_bytes_per_second_max == UNLIMITED
+
+    run(test)
+
+
 def test_stored_values_that_cannot_be_read_are_passed_over() -> None:
     async def test(made: Cluster, logs: LogManager) -> None:
         await put(
@@ -141,9 +153,11 @@ def test_stored_values_that_cannot_be_read_are_passed_over() -> None:
             log_cleanup_policy="compact",
             num_partitions="0",
             log_retention_check_interval_ms="often",
+            log_cleaner_io_max_bytes_per_second="nan",
             log_segment_bytes="5000",
             not_known="1",
         )
+        assert logs.defaults.cleaner_io_bytes_per_second_max == UNLIMITED
         assert logs.defaults.topic == parse({"segment.bytes": "5000"}, is_stored=True)
         assert (logs.defaults.num_partitions, logs.failure) == (1, None)
         await logs.create_topic("t")

@@ -18,7 +18,7 @@ from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import parse
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.tree import FolderTree
-from streamlog.runtime.offload import Lane
+from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 from streamlog.unified.log_folder import FolderOwner, LogFolder
@@ -74,14 +74,17 @@ class UnifiedLogUnderTest:
         configs: Mapping[str, str],
         config: LogConfig = DEFAULTS,
         cut_power: Callable[[], None] = lambda: None,
+        offload: Offload | None = None,
     ) -> None:
+        """`offload`: of the first process; None: one that runs on the loop and can be held."""
         self.cut_power = cut_power
         self.clock = ManualClock()
         self.random = SeededRandom(1)
         self.config = config
         self.configs = dict(configs)
         self.failures: list[StreamlogError] = []
-        self.offload = HeldOffload()
+        self.held = HeldOffload()
+        self.offload: Offload = offload or self.held
         self._tree_of = tree_of
         self.handle = 0
 
@@ -115,19 +118,19 @@ class UnifiedLogUnderTest:
         await self.open()
 
     async def crashed(self) -> None:
-        self.offload.is_dead = True
+        self.held.is_dead = True
         await self.log.kill()
         await self.folder.kill()
-        self.offload = HeldOffload()
+        self.offload = self.held = HeldOffload()
         self.cut_power()
         await self.open_folder()
         await self.open()
 
     def hold(self) -> None:
-        self.offload.hold()
+        self.held.hold()
 
     def release(self) -> None:
-        self.offload.release()
+        self.held.release()
 
     async def stop(self) -> None:
         self.release()
@@ -141,8 +144,9 @@ async def unified_log(
     configs: Mapping[str, str] | None = None,
     config: LogConfig = DEFAULTS,
     cut_power: Callable[[], None] = lambda: None,
+    offload: Offload | None = None,
 ) -> AsyncIterator[UnifiedLogUnderTest]:
-    under_test = UnifiedLogUnderTest(tree_of, configs or {}, config, cut_power)
+    under_test = UnifiedLogUnderTest(tree_of, configs or {}, config, cut_power, offload)
     await under_test.start()
     try:
         yield under_test

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from streamlog.codec.batch import BatchProducer, Compression, scan
-from streamlog.codec.records import BatchBuilder, iterate
+from streamlog.codec.batch import Compression, scan
+from streamlog.codec.records import iterate
 from streamlog.errors import InvalidRecord, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog
@@ -27,6 +27,7 @@ from streamlog.testing.logs.transaction_conformance import begin, committed_valu
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
+from tests.unified.records import keyed
 
 COMPACT = {
     "log.type": "unified",
@@ -36,20 +37,6 @@ COMPACT = {
     "delete.retention.ms": "1000",
 }
 Scene = Callable[[UnifiedLogUnderTest], Awaitable[None]]
-
-
-def keyed(
-    key: bytes,
-    value: bytes | None,
-    *,
-    at_ms: int = 1_700_000_000_000,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    is_transactional: bool = False,
-) -> bytes:
-    builder = BatchBuilder(1 << 20, compression=Compression.NONE)
-    assert builder.append(at_ms, key, value)
-    made = builder.build(BatchProducer(*producer), is_transactional=is_transactional)
-    return bytes(made)
 
 
 async def clean(t: UnifiedLogUnderTest, keys: int = 10_000) -> None:

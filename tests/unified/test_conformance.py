@@ -10,6 +10,7 @@ import pytest
 
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.condition_conformance import ConditionConformance
 from streamlog.testing.logs.log_conformance import CONFIG, LogConformance, LogUnderTest
 from streamlog.testing.logs.producer_conformance import ProducerConformance
 from streamlog.testing.logs.transaction_conformance import TransactionConformance
@@ -17,7 +18,9 @@ from streamlog.testing.torn_folder import TornTree
 from tests.unified.harness import DEFAULTS, unified_log
 
 
-class TestOverARealFolder(LogConformance, ProducerConformance, TransactionConformance):
+class TestOverARealFolder(
+    ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
+):
     batches_remembered = DEFAULTS.producer_batches_remembered
 
     @pytest.fixture(autouse=True)
@@ -30,7 +33,9 @@ class TestOverARealFolder(LogConformance, ProducerConformance, TransactionConfor
             yield under_test
 
 
-class TestOverATornFolder(LogConformance, ProducerConformance, TransactionConformance):
+class TestOverATornFolder(
+    ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
+):
     batches_remembered = DEFAULTS.producer_batches_remembered
 
     @asynccontextmanager

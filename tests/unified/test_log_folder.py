@@ -36,6 +36,7 @@ from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.folder_record import STAMP
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
 from tests.support.running_node import running_node
@@ -120,6 +121,22 @@ def test_another_folder_and_an_older_copy_are_refused(tmp_path: Path) -> None:
             made.tree = SystemTree(root)
             await made.open()
             assert "older copy" in str(await refused(StoreUnavailable, made.log(0)))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("data", [b"", b"two\n", b"9" * 40, b"\xff\xfe"])
+def test_a_damaged_stamp_doubts_the_folder_and_ends_no_node(tmp_path: Path, data: bytes) -> None:
+    """Topics of the other kind need nothing of this folder."""
+
+    async def body() -> None:
+        async with filled(SystemTree(tmp_path), BasicKV()) as made:
+            (tmp_path / STAMP).write_bytes(data)
+            folder = await made.open()
+            assert "older copy" in str(await refused(StoreUnavailable, made.log(0)))
+            await folder.kill()
+            await made.open(accepts_data_loss=True)
+            assert [one[3] for one in await read(await made.log(0))] == [b"kept"]
 
     asyncio.run(body())
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from streamlog.codec import choice as codec
 from streamlog.log.api.topic_config import DAY_MS, DEFAULTS, INT32_MAX, TopicConfig
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
 from streamlog.runtime.config import setting
 
 
@@ -105,6 +106,12 @@ class LogConfig:
         "dirty part is cleaned in rounds. More: fewer rounds, each of which reads the whole log.",
         minimum=1 << 20,
     )
+    cleaner_io_bytes_per_second_max: float = setting(  # log.cleaner.io.max.bytes.per.second
+        UNLIMITED,
+        "Bytes that the cleaner reads and writes in a second, in all.",
+        minimum=1,
+        dynamic=True,
+    )
     opens_at_once_max: int = setting(
         64, "Partitions opened, closed or deleted at the same time.", minimum=1
     )
@@ -128,6 +135,7 @@ class LogConfig:
 KAFKA_NAMES = {
     "num.partitions": "num_partitions",
     "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "log.cleaner.io.max.bytes.per.second": "cleaner_io_bytes_per_second_max",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
 }
 """Kafka's broker settings → fields of LogConfig."""

@@ -19,10 +19,14 @@ from streamlog.log.configs.broker_synonyms import TOPIC_SETTINGS
 
 log = logging.getLogger(__name__)
 
-NUMBERS = {
-    name: KAFKA_NAMES[name] for name in ("num.partitions", "log.retention.check.interval.ms")
+CLEANER_IO = "log.cleaner.io.max.bytes.per.second"
+NUMBERS: Mapping[str, tuple[str, type[int] | type[float]]] = {
+    "num.partitions": (KAFKA_NAMES["num.partitions"], int),
+    "log.retention.check.interval.ms": (KAFKA_NAMES["log.retention.check.interval.ms"], int),
+    CLEANER_IO: (KAFKA_NAMES[CLEANER_IO], float),
 }
-"""Broker settings of the log layer that change at run time → fields of LogConfig."""
+"""Broker settings of the log layer that change at run time → fields of LogConfig, and their types.
+All of them are at least 1."""
 
 
 class LogDefaults:
@@ -44,6 +48,10 @@ class LogDefaults:
     @property
     def retention_check_interval_ms(self) -> int:
         return self._in_force.retention_check_interval_ms
+
+    @property
+    def cleaner_io_bytes_per_second_max(self) -> float:
+        return self._in_force.cleaner_io_bytes_per_second_max
 
     def apply(self, configs: Mapping[str, str]) -> bool:
         """Puts broker settings into force; whether topics get others than before."""
@@ -69,14 +77,14 @@ class LogDefaults:
         return defaults
 
 
-def _numbers(configs: Mapping[str, str]) -> dict[str, int]:
-    numbers = {}
-    for name, field_name in NUMBERS.items():
+def _numbers(configs: Mapping[str, str]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, (field_name, kind) in NUMBERS.items():
         if name in configs:
             try:
-                number = int(configs[name])
-                if number < 1:
-                    raise ValueError(f"{number} is less than 1")
+                number = kind(configs[name])
+                if not number >= 1:
+                    raise ValueError(f"{number} is not at least 1")
             except ValueError as error:
                 _passed_over(name, error)
             else:

@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from streamlog.errors import Invalid
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import TopicConfig
@@ -19,13 +20,20 @@ from streamlog.log.cleaning.batch_filter import BatchFilter, CleaningStats, add_
 from streamlog.log.cleaning.cleanable import LogToClean, group_by_size
 from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
 from streamlog.log.cleaning.offset_map import KeyOffsetMap
+from streamlog.runtime.concurrency.byte_pace import BytePace
 from streamlog.runtime.offload import Lane, Offload
+
+logger = logging.getLogger(__name__)
 
 
 class LogCleaning:
     """`memory_bytes_max`: of the key map (log.cleaner.dedupe.buffer.size)."""
 
-    def __init__(self, offload: Offload, memory_bytes_max: int) -> None:
+    def __init__(
+        self, offload: Offload, memory_bytes_max: int, pace: BytePace | None = None
+    ) -> None:
+        """`pace`: of the bytes that are read and written; None: as fast as it goes."""
+        self._pace = pace
         self._offload = offload
         self._memory_bytes_max = memory_bytes_max
 
@@ -68,10 +76,16 @@ class LogCleaning:
             if segment.is_active or segment.end_offset <= start or segment.base_offset >= end:
                 continue
             async for batches in log.read_for_cleaning(segment, start):
+                await self._moved(len(batches))
                 if not await self._offload.run(
                     Lane.CPU, add_keys, batches, start, end, offsets, transactions
                 ):
                     return
+
+    async def _moved(self, size_bytes: int) -> None:
+        """Waits where the bytes, read or written, are more than the pace allows."""
+        if self._pace is not None:
+            await self._pace.spend(size_bytes)
 
     async def _replace(
         self, log: CleanableLog, group: Sequence[AbstractLogSegment], rules: BatchFilter
@@ -83,7 +97,15 @@ class LogCleaning:
                     kept = await self._offload.run(Lane.CPU, rules.keep, batches)
                     if kept:
                         await replacement.append(kept)
+                    await self._moved(len(batches) + len(kept))
             await replacement.commit()
         except BaseException:
-            await replacement.abandon()
+            try:
+                await replacement.abandon()
+            except StreamlogError as error:
+                # A cancellation, which has to go on, may be why it is given up.
+                partition = log.topic_partition
+                logger.warning(
+                    "%s keeps files of a cleaning until its next open: %s", partition, error
+                )
             raise

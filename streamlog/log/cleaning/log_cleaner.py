@@ -7,7 +7,7 @@ it grows meanwhile, and nothing of it is lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from streamlog.errors import StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
@@ -17,6 +17,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.cleaning.cleanable import LogToClean, dirtiest, log_to_clean
 from streamlog.log.cleaning.cleaner import LogCleaning
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.byte_pace import BytePace
 from streamlog.runtime.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -28,11 +29,15 @@ UNCLEANABLE_BACKOFFS = 10
 class LogCleaner:
     """Its owner calls `clean_one` again and again."""
 
-    def __init__(self, environment: LogEnvironment, offload: Offload) -> None:
+    def __init__(
+        self, environment: LogEnvironment, offload: Offload, bytes_per_s: Callable[[], float]
+    ) -> None:
+        """`bytes_per_s`: what it reads and writes at most, asked anew each time."""
         config = environment.config
         self._clock = environment.clock
         self._metrics = environment.metrics
-        self._cleaning = LogCleaning(offload, config.cleaner_dedupe_buffer_bytes)
+        pace = BytePace(bytes_per_s, environment.clock)
+        self._cleaning = LogCleaning(offload, config.cleaner_dedupe_buffer_bytes, pace)
         self._retry_s = UNCLEANABLE_BACKOFFS * config.cleaner_backoff_ms / 1000
         self._uncleanable: dict[TopicPartition, float] = {}
         """Until when each is left alone, on the monotonic clock."""

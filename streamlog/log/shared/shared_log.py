@@ -49,18 +49,18 @@ from streamlog.log.api.abstract_log import (
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.partition.ack_queue import AckQueue
-from streamlog.log.partition.append_conditions import AppendConditions
+from streamlog.log.partition.conditions.append_conditions import AppendConditions
+from streamlog.log.partition.conditions.token_change import LogTokenChange, TokenKeeper
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.partition.view.reading import fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
-from streamlog.log.shared.append.token_change import LogTokenChange
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
 from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
+from streamlog.log.shared.meta.codec import FencingToken, LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
@@ -310,9 +310,23 @@ class SharedLog(AbstractLog):
         check_deadline(deadline)
         condition.check()
         self._check_open()
-        await LogTokenChange(
-            self._parts, self._waiting.turn, self._conditions, self._background, token, condition
-        ).apply(deadline)
+        keeper = TokenKeeper(
+            self._partition,
+            self._environment.clock,
+            self._lifecycle,
+            self._background,
+            self._waiting.turn,
+            self._conditions.refusal,
+            lambda: self._visibility.wait_durable(self._tail.end_offset),
+            self._write_token,
+        )
+        await LogTokenChange(keeper, token, condition).apply(deadline)
+
+    async def _write_token(self, token: bytes) -> None:
+        """To the meta stream, and not as the data stream's own token: it is replayed at each open
+        with the rest of the log's state, lies in the objects like the data, and asks nothing more
+        of a medium."""
+        await self._streams.meta.write((FencingToken(token),))
 
     # Staged writes
 

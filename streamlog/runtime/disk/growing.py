@@ -56,7 +56,10 @@ class GrowingFile(Protocol):
 
     def size(self) -> int: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """A second call does nothing, and other calls raise an OSError from now on. No other call
+        is under way meanwhile."""
+        ...
 
 
 class GrowingFolder(Protocol):

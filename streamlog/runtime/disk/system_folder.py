@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,13 +49,18 @@ class SystemGrowingFile:
         self._end = size
 
     def sync(self) -> None:
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the file was closed")  # Python says ValueError.
         os.fsync(self._descriptor)
 
     def size(self) -> int:
         return self._end
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        # The number may be another file's by a second call, or by a late one of another method.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class SystemFolder(RealFolder):

@@ -11,9 +11,11 @@ milliseconds, and read the new one (`UnifiedLogSegment.replaced`).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from threading import Lock
+from typing import Protocol, TypeVar
 
 from streamlog.codec.batch import CONTROL, scan
 from streamlog.codec.control import ControlType, decode_end_marker
@@ -28,6 +30,8 @@ from streamlog.runtime.disk.growing import GrowingFile
 from streamlog.unified.cleaning.swap_files import begin, finish, give_up, swap
 from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.state.segment import UnifiedLogSegment
+
+T = TypeVar("T")
 
 
 class OwnsSegments(Protocol):
@@ -65,6 +69,7 @@ class UnifiedReplacement(SegmentReplacement):
         self._new = UnifiedLogSegment(old[0].base_offset)
         self._new.last_append = max(one.last_append for one in old)
         self._file: GrowingFile | None = None
+        self._writing = Lock()
         self._is_over = False
 
     @property
@@ -72,10 +77,9 @@ class UnifiedReplacement(SegmentReplacement):
         return file_name(self._new.base_offset, LOG)
 
     async def append(self, batches: Buffer) -> None:
-        if self._file is None:
-            self._file = await self._folder.run(begin, self._folder.folder, self._name + CLEANED)
-        file, new = self._file, self._new
-        await self._folder.run(lambda: file.append([batches]))
+        self._check_going_on()
+        new = self._new
+        await self._alone(lambda: self._begun().append([batches]))
         for batch in scan(batches, verify_crc=False):
             header = batch.header
             metadata = LogBatchMetadata.of(
@@ -97,21 +101,14 @@ class UnifiedReplacement(SegmentReplacement):
         """As SegmentReplacement.commit."""
         self._check_going_on()
         new, old, folder = self._new, self._old, self._folder
-        if self._file is None:
-            self._file = await folder.run(begin, folder.folder, self._name + CLEANED)
         new.seal()
         new.end = old[-1].end
         new.largest_visible = new.largest
         assert new.offsets is not None
         assert new.times is not None
-        await folder.run(
-            finish,
-            folder.folder,
-            self._file,
-            new.base_offset,
-            bytes(new.offsets),
-            bytes(new.times),
-            tuple(new.aborted or ()),
+        offsets, times, aborted = bytes(new.offsets), bytes(new.times), tuple(new.aborted or ())
+        await self._alone(
+            lambda: finish(folder.folder, self._begun(), new.base_offset, offsets, times, aborted)
         )
         new.drop_indexes()
         bases = [one.base_offset for one in old]
@@ -126,9 +123,30 @@ class UnifiedReplacement(SegmentReplacement):
         if self._is_over:
             return
         self._is_over = True
-        file, self._file = self._file, None
-        if file is not None:
-            await self._folder.run(give_up, self._folder.folder, file, self._new.base_offset)
+
+        def remove() -> None:
+            if self._file is not None:
+                give_up(self._folder.folder, self._file, self._new.base_offset)
+
+        await self._alone(remove)
+
+    async def _alone(self, work: Callable[[], T]) -> T:
+        """Calls `work` off the loop, behind what a caller that was cancelled has left running: it
+        has the file open still. Errors: StoreUnavailable."""
+
+        def locked() -> T:
+            with self._writing:
+                return work()
+
+        return await self._folder.run(locked)
+
+    def _begun(self) -> GrowingFile:
+        """The new segment's file, made by the first call. Errors: OSError."""
+        if self._is_over:
+            raise OSError(errno.EBADF, "the cleaning was given up", self._name)
+        if self._file is None:
+            self._file = begin(self._folder.folder, self._name + CLEANED)
+        return self._file
 
     def _check_going_on(self) -> None:
         if self._is_over:

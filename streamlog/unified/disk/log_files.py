@@ -7,15 +7,18 @@
     Epochs         a new leader-epoch-checkpoint, before the first batch of the epoch
 
 It blocks. A lock keeps a thread that is still writing when its caller has given up apart from the
-`close` that follows. After an error the files are not used again: whoever opens the partition next
-cuts the active segment to `synced`, because pages of a failed write-back stay readable and clean.
-Readers open files of their own.
+`close` that follows. After an error the files are not changed again: whoever opens the partition
+next cuts the active segment to `synced`, because pages of a failed write-back stay readable and
+clean. Before that, a failed write is followed by a sync of what was written before it, which may
+have been acknowledged; a failed sync is not. Readers open files of their own.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +35,8 @@ from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_ab
 from streamlog.runtime.buffers import Buffer, Parts
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import replace_file, write_new
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -84,6 +89,9 @@ class LogFiles:
         self._active = active
         self._lock = Lock()
         self._is_closed = False
+        self._failure: OSError | None = None
+        self._is_lost = False
+        """Whether a sync of the active segment has failed."""
         self.synced = SyncedTo(base_offset, active.size())
 
     @classmethod
@@ -93,11 +101,33 @@ class LogFiles:
 
     def carry_out(self, steps: Sequence[Step], *, sync: bool) -> None:
         """`sync`: all of them are durable on return; else only what they need. Errors: OSError."""
-        with self._lock:
-            self._check_open()
+        with self._changing():
             self._carry_out(steps)
             if sync:
                 self._sync()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Errors: OSError, the first one again where there was one."""
+        with self._lock:
+            if self._is_closed:
+                raise OSError(errno.EBADF, "the partition's files were closed", str(self.folder))
+            if self._failure is not None:
+                raise self._failure
+            try:
+                yield
+            except OSError as error:
+                self._failure = error
+                if not self._is_lost:
+                    self._rescue()
+                raise
+
+    def _rescue(self) -> None:
+        """A first error stays the one that is told."""
+        try:
+            self._sync()
+        except OSError as error:
+            log.warning("what was written before could not be synced either: %s", error)
 
     def _carry_out(self, steps: Sequence[Step]) -> None:
         parts: list[Buffer] = []
@@ -120,7 +150,9 @@ class LogFiles:
     def _sync(self) -> None:
         size = self._active.size()
         if self.synced.size_bytes != size:
+            self._is_lost = True
             self._active.sync()
+            self._is_lost = False
             self.synced = SyncedTo(self._base_offset, size)
 
     def _roll(self, step: Roll) -> None:
@@ -144,14 +176,19 @@ class LogFiles:
     def exclusively(self, work: Callable[[], T]) -> T:
         """Calls `work`, which changes the partition's names, with nothing else under way. Errors:
         OSError."""
-        with self._lock:
-            self._check_open()
+        with self._changing():
             return work()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """A small file of the partition, durable on return, as are all batches before it. Errors:
+        OSError."""
+        with self._changing():
+            self._sync()
+            replace_file(self.folder, name, data)
 
     def finish(self, indexes: IndexFiles, end_offset: int, snapshot: bytes) -> None:
         """Writes down what Kafka does when it closes a log; durable on return. Errors: OSError."""
-        with self._lock:
-            self._check_open()
+        with self._changing():
             self._sync()
             self._write_indexes(indexes)
             write_new(self.folder, file_name(end_offset, SNAPSHOT), snapshot)
@@ -163,7 +200,3 @@ class LogFiles:
             if not self._is_closed:
                 self._is_closed = True
                 self._active.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise OSError(errno.EBADF, "the partition's files were closed", str(self.folder))

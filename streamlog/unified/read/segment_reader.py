@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -82,7 +82,10 @@ class SegmentFileReader:
         folder: GrowingFolder,
         segments: Sequence[UnifiedLogSegment],
         offload: Offload,
+        check_open: Callable[[], None],
     ) -> None:
+        """`check_open` raises why the log has ended."""
+        self._check_open = check_open
         self._name = name
         self.folder = folder
         self._segments = segments
@@ -118,6 +121,8 @@ class SegmentFileReader:
             )
         if found is None and segment.replaced is not None:
             await asyncio.wait({segment.replaced})
+            # Where the swap failed, and the log with it, no other segment comes.
+            self._check_open()
         return found
 
     def segment_of(self, offset: int) -> UnifiedLogSegment:
@@ -150,6 +155,10 @@ class SegmentFileReader:
         except FileNotFoundError as error:
             if segment.replaced is not None:
                 return None
+            if segment in self._segments:
+                # A deletion takes it out of the list first. A consumer that heard of one here
+                # would go on elsewhere, and skip the records.
+                raise self._missing(segment) from error
             raise self._gone(offset) from error
         except OSError as error:
             raise self._typed(error) from error
@@ -171,7 +180,7 @@ class SegmentFileReader:
         end_offset: int,
         max_bytes: int,
     ) -> list[FileBatch] | None:
-        position = self._position(segment, file, offset)
+        position, expected = self._position(segment, file, offset)
         if segment.replaced is not None:
             # The file, or its index, may be the new segment's. What is open now stays what it is.
             return None
@@ -186,10 +195,14 @@ class SegmentFileReader:
             while at <= most:
                 base, length, delta = _unpack_frame(data, at)
                 batch_bytes = length + LENGTH_END
-                if batch_bytes < HEADER_BYTES or base < segment.base_offset or delta < 0:
+                if batch_bytes < HEADER_BYTES or base < expected or delta < 0:
                     raise self._damaged(segment, position + at, "no batch begins here")
                 if at + batch_bytes > len(data) or base >= end_offset:
                     break
+                # No CRC covers an offset: it has to come behind the last one, and before the end.
+                expected = base + delta + 1
+                if expected > segment.end:
+                    raise self._damaged(segment, position + at, "the batch ends behind it")
                 if found and size >= max_bytes:
                     break
                 if base + delta >= offset:
@@ -211,29 +224,33 @@ class SegmentFileReader:
             segment.remember(found[-1].end_offset, end_position)
         return found
 
-    def _position(self, segment: UnifiedLogSegment, file: _Readable, offset: int) -> int:
-        """A position at or before the batch with the offset, where a batch begins."""
+    def _position(
+        self, segment: UnifiedLogSegment, file: _Readable, offset: int
+    ) -> tuple[int, int]:
+        """A position at or before the batch with the offset, where a batch begins, and the least
+        offset that it may begin with."""
+        base = segment.base_offset
         known = segment.position_of(offset)
         if known is not None:
-            return known
-        if offset == segment.base_offset:
-            return 0
+            return known, offset
+        if offset == base:
+            return 0, base
         data = segment.offsets
         if data is None:
             data = bytearray(read_if_there(self.folder, segment.index_name) or b"")
         # An entry has the last offset of a batch: one before the offset is behind no batch with it.
         entry = floor_entry(data, offset - segment.base_offset)
         if entry is None:
-            return 0
-        if _is_true(entry, file, segment.base_offset):
-            return entry.position
+            return 0, base
+        if _is_true(entry, file, base):
+            return entry.position, base
         log.warning(
             "the index of %s/%s is damaged: the segment is read from its beginning; remove the "
             "index, and the next start makes it anew",
             self._name,
             segment.log_name,
         )
-        return 0
+        return 0, base
 
     def _damaged(self, segment: UnifiedLogSegment, position: int, what: str) -> StreamlogError:
         path = f"{self._name}/{segment.log_name}"
@@ -243,6 +260,14 @@ class SegmentFileReader:
             object_key=path,
             start=position,
             end=segment.size,
+        )
+
+    def _missing(self, segment: UnifiedLogSegment) -> StoreUnavailable:
+        path = f"{self._name}/{segment.log_name}"
+        return StoreUnavailable(
+            f"{path} is missing, and nobody has deleted it here: put the file back from a copy",
+            path=path,
+            waiting_helps=False,
         )
 
     def _gone(self, offset: int) -> OffsetOutOfRange:

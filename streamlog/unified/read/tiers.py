@@ -16,7 +16,7 @@ from streamlog.log.api.batch_reader import BatchReader, BatchRun
 from streamlog.log.api.tiering import LocalSegmentFiles
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane, Offload, run_owned
 from streamlog.unified.state.segment import UnifiedLogSegment
 
 
@@ -92,9 +92,17 @@ async def held_files(
     offload: Offload,
 ) -> AsyncIterator[LocalSegmentFiles]:
     """The files of a closed segment, open until the context ends. Errors: StoreUnavailable."""
-    with ExitStack() as opened:
+    opened = ExitStack()
+
+    def work() -> LocalSegmentFiles:
+        with opened:
+            files = _open_all(folder, segment, offload, opened)
+            kept.push(opened.pop_all())
+        return files
+
+    with ExitStack() as kept:
         try:
-            files = await offload.run(Lane.FILES, _open_all, folder, segment, offload, opened)
+            files = await run_owned(offload, Lane.FILES, work, lambda _: kept.close())
         except OSError as error:
             raise typed_os_error(error, str(folder), "opening", StoreUnavailable) from error
         yield files._replace(leader_epoch_index=encode_epochs(epochs))

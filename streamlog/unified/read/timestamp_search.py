@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from streamlog.codec.batch import Compression
 from streamlog.codec.piecewise import first_at_or_after, largest_timestamp
+from streamlog.errors import StoreUnavailable
 from streamlog.format.kafka_files.time_index import TimeEntry, floor_time
+from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.files import read_if_there
 from streamlog.unified.read.segment_reader import FileBatch, SegmentFileReader
@@ -74,7 +76,7 @@ class FileSearch:
         times = segment.times
         if times is None:
             name = segment.time_index_name
-            stored = await self._offload.run(Lane.READ, read_if_there, self._reader.folder, name)
+            stored = await self._stored(name)
             segment.check_current()
             times = bytearray(stored or b"")
         # Up to the entry no record has a later timestamp; its own batch may have one as late.
@@ -97,6 +99,13 @@ class FileSearch:
                 if record is not None:
                     return record
         return None
+
+    async def _stored(self, name: str) -> bytes | None:
+        """Errors: StoreUnavailable."""
+        try:
+            return await self._offload.run(Lane.READ, read_if_there, self._reader.folder, name)
+        except OSError as error:
+            raise typed_os_error(error, name, "reading", StoreUnavailable) from error
 
     async def _is_true(self, segment: UnifiedLogSegment, entry: TimeEntry) -> bool:
         """Whether the batch is there that the entry speaks of: an index has no CRC."""

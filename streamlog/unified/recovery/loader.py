@@ -40,7 +40,6 @@ from streamlog.format.kafka_files.names import (
     parse_file_name,
 )
 from streamlog.format.kafka_files.transaction_index import (
-    ENTRY_BYTES,
     AbortedTxn,
     decode_aborted,
     encode_aborted,
@@ -52,10 +51,12 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits, Produ
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
 from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
+from streamlog.unified.token_file import TOKEN, decode_token
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class LoadedLog:
     producers: ProducerStateManager
     epochs: LeaderEpochCache
     log_start_offset: int
+    fencing_token: bytes = b""
     cut_bytes: int = 0
     removed: list[str] = field(default_factory=list)
     """Files that were left over and are gone."""
@@ -105,6 +107,8 @@ class LogLoader:
         self._is_changed = False
         self._snapshot_bound = 1 << 62
         """Aborted transactions behind this offset are made anew: no later snapshot is used."""
+        self._unsound: set[int] = set()
+        """First offsets of the segments whose transaction index is not to be used."""
 
     def load(self) -> LoadedLog:
         loaded, plan = self._loaded, self._plan
@@ -115,7 +119,9 @@ class LogLoader:
             bases = [plan.log_start_offset]
             self._is_changed = True
         self._read_epochs()
+        self._read_token()
         self._segments(bases)
+        self._check_aborted()
         end = loaded.segments[-1].end
         loaded.log_start_offset = plan.log_start_offset
         if not plan.config.remote_storage_enable:
@@ -262,8 +268,7 @@ class LogLoader:
         if synced is not None and synced.base_offset == segment.base_offset:
             self._truncate(segment, file, min(synced.size_bytes, file.size()))
         position, next_offset = self._index_below_recovery_point(segment, file)
-        if not self._read_aborted(segment):
-            self._snapshot_bound = min(self._snapshot_bound, segment.base_offset)
+        self._read_aborted(segment)
         self._read_from(segment, file, position, next_offset)
         return self._cut(segment, file, segment.size)
 
@@ -301,20 +306,49 @@ class LogLoader:
     def _absolute(self, segment: UnifiedLogSegment, relative: int) -> int:
         return segment.base_offset + relative
 
-    def _read_aborted(self, segment: UnifiedLogSegment) -> bool:
-        """Takes the aborted transactions below the recovery point; False if they are damaged."""
-        name = file_name(segment.base_offset, TXN_INDEX)
-        data = read_if_there(self._folder, name)
-        if data is None:
-            return True
-        try:
-            entries = decode_aborted(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
-        except StreamlogError as error:
-            log.warning("%s is made anew: %s", name, error)
-            return False
+    def _read_aborted(self, segment: UnifiedLogSegment) -> None:
+        """Takes the aborted transactions below the recovery point."""
+        entries = self._stored_aborted(segment)
         point = self._plan.recovery_point
         segment.aborted = [entry for entry in entries if entry.last_offset < point]
-        return True
+        if len(segment.aborted) < len(entries):
+            self._distrust_aborted(segment, "it goes on behind the recovery point")
+
+    def _stored_aborted(self, segment: UnifiedLogSegment) -> list[AbortedTxn]:
+        """None of a file that is damaged, which is made anew."""
+        name = file_name(segment.base_offset, TXN_INDEX)
+        try:
+            return decode_aborted(read_if_there(self._folder, name) or b"")
+        except StreamlogError as error:
+            self._distrust_aborted(segment, str(error))
+            return []
+
+    def _distrust_aborted(self, segment: UnifiedLogSegment, why: str) -> None:
+        base = segment.base_offset
+        log.warning("%s is made anew: %s", file_name(base, TXN_INDEX), why)
+        self._unsound.add(base)
+        self._snapshot_bound = min(self._snapshot_bound, base)
+        if segment.aborted is not None:
+            segment.aborted = []
+
+    def _check_aborted(self) -> None:
+        """Compares the aborted transactions of all segments with their batches."""
+        segments = self._loaded.segments
+        check, floor, seen = AbortedCheck(self._folder, segments), 0, segments[0]
+        for segment in segments:
+            entries = segment.aborted
+            if entries is None:
+                entries = self._stored_aborted(segment)
+            if not entries or segment.base_offset in self._unsound:
+                continue
+            if not is_sound(entries, segment.base_offset, segment.end, floor):
+                # A last stable offset before them may be the one that is wrong.
+                self._distrust_aborted(seen, "its entries contradict those of a later segment")
+                self._distrust_aborted(segment, "its entries contradict one another")
+            elif not all(check.is_true(entry) for entry in entries):
+                self._distrust_aborted(segment, "an entry is of no aborted transaction")
+            else:
+                floor, seen = max(floor, *(entry.last_stable_offset for entry in entries)), segment
 
     def _read_from(
         self, segment: UnifiedLogSegment, file: GrowingFile, position: int, next_offset: int
@@ -424,6 +458,18 @@ class LogLoader:
         for epoch, offset in entries:
             self._loaded.epochs.assign(epoch, offset)
 
+    def _read_token(self) -> None:
+        """Errors: Corrupt, UnsupportedVersion."""
+        data = read_if_there(self._folder, TOKEN)
+        if data is None:
+            return
+        try:
+            self._loaded.fencing_token = decode_token(f"{self._folder}/{TOKEN}", data)
+        except Corrupt as error:
+            if not self._plan.accepts_data_loss:
+                raise
+            log.warning("the fencing token is given up: %s", error)
+
     def _producers(self, end: int) -> None:
         """Batches behind the snapshot change the producers, and say what transactions aborted."""
         loaded = self._loaded
@@ -446,11 +492,14 @@ class LogLoader:
         aborted: list[AbortedTxn] = []
         file = self._folder.open(segment.log_name)
         try:
-            for batch in batches(file, 0, segment.base_offset, verify=False):
+            end = 0
+            for batch in batches(file, 0, segment.base_offset, verify=True):
+                end = batch.position + batch.header.size_bytes
                 if batch.header.base_offset < start or batch.header.producer_id < 0:
                     continue
                 metadata = self._metadata(batch)
                 if metadata is None:
+                    end = batch.position
                     break
                 span = batch.header.last_offset_delta + 1
                 found = self._loaded.producers.account(batch.header.base_offset, span, metadata)
@@ -458,7 +507,20 @@ class LogLoader:
                     aborted.append(found)
         finally:
             file.close()
+        if end < segment.size and not self._plan.accepts_data_loss:
+            raise self._damaged(segment, end)
         self._take_aborted(segment, aborted, start)
+
+    def _damaged(self, segment: UnifiedLogSegment, position: int) -> Corrupt:
+        return Corrupt(
+            f"{segment.log_name} holds no sound batch at byte {position} of {segment.size}, all of "
+            "which was durable, and what producers and transactions did there is not known: put "
+            "the file back from a copy, or start once with --accept-data-loss, which goes on "
+            "without",
+            object_key=segment.log_name,
+            start=position,
+            end=segment.size,
+        )
 
     def _take_aborted(
         self, segment: UnifiedLogSegment, aborted: Sequence[AbortedTxn], start: int
@@ -466,12 +528,11 @@ class LogLoader:
         if segment.aborted is not None:
             kept = [entry for entry in segment.aborted if entry.last_offset < start]
             segment.aborted = kept + list(aborted)
-        elif aborted:
+        elif aborted or segment.base_offset in self._unsound:
             name = file_name(segment.base_offset, TXN_INDEX)
-            data = read_if_there(self._folder, name) or b""
-            try:
-                before = [one for one in decode_aborted(data) if one.last_offset < start]
-            except StreamlogError:
-                before = []
+            before: list[AbortedTxn] = []
+            if segment.base_offset not in self._unsound:
+                stored = decode_aborted(read_if_there(self._folder, name) or b"")
+                before = [one for one in stored if one.last_offset < start]
             write_new(self._folder, name, encode_aborted([*before, *aborted]))
             self._is_changed = True

@@ -90,6 +90,20 @@ def holds_time(file: GrowingFile, position: int, last_offset: int, timestamp_ms:
     return False
 
 
+def header_with(file: GrowingFile, position: int, offset: int) -> tuple[BatchHeader, bytes] | None:
+    """The first batch at or behind the position that ends at or behind the offset; None where there
+    is none. Errors: OSError."""
+    for _ in range(LOOKED_AT_MAX):
+        header = header_at(file, position)
+        if header is None or header.size_bytes < HEADER_BYTES or header.last_offset_delta < 0:
+            return None
+        if header.last_offset >= offset:
+            # A marker is small: of another batch its header is enough.
+            return header, file.read(position, min(header.size_bytes, CHUNK_BYTES))
+        position += header.size_bytes
+    return None
+
+
 def _header(chunk: memoryview, at: int) -> BatchHeader | None:
     return parse_header(chunk, at) if len(chunk) - at >= HEADER_BYTES else None
 

@@ -9,6 +9,7 @@ segment is sealed or the log closed. Source: Kafka's LogSegment.append, TimeInde
 from __future__ import annotations
 
 import asyncio
+from threading import Lock
 
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.names import INDEX, LOG, TIME_INDEX, file_name
@@ -17,6 +18,8 @@ from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 
 HINTS_MAX = 16
+_REMEMBERING = Lock()
+"""One for all segments: it is held for a microsecond."""
 
 
 class SegmentReplaced(Exception):
@@ -165,12 +168,14 @@ class UnifiedLogSegment(AbstractLogSegment):
     # Where readers go on
 
     def remember(self, offset: int, position: int) -> None:
-        """A batch begins there: a reader that follows the last one begins at it."""
+        """A batch begins there: a reader that follows the last one begins at it. Threads that read
+        side by side call it."""
         positions = self._positions
-        positions.pop(offset, None)
-        positions[offset] = position
-        if len(positions) > HINTS_MAX:
-            del positions[next(iter(positions))]
+        with _REMEMBERING:
+            positions.pop(offset, None)
+            positions[offset] = position
+            if len(positions) > HINTS_MAX:
+                del positions[next(iter(positions))]
 
     def position_of(self, offset: int) -> int | None:
         """Where the batch that begins at the offset lies, if it is remembered."""

@@ -58,6 +58,7 @@ class History:
         self.records: list[Stored] = []
         self.end = 0
         self.transactions = 0
+        self.token = b""
         self.markers: list[int] = []
 
     def values(self, count: int) -> list[bytes]:
@@ -268,4 +269,7 @@ def test_kafka_and_a_unified_log_take_turns_in_one_folder(tmp_path: Path) -> Non
 
 async def _our_turn(data: Path, history: History) -> None:
     async with log_in(data, PARTITION, CONFIGS) as log:
+        assert log.describe().fencing_token == history.token, "a Kafka leaves our file alone"
         await _go_on(log, history)
+        history.token += b"+"
+        await log.set_fencing_token(history.token)

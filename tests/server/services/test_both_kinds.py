@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -117,21 +118,47 @@ def test_a_node_without_a_folder_refuses_the_kind() -> None:
     asyncio.run(body())
 
 
-def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) -> None:
-    configs = {
-        "log.type": "unified",
-        "cleanup.policy": "compact",
-        "segment.bytes": str(1 << 20),
-        "segment.ms": "1",
-        "min.cleanable.dirty.ratio": "0",
-    }
+COMPACTED = {
+    "log.type": "unified",
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "segment.ms": "1",
+    "min.cleanable.dirty.ratio": "0",
+}
 
+
+def test_a_partition_that_does_not_open_keeps_no_other_from_being_cleaned(tmp_path: Path) -> None:
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        async with running_node(data=data, log__cleaner_enable=False) as node:
+            async with Admin(node.banner.grpc) as admin:
+                await admin.create_topic("kept", 2, COMPACTED)
+            async with Producer(node.banner.grpc, linger_ms=0) as producer:
+                for number in range(40):
+                    at_ms = 1_700_000_000_000 + 10 * number
+                    await (
+                        await producer.send(
+                            "kept", b"v", key=b"k", partition=number % 2, timestamp_ms=at_ms
+                        )
+                    )
+        last = max((tmp_path / "data" / "logs" / "kept-0").glob("*.log"))
+        os.truncate(last, last.stat().st_size - 1)
+        async with running_node(data=data, log__cleaner_backoff_ms="20") as node:
+            found = await _all(node.banner.grpc, "kept", 1)
+            async with asyncio.timeout(30):
+                while len(found) > 2:
+                    found = await _all(node.banner.grpc, "kept", 1)
+
+    asyncio.run(body())
+
+
+def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) -> None:
     async def body() -> None:
         async with (
             running_node(data=str(tmp_path / "data"), log__cleaner_backoff_ms="20") as node,
             Admin(node.banner.grpc) as admin,
         ):
-            await admin.create_topic("kept", 1, configs)
+            await admin.create_topic("kept", 1, COMPACTED)
             newest: dict[bytes, bytes] = {}
             async with Producer(node.banner.grpc, linger_ms=0) as producer:
                 with pytest.raises(InvalidRecord, match="no key"):
@@ -154,11 +181,13 @@ def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) ->
     asyncio.run(body())
 
 
-async def _all(server: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+async def _all(
+    server: str, topic: str, partition: int = 0
+) -> list[tuple[bytes | None, bytes | None]]:
     """Key and value of every record up to the end."""
     async with Consumer(server) as consumer:
-        await consumer.assign([(topic, 0)])
-        end = (await consumer.end_offsets([(topic, 0)]))[topic, 0]
+        await consumer.assign([(topic, partition)])
+        end = (await consumer.end_offsets([(topic, partition)]))[topic, partition]
         found: list[tuple[bytes | None, bytes | None]] = []
         last = -1
         while last < end - 1:

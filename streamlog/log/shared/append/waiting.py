@@ -28,7 +28,7 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     TransactionMarker,
 )
-from streamlog.log.partition.append_conditions import AppendConditions, refused_after
+from streamlog.log.partition.conditions.append_conditions import AppendConditions, refused_after
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.model.batch import AppendContext, Reservation

@@ -27,8 +27,8 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
 )
 from streamlog.log.partition.ack_queue import PendingAppend
-from streamlog.log.partition.append_conditions import AppendConditions, refused_after
 from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
+from streamlog.log.partition.conditions.append_conditions import AppendConditions, refused_after
 from streamlog.log.partition.log_validator import validate_batches, validate_staged
 from streamlog.log.partition.producer_state_entry import ProducerBatch
 from streamlog.log.shared.append.waiting import WaitingAppends

@@ -1,0 +1,237 @@
+"""Files that are gone, unreadable or damaged: a typed error, never another record, and no skip."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from streamlog.codec.batch import scan
+from streamlog.codec.records import iterate
+from streamlog.errors import OffsetOutOfRange, StoreUnavailable, StreamlogError
+from streamlog.format.kafka_files.names import (
+    INDEX,
+    LOG,
+    PARTITION_METADATA,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+)
+from streamlog.log.api.abstract_log import AbstractLog, Isolation
+from streamlog.runtime.disk.system_tree import SystemTree
+from streamlog.testing.logs.log_conformance import append, encoded, refused
+from streamlog.testing.logs.transaction_conformance import (
+    begin,
+    committed_values,
+    end,
+    transactional,
+)
+from streamlog.unified.state.segment import UnifiedLogSegment
+from tests.unified.harness import UnifiedLogUnderTest, unified_log
+
+CONFIGS = {"internal.segment.bytes": "700", "index.interval.bytes": "200"}
+COUNT = 60
+
+
+@asynccontextmanager
+async def filled(place: Path) -> AsyncIterator[UnifiedLogUnderTest]:
+    async with unified_log(lambda: SystemTree(place), CONFIGS) as t:
+        for number in range(COUNT):
+            at_ms = 1_700_000_000_000 + number
+            await append(t.log, encoded([b"%d" % number], at_ms=at_ms))
+        await t.log.roll()
+        yield t
+
+
+def in_the_way(path: Path) -> None:
+    """A folder in the file's place: it is there, and every read of it fails."""
+    path.unlink()
+    path.mkdir()
+
+
+def test_a_segment_that_somebody_removed_is_no_deletion(tmp_path: Path) -> None:
+    """A consumer that hears of one goes on elsewhere, and skips records."""
+
+    async def body() -> None:
+        async with filled(tmp_path) as t:
+            lost = t.log.segments[1].base_offset
+            (tmp_path / "t-0" / file_name(lost, LOG)).unlink()
+            error = await refused(StreamlogError, t.log.fetch(lost, 1000))
+            assert not isinstance(error, OffsetOutOfRange)
+            assert file_name(lost, LOG) in str(error)
+            await t.log.fetch(0, 1000)
+            assert not t.failures
+            await t.log.delete_oldest_segments(t.log.segments[2].base_offset, "test")
+            await refused(OffsetOutOfRange, t.log.fetch(lost, 1000))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX, LOG])
+def test_a_file_that_cannot_be_read_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
+    async def body() -> None:
+        async with filled(tmp_path) as t:
+            base = t.log.segments[1].base_offset
+            in_the_way(tmp_path / "t-0" / file_name(base, suffix))
+            outcomes = await asyncio.gather(
+                t.log.fetch(base + 5, 1000),
+                t.log.offset_for_timestamp(1_700_000_000_000 + base + 5, Isolation.READ_COMMITTED),
+                return_exceptions=True,
+            )
+            errors = [one for one in outcomes if isinstance(one, BaseException)]
+            assert errors
+            assert all(isinstance(one, StoreUnavailable) for one in errors)
+            shutil.rmtree(tmp_path / "t-0" / file_name(base, suffix))
+
+    asyncio.run(body())
+
+
+def test_readers_in_many_threads_keep_their_places() -> None:
+    """Reads of one segment run side by side, and each notes where it ended."""
+    segment, errors = UnifiedLogSegment(0), []
+
+    def read(first: int) -> None:
+        try:
+            for number in range(20_000):
+                segment.remember(first + number, number)
+        except (RuntimeError, KeyError) as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=read, args=(n * 100_000,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+
+
+def flips(data: bytes) -> list[bytes]:
+    """One bit of each byte, each time another one."""
+    flipped = []
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at * 5 % 8
+        flipped.append(bytes(damaged))
+    return flipped
+
+
+def cuts(data: bytes) -> list[bytes]:
+    return [data[:size] for size in range(len(data))]
+
+
+@pytest.mark.parametrize("damage", [cuts, flips])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_damage_to_aborted_transactions_shows_no_aborted_record(
+    tmp_path: Path, damage: Callable[[bytes], list[bytes]], is_last: bool
+) -> None:
+    """An index has no CRC. Whole entries that are missing are missed by nobody, as in Kafka."""
+    root, kept = tmp_path / "logs", tmp_path / "kept"
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(root), {}) as t:
+            for number in range(6):
+                producer = 7 + number % 2
+                value = b"%d" % number
+                await begin(t.log, transactional([value], producer, 0, number // 2))
+                await append(t.log, encoded([b"between %d" % number]))
+                await end(t.log, number % 3 == 0, producer)
+            if not is_last:
+                await t.log.roll()
+            expected = await committed_values(t.log)
+            await t.log.close()
+            await t.folder.close()
+            shutil.copytree(root, kept)
+            name = file_name(0, TXN_INDEX)
+            sound = (kept / "t-0" / name).read_bytes()
+            assert len(sound) == 4 * 34
+            wrong = []
+            for data in damage(sound):
+                shutil.rmtree(root)
+                shutil.copytree(kept, root)
+                (root / "t-0" / name).write_bytes(data)
+                if damage is cuts and not len(data) % 34:
+                    continue
+                try:
+                    await t.open_folder()
+                    await t.open()
+                    found = await committed_values(t.log)
+                except StreamlogError:
+                    continue
+                finally:
+                    await t.log.close()
+                    await t.folder.close()
+                if found != expected:
+                    wrong.append(data)
+            assert not wrong
+            shutil.rmtree(root)
+            shutil.copytree(kept, root)
+            await t.open_folder()
+            await t.open()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("damage", [cuts, flips])
+def test_damage_to_a_sealed_segment_shows_no_wrong_offset(
+    tmp_path: Path, damage: Callable[[bytes], list[bytes]]
+) -> None:
+    """Nobody reads it at the start. What is served lies at its own offset, or is an error."""
+
+    async def body() -> None:
+        async with filled(tmp_path) as t:
+            expected = await records(t.log)
+            base = t.log.segments[1].base_offset
+            path = tmp_path / "t-0" / file_name(base, LOG)
+            sound = path.read_bytes()
+            wrong = 0
+            for data in damage(sound):
+                path.write_bytes(data)
+                for offset in (base, base + 3):
+                    try:
+                        found = await records(t.log, offset, base + 9)
+                    except StreamlogError:
+                        continue
+                    wrong += not found.items() <= expected.items()
+            assert not wrong
+            path.write_bytes(sound)
+
+    asyncio.run(body())
+
+
+async def records(log: AbstractLog, start: int = 0, end: int = COUNT) -> dict[int, bytes | None]:
+    """What a client makes of the bytes, which checks CRCs. Errors: those of both."""
+    found: dict[int, bytes | None] = {}
+    position = start
+    while position < end:
+        fetched = await log.fetch(position, 200)
+        for batch in scan(b"".join(fetched.parts)):
+            for offset, _, _, value, _ in iterate(batch.view):
+                found[offset] = value
+        assert fetched.next_offset > position
+        position = fetched.next_offset
+    return found
+
+
+def test_a_folder_that_cannot_be_read_ends_no_node(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            await append(t.log, encoded([b"kept"]))
+            await t.log.close()
+            await t.folder.close()
+            (tmp_path / "other-0" / PARTITION_METADATA).mkdir(parents=True)
+            await t.open_folder()
+            await t.open()
+            assert t.log.log_end_offset == 1
+
+    asyncio.run(body())

@@ -1,0 +1,200 @@
+"""What a failure of a log leaves under way: an acknowledged record stays, and every wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from streamlog.errors import DiskFull, StreamlogError
+from streamlog.format.kafka_files.names import INDEX, LOG, LOG_STARTS
+from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.disk import system_folder
+from streamlog.runtime.disk.descriptors import write_whole
+from streamlog.runtime.disk.system_tree import SystemTree
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.log_conformance import append, encoded, read, refused
+from streamlog.testing.torn_folder import TornTree
+from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.disk.files import TEMPORARY
+from tests.unified.harness import unified_log
+
+WAIT_S = 30
+LAZY = {"flush.messages": "1000000"}
+
+
+async def values(log: AbstractLog) -> list[bytes | None]:
+    return [record[3] for record in await read(log)]
+
+
+async def turns(count: int = 20) -> None:
+    """Other tasks get as far as they can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_is_acknowledged_beside_a_failure_stays() -> None:
+    """The log fails while its disk writes an append: the write ends well, and is answered."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree) as t:
+            await append(t.log, encoded([b"a"]))
+            t.hold()
+            deletion = asyncio.ensure_future(t.log.delete_records(1))
+            await turns()
+            under_way = await t.log.append(encoded([b"b"]))
+            await turns()
+            tree.plan_faults(
+                lambda _, name: DiskFault.IO_ERROR if name.startswith(LOG_STARTS) else None
+            )
+            t.release()
+            await refused(StreamlogError, deletion)
+            assert (await under_way).base_offset == 1
+            tree.plan_faults(None)
+            await t.log.close()
+            await t.open()
+            assert (await values(t.log))[-1] == b"b"
+
+    asyncio.run(body())
+
+
+def test_the_next_open_waits_for_what_a_failed_log_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that has failed is opened again at once, by the next request that needs it."""
+    is_writing, may_go_on = threading.Event(), threading.Event()
+
+    def slow(descriptor: int, position: int, parts: Sequence[Buffer]) -> int:
+        if any(b"second" in bytes(part) for part in parts):
+            is_writing.set()
+            assert may_go_on.wait(WAIT_S)
+        return write_whole(descriptor, position, parts)
+
+    async def body() -> None:
+        offload = ThreadOffload()
+        async with unified_log(lambda: SystemTree(tmp_path), offload=offload) as t:
+            await append(t.log, encoded([b"first"]))
+            monkeypatch.setattr(system_folder, "write_whole", slow)
+            failed = t.log
+            under_way = await failed.append(encoded([b"second"]))
+            await asyncio.to_thread(is_writing.wait, WAIT_S)
+            in_the_way = tmp_path / (LOG_STARTS + TEMPORARY)
+            in_the_way.mkdir()
+            await refused(StreamlogError, failed.delete_records(1))
+            in_the_way.rmdir()
+            opening = asyncio.ensure_future(t.open())
+            # An open that does not wait for the write is over by then.
+            await asyncio.wait({opening}, timeout=0.2)
+            may_go_on.set()
+            await opening
+            assert (await under_way).base_offset == 1
+            assert (await append(t.log, encoded([b"third"]))).base_offset == 2
+            await failed.close()
+            assert await values(t.log) == [b"first", b"second", b"third"][t.log.log_start_offset :]
+        await offload.close()
+
+    asyncio.run(body())
+
+
+def test_a_full_disk_costs_no_record_that_was_acknowledged_before() -> None:
+    """Also where a topic's appends are acknowledged before they are synced."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree, LAZY, cut_power=tree.crash) as t:
+            await append(t.log, encoded([b"a"]))
+            await append(t.log, encoded([b"b"]))
+            tree.plan_faults(lambda call, _: DiskFault.FULL if call == "write" else None)
+            await refused(DiskFull, append(t.log, encoded([b"c"])))
+            tree.plan_faults(None)
+            await t.log.close()
+            await t.open()
+            assert await values(t.log) == [b"a", b"b"]
+            await t.crashed()
+            assert await values(t.log) == [b"a", b"b"], "they are durable since the failure"
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sync_that_failed_when_the_log_was_closed_is_not_taken_for_done(seed: int) -> None:
+    """The next open of the same process finds the pages readable and clean. What it shows stays."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(seed))
+        async with unified_log(lambda: tree, LAZY, cut_power=tree.crash) as t:
+            await append(t.log, encoded([bytes(600)]))
+            tree.plan_faults(
+                lambda call, name: (
+                    DiskFault.IO_ERROR if call == "sync" and name.endswith(LOG) else None
+                )
+            )
+            await refused(StreamlogError, t.log.close())
+            tree.plan_faults(None)
+            await t.open()
+            shown = await values(t.log)
+            await t.log.roll()
+            await t.crashed()
+            assert await values(t.log) == shown
+
+    asyncio.run(body())
+
+
+def test_a_failed_close_leaves_what_was_synced() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree) as t:
+            await append(t.log, encoded([b"a"]))
+            tree.plan_faults(
+                lambda _, name: DiskFault.FULL if name.endswith(INDEX + TEMPORARY) else None
+            )
+            await refused(DiskFull, t.log.close())
+            tree.plan_faults(None)
+            await t.open()
+            assert await values(t.log) == [b"a"]
+
+    asyncio.run(body())
+
+
+def test_whoever_waits_for_the_disk_hears_that_the_log_was_killed() -> None:
+    """The kill comes before the task that writes has run at all."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree) as t:
+            await append(t.log, encoded([b"a"]))
+            roll = asyncio.ensure_future(t.log.roll())
+            killed = asyncio.ensure_future(t.log.kill())
+            await killed
+            done, _ = await asyncio.wait({roll}, timeout=5)
+            assert done
+            assert isinstance(roll.exception(), StreamlogError)
+            await t.open()
+
+    asyncio.run(body())
+
+
+def test_one_write_is_under_way_at_a_time_when_syncs_are_due_by_the_clock() -> None:
+    """Two would bring the batches out of order."""
+
+    async def body() -> None:
+        tree, choose = TornTree(SeededRandom(3)), random.Random(1)
+        async with unified_log(lambda: tree, {"flush.ms": "1"}) as t:
+            waits, most = [], 0
+            for number in range(3000):
+                waits.append(await t.log.append(encoded([b"%d" % number])))
+                for _ in range(choose.randrange(12)):
+                    await asyncio.sleep(0)
+                    most = max(most, len(t.folder.writing))
+            await asyncio.gather(*waits)
+            assert most == 1
+            assert await values(t.log) == [b"%d" % number for number in range(3000)]
+
+    asyncio.run(body())
