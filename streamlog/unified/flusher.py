@@ -67,6 +67,10 @@ class Flusher:
         self.pending_bytes = 0
         """Bytes that are not carried out yet."""
         self._room: deque[asyncio.Future[None]] = deque()
+        self._added = self._carried_out = 0
+        """Steps so far."""
+        self._behind: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Those who wait until so many steps are carried out."""
         self._unsynced_records = 0
         self._synced_at = clock.monotonic()
         self._later: asyncio.Task[None] | None = None
@@ -83,6 +87,7 @@ class Flusher:
     ) -> None:
         """`ack` is confirmed, for one batch, and `done` called when the step is carried out."""
         self._queue.append(_Waiting(step, size_bytes, records, ack, done))
+        self._added += 1
         self.pending_bytes += size_bytes
         self._start()
 
@@ -94,8 +99,16 @@ class Flusher:
             self._background.spawn(self._follow(), name="flush")
 
     async def drained(self) -> None:
-        """Returns when nothing waits, or the log has failed."""
+        """Returns when nothing waits, or the log has failed: while appends come without a pause it
+        does not."""
         await self._idle.wait()
+
+    async def carried_out(self) -> None:
+        """Returns when what was added by now is carried out, or the log has ended."""
+        if self._is_following:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._behind.append((self._added, waiting))
+            await waiting
 
     async def room(self) -> None:
         """Returns when a group has been carried out, or the log has ended."""
@@ -104,9 +117,16 @@ class Flusher:
         await waiting
 
     def give_up(self) -> None:
-        """The log has ended: nobody waits any more, for room or for the end of what waits."""
+        """The log has ended: nobody waits any more, for room or for what is to be carried out."""
         self._idle.set()
         self._release()
+        self._tell_carried_out(self._added)
+
+    def _tell_carried_out(self, steps: int) -> None:
+        while self._behind and self._behind[0][0] <= steps:
+            _, waiting = self._behind.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
 
     def _release(self) -> None:
         """Wakes those who wait for room."""
@@ -126,8 +146,7 @@ class Flusher:
                 await self._carry_out(self._take())
         finally:
             self._is_following = False
-            self._idle.set()
-            self._release()
+            self.give_up()
 
     def _take(self) -> list[_Waiting]:
         """Nothing, where only a sync is wanted."""
@@ -152,6 +171,8 @@ class Flusher:
             if one.ack is not None:
                 one.ack.confirm(1)
         self._release()
+        self._carried_out += len(group)
+        self._tell_carried_out(self._carried_out)
 
     def _fail(self, error: StreamlogError, group: list[_Waiting]) -> None:
         for one in (*group, *self._queue):

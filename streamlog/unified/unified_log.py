@@ -682,9 +682,11 @@ class UnifiedLog(CleanableLog, TierableLog):
 
     async def _flush(self) -> None:
         """What was sequenced and rolled so far is carried out on return. Errors: why it is not."""
-        await self._flusher.drained()
         self._check_open()
-        await self._visibility.wait_durable(self.log_end_offset)
+        end = self.log_end_offset
+        await self._flusher.carried_out()
+        self._check_open()
+        await self._visibility.wait_durable(end)
 
     async def configure(self, config: TopicConfig) -> None:
         self._config = config
@@ -778,7 +780,8 @@ class UnifiedLog(CleanableLog, TierableLog):
         return own.first_timestamp
 
     async def replace_segments(self, old: Sequence[AbstractLogSegment]) -> SegmentReplacement:
-        self._check_open()
+        # A roll that is under way writes the indexes of its segment.
+        await self._flush()
         own = checked(self._tail.segments, old)
         aborted = await self._aborted_between(own[0].base_offset, own[-1].end)
         return UnifiedReplacement(

@@ -7,12 +7,14 @@ import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from streamlog.errors import DiskFull, StreamlogError
 from streamlog.format.kafka_files.names import INDEX, LOG, LOG_STARTS
-from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogAppendInfo
+from streamlog.log.api.cleaning import CleanableLog
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk import system_folder
 from streamlog.runtime.disk.descriptors import write_whole
@@ -24,6 +26,7 @@ from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import TEMPORARY
 from tests.unified.harness import unified_log
+from tests.unified.records import keyed
 
 WAIT_S = 30
 LAZY = {"flush.messages": "1000000"}
@@ -196,5 +199,59 @@ def test_one_write_is_under_way_at_a_time_when_syncs_are_due_by_the_clock() -> N
             await asyncio.gather(*waits)
             assert most == 1
             assert await values(t.log) == [b"%d" % number for number in range(3000)]
+
+    asyncio.run(body())
+
+
+def test_deletions_and_rolls_end_beside_appends_without_a_pause() -> None:
+    """The disk always has something to write then. Else nothing would be deleted before it is full,
+    and a deletion of records would wait for the one of segments."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree, {"internal.segment.bytes": "600"}) as t:
+            is_over = asyncio.Event()
+
+            async def produce() -> Sequence[asyncio.Future[LogAppendInfo]]:
+                waits = []
+                while not is_over.is_set():
+                    waits.append(asyncio.ensure_future(await t.log.append(encoded([b"v"]))))
+                    await asyncio.sleep(0)
+                return waits
+
+            producing = asyncio.ensure_future(produce())
+            await t.log.wait_for(30, Isolation.READ_UNCOMMITTED)
+            calls = [
+                asyncio.ensure_future(t.log.delete_oldest_segments(20, "test")),
+                asyncio.ensure_future(t.log.roll()),
+                asyncio.ensure_future(t.log.delete_records(25)),
+            ]
+            done, _ = await asyncio.wait(calls, timeout=5)
+            is_over.set()
+            await asyncio.gather(*await producing, *calls)
+            assert len(done) == len(calls)
+            assert t.log.log_start_offset == 25
+
+    asyncio.run(body())
+
+
+def test_a_cleaning_begins_when_the_files_of_its_segments_are_whole() -> None:
+    """Else the roll that is under way would write the old indexes over those of the cleaned one."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        configs = {"log.type": "unified", "cleanup.policy": "compact"}
+        async with unified_log(lambda: tree, configs) as t:
+            await append(t.log, keyed(b"k", b"v"))
+            t.hold()
+            roll = asyncio.ensure_future(t.log.roll())
+            await turns()
+            log = cast(CleanableLog, t.log)
+            begun = asyncio.ensure_future(log.replace_segments(log.segments[:1]))
+            await turns()
+            assert not begun.done()
+            t.release()
+            await roll
+            await (await begun).abandon()
 
     asyncio.run(body())
