@@ -29,6 +29,7 @@ FIRST_MS, LAST_MS = 1_690_000_000_000, 1_690_300_000_000
 NODES_PRODUCERS = 900_000
 """Kafka gives ids from 0 on."""
 SETTLED_S_MAX = 60.0
+REQUEST_TIMED_OUT = 7
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
@@ -113,16 +114,15 @@ async def all_in(
     is read: what arrives is in memory for the next one."""
     offset = log.log_start_offset
     found: list[JudgedRecord] = []
-    dropped: set[int] = set()
     give_up_at = time.monotonic() + SETTLED_S_MAX
     while offset < log.high_watermark:
         assert time.monotonic() < give_up_at, f"no records at {offset}"
         fetched = await log.fetch(offset, 256 << 10, isolation=isolation)
+        todo = sorted(fetched.aborted, key=lambda one: one.first_offset, reverse=True)
+        dropped: set[int] = set()
         for header, view in scan(b"".join(fetched.parts)):
-            aborted = {
-                one.producer_id for one in fetched.aborted if one.first_offset <= header.last_offset
-            }
-            dropped |= aborted - {header.producer_id} if header.is_control else aborted
+            while todo and todo[-1].first_offset <= header.last_offset:
+                dropped.add(todo.pop().producer_id)
             if header.is_control:
                 dropped.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in dropped):
@@ -154,16 +154,23 @@ def list_offsets(server: str, timestamps: Sequence[int]) -> dict[int, tuple[int,
     found = {}
     with RawClient(server) as client:
         for timestamp in timestamps:
-            place = part("list_offsets", "ListOffsetsPartition", timestamp=timestamp)
-            topic = part(
-                "list_offsets", "ListOffsetsTopic", name=PARTITION.topic, partitions=[place]
-            )
-            asked = request("list_offsets", replica_id=-1, topics=[topic], timeout_ms=30_000)
-            (answer,) = client.call("list_offsets", 10, asked).topics[0].partitions
-            if answer.error_code:
+            error, *answer = _listed(client, timestamp)
+            if error == REQUEST_TIMED_OUT:
+                # Kafka says so at once now and then, and clients ask again.
+                error, *answer = _listed(client, timestamp)
+            if error:
                 return {}
-            found[timestamp] = (answer.offset, answer.timestamp)
+            found[timestamp] = (answer[0], answer[1])
     return found
+
+
+def _listed(client: RawClient, timestamp: int) -> tuple[int, int, int]:
+    """Error, offset and timestamp."""
+    place = part("list_offsets", "ListOffsetsPartition", timestamp=timestamp)
+    topic = part("list_offsets", "ListOffsetsTopic", name=PARTITION.topic, partitions=[place])
+    asked = request("list_offsets", replica_id=-1, topics=[topic], timeout_ms=30_000)
+    (answer,) = client.call("list_offsets", 10, asked).topics[0].partitions
+    return answer.error_code, answer.offset, answer.timestamp
 
 
 def delete_records(server: str, offset: int) -> None:

@@ -57,14 +57,17 @@ AS_WHOLE = "-2"
 """Of the local part: what holds for the whole log."""
 SPECIAL = (-1, -2, -3, -4, -5)
 SETTLED_S_MAX = 40.0
+CALM_S = 3.0
+"""Both sides look at every partition, to copy and to delete, several times within it."""
 LOOK_UPS = 8
 REQUEST_TIMED_OUT = 7
 TIMED_OUT_MAX = 3
 EMPTIED = "a log whose records were all deleted: Kafka keeps its active segment"
 BELOW_START = "a look-up by time that Kafka misses where the start of a segment was deleted"
 LARGEST = "the offset of the largest timestamp, which may be of a deleted record in Kafka"
+OVER_DELETED = "a segment that Kafka deletes although retention.bytes has room for it"
 TIMED_OUT = "a look-up by time that Kafka answers with a time-out, once"
-KNOWN = (EMPTIED, BELOW_START, LARGEST, TIMED_OUT)
+KNOWN = (EMPTIED, BELOW_START, LARGEST, OVER_DELETED, TIMED_OUT)
 """Defects of Kafka 4.1.1, or a choice of this program; `docs/tiered-storage.md` says more."""
 STATES = "states that were the same"
 TWO_TIERS = "of them with records in the remote tier alone"
@@ -86,6 +89,13 @@ class TieringSide:
             "remote": sorted(int(one.name.partition("-")[0]) for one in remote),
             "special": [self.offset_of(topic, name) for name in SPECIAL],
         }
+
+    def sizes(self, topic: str) -> dict[int, int]:
+        """Bytes of each segment by its base offset, of either tier."""
+        remote = (self.remote / TIER_FOLDER).glob(f"{topic}-0-*/*.log")
+        local = (self.local / f"{topic}-0").glob("*.log")
+        found = {int(one.name.partition("-")[0]): one.stat().st_size for one in remote}
+        return found | {int(one.stem): one.stat().st_size for one in local}
 
     def offset_of(self, topic: str, timestamp: int) -> tuple[int, int, int]:
         """Error, offset and timestamp."""
@@ -131,6 +141,9 @@ class TieringSequence:
         self.stamps: list[int] = []
         """By offset: the records' times."""
         self.now_ms = int(time.time() * 1000)
+        self.changed_at = 0.0
+        """When the last step was taken."""
+        self.retention_bytes = -1
         self.changes: list[Call] = []
         """What was asked before, but for produced batches."""
 
@@ -184,7 +197,11 @@ class TieringSequence:
 
     def learn(self, call: Call, seen: Seen) -> None:
         """A batch that is larger than a segment is refused: what follows must not build on it."""
-        if isinstance(call, Produce) and seen.get("error") == 0:
+        if seen.get("error") != 0:
+            return
+        if isinstance(call, AlterConfig) and call.name == "retention.bytes":
+            self.retention_bytes = int(call.value or NO_LIMIT)
+        if isinstance(call, Produce):
             for found in scan(call.data or b""):
                 records = decode(found.view)
                 self.stamps += [record[1] for record in records]
@@ -224,20 +241,35 @@ def has_largest_below(kafka: Seen) -> bool:
     return bool(-1 < largest < start)
 
 
-def await_same(sides: Sequence[TieringSide], topic: str, counts: Counter[str]) -> str | None:
-    """Why the tiers are not the same on both sides, when the time is over."""
-    give_up_at = time.monotonic() + SETTLED_S_MAX
+def has_over_deleted(sides: Sequence[TieringSide], sequence: TieringSequence) -> bool:
+    """Whether Kafka lacks segments that are the node's oldest, and that retention.bytes lets be."""
+    kafka, node = (side.sizes(sequence.topic) for side in sides)
+    is_part = kafka.items() < node.items() and min(kafka) > min(node)
+    excess = sum(node.values()) - sequence.retention_bytes
+    return is_part and sequence.retention_bytes >= 0 and excess < node[min(node)]
+
+
+def await_same(
+    sides: Sequence[TieringSide], sequence: TieringSequence, counts: Counter[str]
+) -> str | None:
+    """Why the tiers are not the same on both sides, when the time is over. What both are before
+    they have had their time to act is not compared."""
+    calm_at = sequence.changed_at + CALM_S
+    give_up_at = max(time.monotonic(), calm_at) + SETTLED_S_MAX
     while True:
-        kafka, node = (side.tiers(topic) for side in sides)
-        if kafka != node and has_largest_below(kafka):
+        kafka, node = (side.tiers(sequence.topic) for side in sides)
+        is_calm = time.monotonic() >= calm_at
+        has_largest = kafka != node and has_largest_below(kafka)
+        if has_largest:
             kafka["special"][2] = node["special"][2]
-            if kafka == node:
-                counts[LARGEST] += 1
-        if kafka == node and settled(kafka):
+        if is_calm and kafka == node and settled(kafka):
+            counts[LARGEST] += has_largest
             return None
-        if emptied(kafka, node):
+        if is_calm and emptied(kafka, node):
             return EMPTIED
         if time.monotonic() > give_up_at:
+            if has_over_deleted(sides, sequence):
+                return OVER_DELETED
             return f"tiers: kafka {kafka}, node {node}"
         time.sleep(0.1)
 
@@ -256,6 +288,7 @@ def take_step(
         if kafka != node:
             return f"step {sequence.step}, {call}: kafka {kafka}, node {node}"
         sequence.learn(call, kafka)
+    sequence.changed_at = time.monotonic()
     return None
 
 
@@ -264,7 +297,7 @@ def compare(
 ) -> str | None:
     """Why the two sides are not the same; it waits until both have moved what they will."""
     topic, where = sequence.topic, f"step {sequence.step}"
-    different = await_same(sides, topic, counts)
+    different = await_same(sides, sequence, counts)
     if different in KNOWN:
         return different
     if different is not None:
