@@ -24,6 +24,19 @@ def java(*arguments: str, heap: str = "-Xmx256m") -> list[str]:
     return ["java", heap, *QUICK, logging, "-cp", class_path(), *arguments]
 
 
+def dumped_segments(*arguments: str) -> str:
+    """What Kafka's DumpLogSegments says. Errors: AssertionError with its complaint."""
+    ended = subprocess.run(
+        java("kafka.tools.DumpLogSegments", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def python(module: str) -> Command:
     """`module`: below `tests.kafka_clients`."""
     return lambda: [sys.executable, "-m", f"tests.kafka_clients.{module}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from streamlog.codec.records import BatchBuilder
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, TransactionMarker
 from streamlog.model.partition import TopicPartition
 from tests.kafka_clients.brokers import Broker
-from tests.kafka_clients.client_programs import java
+from tests.kafka_clients.client_programs import dumped_segments
 from tests.kafka_clients.differential.transactions.sequence import Sequence
 from tests.kafka_clients.differential.transactions.side import (
     TRANSACTION_STATE,
@@ -31,18 +30,6 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 """In the order of the numbers that are stored."""
 TIME_MS = 1_700_000_000_000
 COORDINATOR_EPOCH = 3
-
-
-def dumped(*arguments: str) -> str:
-    ended = subprocess.run(
-        java("kafka.tools.DumpLogSegments", *arguments),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
 
 
 def test_the_coordinators_log_says_what_describe_transactions_says(
@@ -82,7 +69,7 @@ def _stored(node: Broker, partitions: int, folder: Path) -> Iterator[tuple[str, 
         )
         assert ended.returncode == 0, ended.stderr
     segments = [str(one) for one in sorted(folder.glob("*/*.log")) if one.stat().st_size]
-    text = dumped("--files", ",".join(segments), "--transaction-log-decoder")
+    text = dumped_segments("--files", ",".join(segments), "--transaction-log-decoder")
     assert "isvalid: false" not in text
     for line in text.splitlines():
         if line.startswith("| offset"):
@@ -99,7 +86,7 @@ def test_the_txn_stream_is_a_transaction_index(tmp_path: Path) -> None:
     found = re.findall(
         r"version: (\d+) producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) "
         r"lastStableOffset: (\d+)",
-        dumped("--files", str(index)),
+        dumped_segments("--files", str(index)),
     )
     # Producer 8 ends first, and so has the first entry; 7's transaction is open until offset 6.
     assert [tuple(map(int, one)) for one in found] == [(0, 8, 2, 5, 0), (0, 7, 0, 6, 7)]

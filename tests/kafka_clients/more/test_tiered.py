@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -22,7 +21,7 @@ from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
 from streamlog.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from streamlog.tiered.metadata.placement import metadata_partition_of
-from tests.kafka_clients.client_programs import java
+from tests.kafka_clients.client_programs import dumped_segments
 from tests.kafka_clients.tiered_folder import (
     METADATA_PARTITIONS,
     TIER_FOLDER,
@@ -167,16 +166,7 @@ def _fill_in_kafka(world: TwoTiers, count: int = 4000) -> dict[int, tuple[int, i
 
 def _dumped(*files: Path) -> str:
     """What Kafka's tool says of a metadata partition's segments."""
-    arguments = ("--remote-log-metadata-decoder", "--files", ",".join(map(str, files)))
-    ended = subprocess.run(
-        java("kafka.tools.DumpLogSegments", *arguments),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return dumped_segments("--remote-log-metadata-decoder", "--files", ",".join(map(str, files)))
 
 
 def test_kafka_reads_both_tiers_that_a_node_filled(two_tiers: TwoTiers) -> None:
