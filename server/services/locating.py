@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.stream_slices import LiesOnStreams
+from streamlog.log.stream_slices import LiesOnStreams, StreamView
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import AbortedSpan, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
@@ -149,13 +149,15 @@ class LocateService:
         revision = await self._metadata.catch_up()
         keys = {TopicPartition(window.topic, window.partition): None for window in windows}
         opened = await in_order([self._opened(key) for key in keys])
-        logs = dict(zip(keys, (_on_streams(log) for log in opened), strict=True))
+        logs = [_on_streams(log) for log in opened]
+        # Slices and aborted transactions are of one moment, whatever a cleaning replaces meanwhile.
+        views = dict(zip(keys, (log.stream_view() for log in logs), strict=True))
         if isolation is Isolation.READ_COMMITTED:
-            async for aborted in _aborted(windows, logs):
+            async for aborted in _aborted(windows, views):
                 yield LocatedPart(revision, aborted=aborted)
         sections: list[LocateSection] = []
         for number, window in enumerate(windows):
-            log = logs[TopicPartition(window.topic, window.partition)]
+            view = views[TopicPartition(window.topic, window.partition)]
             sections += [
                 LocateSection(
                     number,
@@ -165,7 +167,7 @@ class LocateService:
                     segment.end,
                     segment.size_bytes,
                 )
-                for segment in log.slices(window.start, window.end)
+                for segment in view.slices(window.start, window.end)
             ]
         locating = Locating(self._metadata, sections)
         async for runs in locating.ranges():
@@ -186,13 +188,13 @@ def _on_streams(log: AbstractLog) -> LiesOnStreams:
 
 
 async def _aborted(
-    windows: Sequence[OffsetWindow], logs: Mapping[TopicPartition, LiesOnStreams]
+    windows: Sequence[OffsetWindow], views: Mapping[TopicPartition, StreamView]
 ) -> AsyncIterator[Sequence[tuple[int, AbortedSpan]]]:
     """Aborted transactions by the numbers of windows, some thousand at once."""
     together: list[tuple[int, AbortedSpan]] = []
     for number, window in enumerate(windows):
-        log = logs[TopicPartition(window.topic, window.partition)]
-        for entry in await log.aborted(window.start, window.end):
+        view = views[TopicPartition(window.topic, window.partition)]
+        for entry in await view.aborted(window.start, window.end):
             span = AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
             together.append((number, span))
             if len(together) >= ABORTED_AT_ONCE:

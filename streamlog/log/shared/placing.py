@@ -133,7 +133,7 @@ class BatchPlacer:
     def _answer_with_time(self, future: asyncio.Future[LogAppendInfo], info: LogAppendInfo) -> None:
         async def answer() -> None:
             segments = self._tail.segments
-            at_ms = await append_time_of(segments, self._streams, info.base_offset)
+            at_ms = await append_time_of(segments, self._streams, info.last_offset)
             if not future.done():
                 future.set_result(info._replace(log_append_time_ms=at_ms))
 
