@@ -37,8 +37,8 @@ One entry of the meta stream (record count 1) holds records that take effect tog
                              entry or group, which has the producers without transactions. A log
                              that has not seen any has no such record
     16    fencing token      u8 length, bytes; empty: the log has none
-    17    cleaned streams    data, time, txn stream id u64: of cleaned segments. All 0: they are to be
-                             created, and a crash may leave some that no record names
+    17    cleaned streams    data, time, txn stream id u64: of cleaned segments. All 0: they are
+                             to be created, and a crash may leave some that no record names
     18    segments replaced  as of segment sealed. The sealed segments from its base to its end
                              offset, which are those of other records, are this one from here on
     19    clean end          offset i64: everything before it is cleaned
