@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.stream_slices import LiesOnStreams, StreamView
+from streamlog.log.stream_slices import LiesOnStreams, SlicesView
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import AbortedSpan, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
@@ -151,7 +151,7 @@ class LocateService:
         opened = await in_order([self._opened(key) for key in keys])
         logs = [_on_streams(log) for log in opened]
         # Slices and aborted transactions are of one moment, whatever a cleaning replaces meanwhile.
-        views = dict(zip(keys, (log.stream_view() for log in logs), strict=True))
+        views = dict(zip(keys, (log.slices_view() for log in logs), strict=True))
         if isolation is Isolation.READ_COMMITTED:
             async for aborted in _aborted(windows, views):
                 yield LocatedPart(revision, aborted=aborted)
@@ -188,7 +188,7 @@ def _on_streams(log: AbstractLog) -> LiesOnStreams:
 
 
 async def _aborted(
-    windows: Sequence[OffsetWindow], views: Mapping[TopicPartition, StreamView]
+    windows: Sequence[OffsetWindow], views: Mapping[TopicPartition, SlicesView]
 ) -> AsyncIterator[Sequence[tuple[int, AbortedSpan]]]:
     """Aborted transactions by the numbers of windows, some thousand at once."""
     together: list[tuple[int, AbortedSpan]] = []

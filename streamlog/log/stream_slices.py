@@ -38,7 +38,7 @@ class LogSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamView:
+class SlicesView:
     """Where the records of a log lie at one moment.
 
     A cleaning may put other slices in the place of these meanwhile, with other aborted
@@ -63,7 +63,7 @@ class StreamView:
 class LiesOnStreams(Protocol):
     """A log whose records can be read from streams, past its node."""
 
-    def stream_view(self) -> StreamView:
+    def slices_view(self) -> SlicesView:
         """Of the log's present end; it costs by the segments."""
         ...
 

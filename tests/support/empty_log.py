@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamlog.log.stream_slices import StreamView
+from streamlog.log.stream_slices import SlicesView
 
 
 class EmptyLog:
     """As LiesOnStreams."""
 
-    def stream_view(self) -> StreamView:
+    def slices_view(self) -> SlicesView:
         async def aborted_in(start: int, end: int) -> list[Any]:
             return []
 
-        return StreamView((), aborted_in)
+        return SlicesView((), aborted_in)

@@ -88,7 +88,7 @@ from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
-from streamlog.log.stream_slices import StreamView
+from streamlog.log.stream_slices import SlicesView
 from streamlog.model.append_condition import ANY, AppendCondition
 from streamlog.model.batch import (
     AppendResult,
@@ -284,14 +284,14 @@ class SharedLog(CleanableLog):
             streams.txn.stream_id,
         )
 
-    def stream_view(self) -> StreamView:
-        """As LiesOnStreams.stream_view."""
+    def slices_view(self) -> SlicesView:
+        """As LiesOnStreams.slices_view."""
         segments = tuple(self._tail.segments)
 
         async def aborted_in(start: int, end: int) -> Sequence[AbortedTxn]:
             return await self._aborted.overlapping(segments, start, end, None)
 
-        return StreamView(segments, aborted_in)
+        return SlicesView(segments, aborted_in)
 
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED
@@ -431,7 +431,9 @@ class SharedLog(CleanableLog):
                 read, aborted = await self._read(
                     offset, max_bytes, isolation, deadline, min_one_batch=min_one_batch
                 )
-                break
+                if swaps == self._swaps or isolation is Isolation.READ_UNCOMMITTED:
+                    break
+                # The batches may be of an old segment, and the list of the one in its place.
             except OffsetOutOfRange as error:
                 if swaps == self._swaps or offset < visible.log_start_offset:
                     raise self._out_of_range(offset) from error
@@ -462,11 +464,7 @@ class SharedLog(CleanableLog):
         min_one_batch: bool,
     ) -> tuple[BatchesRead, Sequence[AbortedTxn]]:
         """Batches, and the aborted transactions that a committed reader has to know for them."""
-        is_committed = isolation is Isolation.READ_COMMITTED
-        segments: Sequence[SharedLogSegment] = self._tail.segments
-        if is_committed and self._streams.meta.state.cleaned is not None:
-            # A cleaning may replace some meanwhile; batches and list must be of the same ones.
-            segments = tuple(segments)
+        segments = self._tail.segments
         read = await fetch_batches(
             SegmentReader(segments, self._streams.by_id, deadline),
             offset,
@@ -474,7 +472,7 @@ class SharedLog(CleanableLog):
             max_bytes,
             min_one_batch=min_one_batch,
         )
-        if not is_committed:
+        if isolation is Isolation.READ_UNCOMMITTED:
             return read, ()
         end = read.next_offset
         return read, await self._aborted.overlapping(segments, offset, end, deadline)
@@ -604,7 +602,7 @@ class SharedLog(CleanableLog):
         await self._jobs.flush_until(end)
 
     async def configure(self, config: TopicConfig) -> None:
-        self._placer.config = config
+        self._placer.follow(config)
         self._describe(config)
 
     def _describe(self, config: TopicConfig) -> None:
@@ -703,7 +701,7 @@ class SharedLog(CleanableLog):
         )
 
     async def switch(self, old: Sequence[SharedLogSegment], new: SegmentSealed) -> None:
-        """As OwnsSegments.switch."""
+        """As SwitchesSegments.switch."""
 
         async def write() -> None:
             async with self._removing:
@@ -738,13 +736,14 @@ class SharedLog(CleanableLog):
             )
 
     def cleaning_ended(self, unanswered: Sequence[Awaitable[AppendResult]]) -> None:
-        """As OwnsSegments.cleaning_ended."""
+        """As SwitchesSegments.cleaning_ended."""
         self._trimmer.release(self._writing)
-        if unanswered and self._lifecycle.is_open:
-            self._background.spawn(_answered(unanswered), name="given up")
+        for answer in unanswered:
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(_seen)
 
     def cleaning_failed(self, error: StreamlogError) -> None:
-        """As OwnsSegments.cleaning_failed."""
+        """As SwitchesSegments.cleaning_failed."""
         if isinstance(error, STREAM_LOST):
             self._lifecycle.fail(error)
 
@@ -826,13 +825,10 @@ class SharedLog(CleanableLog):
         await self._streams.meta.stream.destroy()
 
 
-async def _answered(unanswered: Sequence[Awaitable[AppendResult]]) -> None:
-    """Takes the answers to a cleaning that was given up."""
-    for answer in unanswered:
-        try:
-            await answer
-        except StreamlogError as error:
-            logger.debug("a cleaning that was given up was refused: %s", error)
+def _seen(answer: asyncio.Future[AppendResult]) -> None:
+    """Keeps asyncio from logging the refusal of an append that nobody waits for any more."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _first_offset(streams: OpenStreams, tail: LogTail) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -82,7 +82,7 @@ def keyed(
 
 
 def batch_of(
-    records: list[tuple[bytes | None, bytes | None]],
+    records: Sequence[tuple[bytes | None, bytes | None]],
     *,
     at_ms: int = AT_MS,
     producer: tuple[int, int, int] = NO_PRODUCER,
@@ -121,6 +121,13 @@ async def clean_again(t: LogUnderTest, configs: CONFIG = COMPACT) -> CleaningSta
     """As `clean`, over all closed segments, as if nothing was clean."""
     await cleanable(t.log).set_clean_end_offset(0)
     return await clean(t, configs=configs)
+
+
+async def clean_away(t: LogUnderTest) -> None:
+    """Cleans until markers are gone that end nothing."""
+    for _ in range(4):
+        t.clock.advance(2000)
+        await clean_again(t)
 
 
 async def batches(log: AbstractLog) -> list[tuple[BatchHeader, list[Record]]]:
@@ -388,6 +395,22 @@ class CleaningConformance(ABC):
 
         self.run(scene)
 
+    def test_a_deletion_is_not_undone_by_rounds(self) -> None:
+        async def scene(t: LogUnderTest) -> None:
+            for turn in range(3):
+                for number in range(40):
+                    value = None if turn == 2 and number % 2 else b"%d" % turn
+                    await append(t.log, keyed(b"k%d" % number, value))
+            await t.log.roll()
+            expected = newest(await contents(t.log))
+            assert len(expected) == 20
+            while cleanable(t.log).clean_end_offset < 120:
+                await clean(t, keys=7)
+                assert newest(await contents(t.log)) == expected
+                await t.crashed()
+
+        self.run(scene)
+
     def test_the_last_batch_of_each_active_producer_stays(self) -> None:
         async def scene(t: LogUnderTest) -> None:
             last: dict[int, tuple[bytes, int]] = {}
@@ -399,6 +422,7 @@ class CleaningConformance(ABC):
             await clean(t)
             for _ in range(2):
                 kept = {one.producer_id: one for one, _ in await batches(t.log)}
+                assert kept.keys() >= last.keys()
                 for producer, (data, offset) in last.items():
                     assert (kept[producer].base_offset, kept[producer].base_sequence) == (
                         offset,

@@ -188,14 +188,14 @@ class LogWriter:
         valid = validate_staged(
             batches, config, now_ms, producer, with_records=self._checks_records
         )
-        if config.is_compacted:
+        if self._placer.needs_keys:
             check_keys(valid, self._record_bytes_max)
         return [placed_batch(batch, 0, NO_LEADER_EPOCH, config, now_ms)[0] for batch in valid]
 
     def _validated(self, batches: Buffer, context: ProduceContext, now_ms: int) -> ValidAppend:
         config = self._placer.config
         valid = validate_batches(batches, config, now_ms, with_records=self._checks_records)
-        if not config.is_compacted:
+        if not self._placer.needs_keys:
             return ValidAppend(valid, context, has_unseen_keys=False)
         is_small = len(batches) <= KEYS_INLINE_BYTES
         if not is_small or any(batch.header.codec for batch in valid):

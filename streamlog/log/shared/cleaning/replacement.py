@@ -47,7 +47,7 @@ APPEND = AppendContext(priority=Priority.BACKGROUND)
 Entry = TypeVar("Entry")
 
 
-class OwnsSegments(Protocol):
+class SwitchesSegments(Protocol):
     """The log whose segments are replaced."""
 
     async def switch(self, old: Sequence[SharedLogSegment], new: SegmentSealed) -> None:
@@ -70,7 +70,7 @@ class SharedReplacement(SegmentReplacement):
 
     def __init__(
         self,
-        owner: OwnsSegments,
+        owner: SwitchesSegments,
         streams: tuple[Stream, Stream, Stream],
         old: Sequence[SharedLogSegment],
         aborted: Sequence[AbortedTxn],
