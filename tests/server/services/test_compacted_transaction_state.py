@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamlog.client.aio import Admin, Producer
-from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.log.api.internal_topics import TRANSACTION_STATE
 from streamlog.model.partition import TopicPartition
 from tests.support.running_node import RunningNode, running_node
@@ -63,7 +63,10 @@ def test_transaction_state_is_cleaned_and_read_again(tmp_path: Path) -> None:
             await transactions(node)
             assert node.node.engine is not None
             log = await node.node.engine.logs.log(TopicPartition("t", 0))
-            assert log.last_stable_offset == log.high_watermark == 3 * 2 * ROUNDS * 2
+            appended = 3 * len(IDS) * ROUNDS * 2
+            async with asyncio.timeout(30):
+                await log.wait_for(appended - 1, Isolation.READ_COMMITTED)
+            assert log.last_stable_offset == log.high_watermark == appended
             epochs = {one.producer_id: one.producer_epoch for one in log.producers()}
             assert len(epochs) == len(IDS)
             assert min(epochs.values()) >= 2
