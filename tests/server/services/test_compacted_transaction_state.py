@@ -66,7 +66,8 @@ def test_transaction_state_is_cleaned_and_read_again(tmp_path: Path) -> None:
             appended = 3 * len(IDS) * ROUNDS * 2
             async with asyncio.timeout(30):
                 await log.wait_for(appended - 1, Isolation.READ_COMMITTED)
-            assert log.last_stable_offset == log.high_watermark == appended
+            # Markers of the last transactions before the restart may be there twice.
+            assert appended <= log.last_stable_offset == log.high_watermark <= appended + len(IDS)
             epochs = {one.producer_id: one.producer_epoch for one in log.producers()}
             assert len(epochs) == len(IDS)
             assert min(epochs.values()) >= 2
