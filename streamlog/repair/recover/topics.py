@@ -202,7 +202,8 @@ class TopicRecovery:
                     "topic_id": str(described.topic_id),
                     "partition": str(described.partition),
                     "role": role,
-                    "attempt": ATTEMPT,
+                    # That of its meta stream: without it the stream would be an orphan.
+                    "attempt": streams[one.meta_stream_id].tags.get("attempt", ATTEMPT),
                 }
 
     def _take_producer_ids(self, partitions: Sequence[_Partition]) -> None:
