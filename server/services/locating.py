@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.stream_slices import LiesOnStreams
+from streamlog.log.stream_slices import LiesOnStreams, SlicesView
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import AbortedSpan, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
@@ -154,19 +154,18 @@ class LocateService:
         revision = await self._metadata.catch_up()
         keys = {TopicPartition(window.topic, window.partition): None for window in windows}
         opened = await in_order([self._opened(key) for key in keys])
-        opened_logs = dict(zip(keys, opened, strict=True))
-        logs = [
-            _on_streams(opened_logs[TopicPartition(one.topic, one.partition)]) for one in windows
-        ]
-        elsewhere = [number for number, log in enumerate(logs) if log is None]
+        # Slices and aborted transactions are of one moment, whatever a cleaning replaces meanwhile.
+        slices = {key: _slices_view(log) for key, log in zip(keys, opened, strict=True)}
+        views = [slices[TopicPartition(window.topic, window.partition)] for window in windows]
+        elsewhere = [number for number, view in enumerate(views) if view is None]
         if elsewhere:
             yield LocatedPart(revision, without_objects=elsewhere)
         if isolation is Isolation.READ_COMMITTED:
-            async for aborted in _aborted(windows, logs):
+            async for aborted in _aborted(windows, views):
                 yield LocatedPart(revision, aborted=aborted)
         sections: list[LocateSection] = []
-        for number, (window, log) in enumerate(zip(windows, logs, strict=True)):
-            if log is None:
+        for number, (window, view) in enumerate(zip(windows, views, strict=True)):
+            if view is None:
                 continue
             sections += [
                 LocateSection(
@@ -177,7 +176,7 @@ class LocateService:
                     segment.end,
                     segment.size_bytes,
                 )
-                for segment in log.slices(window.start, window.end)
+                for segment in view.slices(window.start, window.end)
             ]
         locating = Locating(self._metadata, sections)
         async for runs in locating.ranges():
@@ -190,19 +189,20 @@ class LocateService:
         return await opened_within(self._limits.open_wait_ms / 1000, self._logs.log(key), key)
 
 
-def _on_streams(log: AbstractLog) -> LiesOnStreams | None:
-    return log if isinstance(log, LiesOnStreams) else None
+def _slices_view(log: AbstractLog) -> SlicesView | None:
+    """None: the log's records are elsewhere than on streams."""
+    return log.slices_view() if isinstance(log, LiesOnStreams) else None
 
 
 async def _aborted(
-    windows: Sequence[OffsetWindow], logs: Sequence[LiesOnStreams | None]
+    windows: Sequence[OffsetWindow], views: Sequence[SlicesView | None]
 ) -> AsyncIterator[Sequence[tuple[int, AbortedSpan]]]:
     """Aborted transactions by the numbers of windows, some thousand at once."""
     together: list[tuple[int, AbortedSpan]] = []
-    for number, (window, log) in enumerate(zip(windows, logs, strict=True)):
-        if log is None:
+    for number, (window, view) in enumerate(zip(windows, views, strict=True)):
+        if view is None:
             continue
-        for entry in await log.aborted(window.start, window.end):
+        for entry in await view.aborted(window.start, window.end):
             span = AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
             together.append((number, span))
             if len(together) >= ABORTED_AT_ONCE:

@@ -1,6 +1,7 @@
 """Throttles catch-up reads, so that they do not delay appends and reads near the tail.
 
-1. Foreground I/O is appends, and reads out of the tail cache. Without any for
+1. Foreground I/O is appends, and reads out of the tail cache, except those of background priority:
+   work that writes what it reads must not throttle itself. Without any for
    `_FOREGROUND_GONE_AFTER_S` nothing is throttled, and an answer is as large as it was asked for.
 2. While there is foreground I/O, reads out of objects are admitted one after another, in pieces of
    `catch_up_piece_bytes`: handing a piece to its connection is one step of the event loop, which

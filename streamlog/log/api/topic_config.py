@@ -75,7 +75,6 @@ MAX_MESSAGE_BYTES = "max.message.bytes"
 LOG_TYPE = "log.type"
 _OF_UNIFIED = frozenset(
     {
-        "cleanup.policy",
         "local.retention.bytes",
         "local.retention.ms",
         "remote.copy.lag.bytes",
@@ -90,7 +89,7 @@ VALUE_LENGTH_MAX = 1000
 """Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
 _REPLICA = re.compile(r"[0-9]+:[0-9]+\Z")
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
-_NEVER_PASSED_OVER = frozenset({"cleanup.policy", "remote.storage.enable"})
+_NEVER_PASSED_OVER = frozenset({"remote.storage.enable"})
 """Stored values of these that this version refuses make the topic unusable: what it did with the
 topic's data would be wrong."""
 
