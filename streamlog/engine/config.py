@@ -9,6 +9,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.concurrency.backoff import Backoff
+from streamlog.runtime.concurrency.catch_up_throttle import CatchUpLimits
 from streamlog.runtime.config import setting
 from streamlog.runtime.progress import ProgressConfig
 from streamlog.runtime.rand import Random
@@ -322,6 +323,15 @@ class ReadConfig:
         minimum=0,
         renamed_from="lagging_wait_ms_max",
     )
+
+    @property
+    def catch_up_limits(self) -> CatchUpLimits:
+        return CatchUpLimits(
+            self.catch_up_bytes_per_s_min,
+            self.catch_up_piece_bytes,
+            self.catch_up_loop_lag_ms,
+            self.catch_up_wait_ms_max,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,10 @@ class OldStream:
 
     @property
     def metric(self) -> dict[str, float]:
-        metrics = self.engine.metrics
+        metrics = self.engine.metrics.catch_up
         return {
             sample.name.removeprefix("streamlog_engine_"): sample.value
-            for metric in (metrics.catch_up_waiting, metrics.catch_up_rate, metrics.catch_up_bytes)
+            for metric in (metrics.waiting, metrics.rate, metrics.bytes)
             for family in metric.collect()
             for sample in family.samples
         }
