@@ -16,7 +16,8 @@ from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
 from tests.engine.harness import batch, error_of
-from tests.engine.remote import LoopClock, RemoteWorld, virtually
+from tests.engine.remote import RemoteWorld, virtually
+from tests.support.busy_clock import BusyClock
 from tests.support.slow_store import Moods
 
 READ = ReadConfig(tail_cache_bytes=0, catch_up_bytes_per_s_min=16 * MIB, catch_up_piece_bytes=MIB)
@@ -25,20 +26,6 @@ WAIT = FetchContext(read_mode=ReadMode.WAIT)
 SKIP = FetchContext(read_mode=ReadMode.SKIP)
 OLD_BATCHES = 64
 BATCH_BYTES = 256 * 1024
-
-
-class BusyClock(LoopClock):
-    """While `slowness` is above 1 every timer of the loop runs late by that factor."""
-
-    def __init__(self) -> None:
-        self.slowness = 1.0
-        self._at = self._shown = 0.0
-
-    def monotonic(self) -> float:
-        now = super().monotonic()
-        self._shown += (now - self._at) * self.slowness
-        self._at = now
-        return self._shown
 
 
 class OldStream:
