@@ -294,10 +294,11 @@ class ReadConfig:
     )
     catch_up_bytes_per_s_min: int = setting(
         8 * MIB,
-        "Least rate of all consumers behind the tail cache together while appends or tail reads "
-        "are served; the rate is higher while the event loop is on time, and unbounded when "
-        "nothing else is served. Higher: they catch up sooner, and acks and tail reads of a busy "
-        "node are later.",
+        "Least rate of all consumers together that are far behind (shared topics: behind the tail "
+        "cache; unified topics: 32 MiB from the end, and all of the remote tier) while appends or "
+        "reads of newest records are served; the rate is higher while the event loop is on time, "
+        "and unbounded when nothing else is served. Higher: they catch up sooner, and acks and "
+        "tail reads of a busy node are later.",
         minimum=MIB,
         renamed_from="lagging_bytes_per_s_min",
     )
