@@ -305,8 +305,11 @@ async def _readers(
     seconds: float,
 ) -> None:
     assert engine.tiers is not None
-    await engine.tiers.run_tasks()
-    await engine.logs.retention_tick()
+    starts: list[int] = []
+    while starts != (starts := [log.local_log_start_offset for log in tiered]):
+        await engine.tiers.run_tasks()
+        await engine.logs.retention_tick()
+    await asyncio.to_thread(os.sync)  # What the appends left to the disk would delay all.
     remote = [_Older(log, log.log_start_offset, log.local_log_start_offset) for log in tiered]
     # What is far from the end of a log, and most of it in the page cache.
     old = [_Older(log, log.log_start_offset, log.high_watermark // 2) for log in local]
