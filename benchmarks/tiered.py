@@ -257,7 +257,8 @@ async def _beside(report: Report, folder: Path, server: S3Server, seconds: float
         )
         report.add(row)
         _by(report, "append p99 at half rate", on, off, 1.5)
-        await _readers(report, engine, local, tiered, seconds)
+        await _settled(engine, tiered, folder)
+        await _readers(report, local, tiered, seconds)
 
 
 def _by(
@@ -297,19 +298,21 @@ async def _paced(logs: list[TierableLog], per_s: float, count: int) -> list[floa
     return waits
 
 
-async def _readers(
-    report: Report,
-    engine: OpenEngine,
-    local: list[TierableLog],
-    tiered: list[TierableLog],
-    seconds: float,
-) -> None:
+async def _settled(engine: OpenEngine, tiered: list[TierableLog], folder: Path) -> None:
+    """Waits for what would delay every read, beside others or not: copies, removals, the disk."""
     assert engine.tiers is not None
     starts: list[int] = []
     while starts != (starts := [log.local_log_start_offset for log in tiered]):
         await engine.tiers.run_tasks()
         await engine.logs.retention_tick()
-    await asyncio.to_thread(os.sync)  # What the appends left to the disk would delay all.
+    while any((folder / "logs").glob("*/*.deleted")):
+        await until(time.perf_counter() + 0.1)
+    await asyncio.to_thread(os.sync)
+
+
+async def _readers(
+    report: Report, local: list[TierableLog], tiered: list[TierableLog], seconds: float
+) -> None:
     remote = [_Older(log, log.log_start_offset, log.local_log_start_offset) for log in tiered]
     # What is far from the end of a log, and most of it in the page cache.
     old = [_Older(log, log.log_start_offset, log.high_watermark // 2) for log in local]
