@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import streamlog
 from streamlog.codec.batch import scan
 from streamlog.log.api.abstract_log import LogFetch
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run
@@ -184,3 +187,48 @@ def test_no_chunk_is_loaded_ahead_while_readers_give_way() -> None:
             await asyncio.sleep(FOREGROUND_GONE_S)
 
     run(body)
+
+
+def test_appends_to_a_shared_topic_have_remote_readers_give_way(tmp_path: Path) -> None:
+    """One throttle for all kinds of logs, as an engine is put together."""
+
+    async def body() -> None:
+        async with streamlog.open(
+            "memory://",
+            meta=f"rocksdb://{tmp_path}/meta",
+            wal="object",
+            log_dir=tmp_path / "logs",
+        ) as engine:
+            assert engine.tiers is not None
+            tiered = {
+                "log.type": "unified",
+                "remote.storage.enable": "true",
+                "local.retention.bytes": "0",
+            }
+            await engine.logs.create_topic("shared", 1)
+            await engine.logs.create_topic("tiered", 1, tiered)
+            shared = await engine.logs.log(TopicPartition("shared", 0))
+            log = await engine.logs.log(TopicPartition("tiered", 0))
+            for _ in range(8):
+                at_ms = engine.clock.now_ms()
+                await append(log, encoded([bytes(MIB // 2 - 100)], at_ms=at_ms))
+            await log.roll()
+            await engine.tiers.run_tasks()
+            await engine.logs.retention_tick()
+            assert log.is_remote(0)
+            await asyncio.sleep(FOREGROUND_GONE_S)
+            alone = await log.fetch(0, 4 * MIB)
+            assert not alone.is_paced
+            assert alone.size_bytes > 3 * MIB
+            deadline = engine.clock.monotonic() + 60
+            while engine.clock.monotonic() < deadline:
+                # The ack may come later than the throttle remembers the append.
+                answer = await shared.append(encoded([b"x"]))
+                fetched = await log.fetch(0, 4 * MIB)
+                await answer
+                if fetched.is_paced and fetched.size_bytes:
+                    break
+            assert fetched.is_paced
+            assert 0 < fetched.size_bytes <= MIB
+
+    asyncio.run(body())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import pytest
 
+import streamlog
 from streamlog.errors import Closed
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
@@ -173,3 +176,42 @@ def test_who_looks_at_the_newest_record_needs_no_thread(max_bytes: int) -> None:
                 assert fetched.next_offset == t.log.high_watermark
 
     run(body)
+
+
+def test_appends_to_a_shared_topic_have_readers_of_a_unified_one_give_way(tmp_path: Path) -> None:
+    """One throttle for all kinds of logs, as an engine is put together."""
+
+    async def body() -> None:
+        async with streamlog.open(
+            "memory://",
+            meta=f"rocksdb://{tmp_path}/meta",
+            wal="object",
+            log_dir=tmp_path / "logs",
+        ) as engine:
+            await engine.logs.create_topic("shared", 1)
+            await engine.logs.create_topic("unified", 1, {"log.type": "unified"})
+            shared = await engine.logs.log(TopicPartition("shared", 0))
+            unified = await engine.logs.log(TopicPartition("unified", 0))
+            large = encoded([bytes(MIB - 100)])
+            for _ in range(NEAR_BYTES // MIB + 8):
+                await append(unified, large)
+
+            async def far_read(*, is_beside_appends: bool) -> bool:
+                deadline = engine.clock.monotonic() + 60
+                while engine.clock.monotonic() < deadline:
+                    if is_beside_appends:
+                        # Its ack may come later than the throttle remembers it.
+                        answer = await shared.append(encoded([b"x"]))
+                    fetched = await unified.fetch(0, 4 * MIB)
+                    if is_beside_appends:
+                        await answer
+                    if fetched.is_paced == is_beside_appends:
+                        return fetched.size_bytes <= MIB
+                raise AssertionError("readers and appends do not share a throttle")
+
+            assert not await far_read(is_beside_appends=False)
+            assert await far_read(is_beside_appends=True)
+            name = "streamlog_engine_catch_up_bytes_total"
+            assert (engine.registry.get_sample_value(name) or 0) > 0
+
+    asyncio.run(body())
