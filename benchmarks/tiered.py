@@ -3,7 +3,8 @@
 Copies are compared with PUTs of the same files, cold reads with ranged GETs of the same objects,
 each right after the measured run, with the same client and the same concurrency. Appends at half of
 the best rate run in turns on a topic that is tiered and on one that is not. Readers of the newest
-records are timed alone and while readers of the remote tier have all of its tasks.
+records are timed alone and beside readers at full speed: as many as the remote tier has tasks, of
+the remote tier, and of old segments in local files.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import streamlog
 from benchmarks.node import own_cpu_s
@@ -47,6 +49,8 @@ BATCH_BYTES = 128 << 10
 WINDOW = 32
 PARTITIONS = 4
 ROUNDS = 3
+READER_TURNS = 10
+"""Of readers alone and beside others: short, so that both meet what else the machine does."""
 TASKS = RemoteLogConfig().reader_tasks
 UNIFIED = {"log.type": "unified", "segment.bytes": str(SEGMENT_BYTES)}
 TIERED = {
@@ -253,14 +257,26 @@ async def _beside(report: Report, folder: Path, server: S3Server, seconds: float
         )
         report.add(row)
         _by(report, "append p99 at half rate", on, off, 1.5)
-        await _readers(report, engine, local, tiered, seconds)
+        await _settled(engine, tiered, folder)
+        await _readers(report, local, tiered, seconds)
 
 
-def _by(report: Report, case: str, values: list[float], floor: list[float], most: float) -> None:
+def _by(
+    report: Report,
+    case: str,
+    values: list[float],
+    floor: list[float],
+    most: float,
+    **facts: float,
+) -> None:
     """A row of the p99, by the other's: at most so many times as much."""
     one, other = percentile(values, 0.99), percentile(floor, 0.99)
     row = Row("tiered", case, one, "ms", other, "without", 1 / most, less_is_better=True)
-    row.facts = {"p50_ms": percentile(values, 0.5), "p50_ms_without": percentile(floor, 0.5)}
+    row.facts = {
+        "p50_ms": percentile(values, 0.5),
+        "p50_ms_without": percentile(floor, 0.5),
+        **facts,
+    }
     report.add(row)
 
 
@@ -282,24 +298,38 @@ async def _paced(logs: list[TierableLog], per_s: float, count: int) -> list[floa
     return waits
 
 
-async def _readers(
-    report: Report,
-    engine: OpenEngine,
-    local: list[TierableLog],
-    tiered: list[TierableLog],
-    seconds: float,
-) -> None:
+async def _settled(engine: OpenEngine, tiered: list[TierableLog], folder: Path) -> None:
+    """Waits for what would delay every read, beside others or not: copies, removals, the disk."""
     assert engine.tiers is not None
-    await engine.tiers.run_tasks()
-    await engine.logs.retention_tick()
-    alone: list[float] = []
-    beside: list[float] = []
-    for _ in range(ROUNDS):
-        alone += await _tail(local[0], int(seconds / ROUNDS * 100))
-        with _saturated(tiered) as seen:
-            beside += await _tail(local[0], int(seconds / ROUNDS * 100))
-        assert seen[0] > 0, "nobody read the remote tier"
-    _by(report, "local read p99 beside remote readers", beside, alone, 1.2)
+    starts: list[int] = []
+    while starts != (starts := [log.local_log_start_offset for log in tiered]):
+        await engine.tiers.run_tasks()
+        await engine.logs.retention_tick()
+    while any((folder / "logs").glob("*/*.deleted")):
+        await until(time.perf_counter() + 0.1)
+    await asyncio.to_thread(os.sync)
+
+
+async def _readers(
+    report: Report, local: list[TierableLog], tiered: list[TierableLog], seconds: float
+) -> None:
+    remote = [_Older(log, log.log_start_offset, log.local_log_start_offset) for log in tiered]
+    # What is far from the end of a log, and most of it in the page cache.
+    old = [_Older(log, log.log_start_offset, log.high_watermark // 2) for log in local]
+    for name, older in (("remote readers", remote), ("readers of old segments", old)):
+        alone: list[float] = []
+        beside: list[float] = []
+        read, spent = 0, 0.0
+        for _ in range(READER_TURNS):
+            alone += await _tail(local[0], int(seconds / READER_TURNS * 100))
+            began = time.perf_counter()
+            with _saturated(older) as seen:
+                beside += await _tail(local[0], int(seconds / READER_TURNS * 100))
+            spent += time.perf_counter() - began
+            assert seen[0] > 0, f"there are no {name}"
+            read += seen[0]
+        case, mb_s = f"local read p99 beside {name}", read / spent / 1e6
+        _by(report, case, beside, alone, 1.2, their_mb_s=mb_s)
 
 
 async def _tail(log: TierableLog, count: int) -> list[float]:
@@ -314,14 +344,21 @@ async def _tail(log: TierableLog, count: int) -> list[float]:
     return waits
 
 
+class _Older(NamedTuple):
+    """Offsets of a log that its readers go through, again and again."""
+
+    log: TierableLog
+    begin: int
+    end: int
+
+
 @contextmanager
-def _saturated(logs: list[TierableLog]) -> Iterator[list[int]]:
-    """As many readers of the remote tier as it has tasks, each from another place on."""
+def _saturated(older: list[_Older]) -> Iterator[list[int]]:
+    """As many readers as the remote tier has tasks, each from another place on."""
     seen = [0]
 
     async def read(number: int) -> None:
-        log = logs[number % len(logs)]
-        begin, end = log.log_start_offset, log.local_log_start_offset
+        log, begin, end = older[number % len(older)]
         position = begin + (end - begin) * number // TASKS
         while True:
             fetched = await log.fetch(position, FETCH_BYTES)

@@ -9,6 +9,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.concurrency.backoff import Backoff
+from streamlog.runtime.concurrency.catch_up_throttle import CatchUpLimits
 from streamlog.runtime.config import setting
 from streamlog.runtime.progress import ProgressConfig
 from streamlog.runtime.rand import Random
@@ -293,10 +294,11 @@ class ReadConfig:
     )
     catch_up_bytes_per_s_min: int = setting(
         8 * MIB,
-        "Least rate of all consumers behind the tail cache together while appends or tail reads "
-        "are served; the rate is higher while the event loop is on time, and unbounded when "
-        "nothing else is served. Higher: they catch up sooner, and acks and tail reads of a busy "
-        "node are later.",
+        "Least rate of all consumers together that are far behind (shared topics: behind the tail "
+        "cache; unified topics: 32 MiB from the end, and all of the remote tier) while appends or "
+        "reads of newest records are served; the rate is higher while the event loop is on time, "
+        "and unbounded when nothing else is served. Higher: they catch up sooner, and acks and "
+        "tail reads of a busy node are later.",
         minimum=MIB,
         renamed_from="lagging_bytes_per_s_min",
     )
@@ -322,6 +324,15 @@ class ReadConfig:
         minimum=0,
         renamed_from="lagging_wait_ms_max",
     )
+
+    @property
+    def catch_up_limits(self) -> CatchUpLimits:
+        return CatchUpLimits(
+            self.catch_up_bytes_per_s_min,
+            self.catch_up_piece_bytes,
+            self.catch_up_loop_lag_ms,
+            self.catch_up_wait_ms_max,
+        )
 
 
 @dataclass(frozen=True, slots=True)

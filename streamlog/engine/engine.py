@@ -25,7 +25,6 @@ from streamlog.engine.append.upload_credit import UploadCredit
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
-from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
 from streamlog.engine.read.fetcher import Fetcher
 from streamlog.engine.replay.after_recovery import ReplayPlan, apply_plan, plan_replay
 from streamlog.engine.replay.recovery import RecoveredWal, place, read_wal, recovered_group
@@ -54,6 +53,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.backoff import Backoff
+from streamlog.runtime.concurrency.catch_up_throttle import CatchUpThrottle
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due, ProgressWatch
 from streamlog.runtime.rand import Random
@@ -128,7 +128,9 @@ class Engine:
         self.tails = TailCache(config.read.tail_cache_bytes, _TAIL_BATCH_BYTES)
         self.budget = Budget(config.append.append_bytes_max, self._flush_for_room)
         self._make_write_path()
-        self.throttle = CatchUpThrottle(config.read, self.background, parts.clock, self.metrics)
+        self.throttle = CatchUpThrottle(
+            config.read.catch_up_limits, self.background, parts.clock, self.metrics.catch_up
+        )
         self.sequencer = self._make_sequencer()
         self.blocks = BlockReader(
             parts.store, parts.offload, config.read, self.background, self.metrics

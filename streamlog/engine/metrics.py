@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from streamlog.runtime.concurrency.catch_up_throttle import CatchUpMetrics
+
 SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 BYTES = tuple(float(1 << shift) for shift in range(10, 26, 2))
 
@@ -119,27 +121,7 @@ class ReadMetrics:
         self.block_bytes = Gauge(
             "streamlog_engine_block_cache_bytes", "Bytes in the block cache.", registry=registry
         )
-        self.catch_up_waiting = Gauge(
-            "streamlog_engine_catch_up_waiting",
-            "Catch-up reads (fetches behind the tail cache) that wait for the throttle.",
-            registry=registry,
-        )
-        self.catch_up_rate = Gauge(
-            "streamlog_engine_catch_up_bytes_per_second",
-            "Rate that the throttle allows for all catch-up reads together; +Inf while it does not "
-            "throttle.",
-            registry=registry,
-        )
-        self.catch_up_bytes = Counter(
-            "streamlog_engine_catch_up_bytes",
-            "Bytes of catch-up reads that were throttled.",
-            registry=registry,
-        )
-        self.catch_up_wait_seconds = Counter(
-            "streamlog_engine_catch_up_wait_seconds",
-            "Time that catch-up reads waited for the throttle.",
-            registry=registry,
-        )
+        self.catch_up = CatchUpMetrics(registry)
 
 
 class EngineMetrics(AppendMetrics, UploadMetrics, ReadMetrics):

@@ -25,6 +25,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import StagedStreams
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
 
@@ -43,15 +44,17 @@ async def open_logs(
     staged: StagedStreams | None = None,
     node_id: int = 1,
     others: MoreKinds | None = None,
+    throttle: ReadThrottle = NO_THROTTLE,
 ) -> LogManager:
     """Logs over `streams`, topics in `kv`; background work runs until the manager is closed.
 
-    `staged`: staged writes, if the medium has them. `others` makes the factories of other kinds.
+    `staged`: staged writes, if the medium has them. `others` makes the factories of other kinds,
+    which share `throttle` with the streams.
     Errors: those of reading the topics from `kv`.
     """
     config = config or LogConfig()
     metrics = LogMetrics(registry)
-    environment = LogEnvironment(clock, random, config, metrics, offload)
+    environment = LogEnvironment(clock, random, config, metrics, offload, throttle)
     by_kind: dict[LogKind, LogFactory] = {LogKind.SHARED: SharedLogFactory(streams, environment)}
     if others is not None:
         by_kind |= await others(environment)

@@ -11,6 +11,7 @@ from streamlog.errors import ObjectNotFound
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -50,6 +51,7 @@ class TierRuntime:
     registry: CollectorRegistry
     tree: FolderTree
     broker_id: int
+    throttle: ReadThrottle = NO_THROTTLE
 
 
 async def open_remote_log_manager(
@@ -87,6 +89,7 @@ async def open_remote_log_manager(
         LateResults(clock, background),
         failures,
         quotas.fetch,
+        runtime.throttle,
         metrics,
         clock,
         runtime.offload,

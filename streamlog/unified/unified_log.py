@@ -58,6 +58,7 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
     TransactionMarker,
 )
+from streamlog.log.api.batch_reader import BatchReader
 from streamlog.log.api.cleaning import (
     AbortedRange,
     CleanableLog,
@@ -91,6 +92,7 @@ from streamlog.unified.disk.log_files import AppendBatches
 from streamlog.unified.flusher import Flusher
 from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.read.aborted_search import aborted_between
+from streamlog.unified.read.catch_up_reader import CatchUpReader
 from streamlog.unified.read.segment_reader import SegmentFileReader
 from streamlog.unified.read.tiers import TieredReader, held_files
 from streamlog.unified.read.timestamp_search import FileSearch
@@ -127,6 +129,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         environment = self._environment = folder.environment
         self._clock = environment.clock
         self._offload = folder.offload
+        self._throttle = environment.throttle
         self._metrics = environment.metrics.of_topic(partition.topic)
         self._tail = tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
         self._leader_epoch = max(tail.epochs.latest, 0) + 1
@@ -358,6 +361,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             )
         )
         ack = RunAck()
+        self._throttle.note_foreground_io()
         self._flusher.add(AppendBatches(parts), size_bytes=len(view), records=span, ack=ack)
         self._acks.push_run([pending], ack)
         self._metrics.appended(1, span, metadata.size_bytes)
@@ -472,7 +476,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             )
         while True:
             swaps, end = self._swaps, self._visible_end(isolation)
-            reader = self._reader if self._tier is None else self._both_tiers(self._tier, deadline)
+            reader = self._reader_until(deadline)
             read = await fetch_batches(reader, offset, end, max_bytes, min_one_batch=min_one_batch)
             if isolation is Isolation.READ_UNCOMMITTED:
                 aborted: tuple[AbortedTransaction, ...] = ()
@@ -505,8 +509,9 @@ class UnifiedLog(CleanableLog, TierableLog):
             self.log_start_offset <= offset < self.local_log_start_offset
         )
 
-    def _both_tiers(self, tier: RemoteTier, deadline: float | None) -> TieredReader:
-        return TieredReader(self._reader, tier.reader(deadline), self)
+    def _reader_until(self, deadline: float | None) -> BatchReader:
+        local, tier = CatchUpReader(self._reader, self._throttle, deadline), self._tier
+        return local if tier is None else TieredReader(local, tier.reader(deadline), self)
 
     async def _aborted_between(self, offset: int, end_offset: int) -> list[AbortedTxn]:
         segments, tier = tuple(self._tail.segments), self._tier

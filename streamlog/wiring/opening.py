@@ -34,6 +34,7 @@ from streamlog.metadata.open import open_metadata
 from streamlog.metadata.session import MetadataSession
 from streamlog.model.kv import KVClient
 from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.concurrency.catch_up_throttle import ReadThrottle
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.tiered.config import RemoteLogConfig
@@ -264,8 +265,13 @@ class _Opening:
             staged=staging,
             node_id=self._plan.node_id,
             others=lambda environment: local.open(
-                environment, runtime.offload, kv, built, self._tiers(stores, kv, runtime)
+                environment,
+                runtime.offload,
+                kv,
+                built,
+                self._tiers(stores, kv, runtime, engine.throttle),
             ),
+            throttle=engine.throttle,
         )
         try:
             await local.start_tiers(logs)
@@ -298,7 +304,9 @@ class _Opening:
             progress=progress,
         )
 
-    def _tiers(self, stores: OpenStores, kv: KVClient, runtime: Runtime) -> OpenTiers | None:
+    def _tiers(
+        self, stores: OpenStores, kv: KVClient, runtime: Runtime, throttle: ReadThrottle
+    ) -> OpenTiers | None:
         config, node_id = self._configs.tiers, self._plan.node_id
         if not config.is_enabled:
             return None
@@ -313,6 +321,7 @@ class _Opening:
                 runtime.registry,
                 tree,
                 node_id,
+                throttle,
             ),
         )
 

@@ -13,6 +13,7 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.incarnation import EPOCH_MS
@@ -54,7 +55,7 @@ class RemoteWorld:
     ) -> None:
         self.mode: WalMode = mode
         self.config = config or StreamEngineConfig()
-        self.clock = LoopClock()
+        self.clock: Clock = LoopClock()
         self.metadata = FakeMetadata()
         self.objects = MemoryObjectStore(self.clock)
         self.store = SlowStore(self.objects, moods, random=SeededRandom(3))

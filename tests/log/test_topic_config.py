@@ -120,6 +120,66 @@ def test_kafkas_values_are_taken(name: str, text: str, value: str) -> None:
     assert topic_config.value_of(parse({name: text}), name) == value
 
 
+TIERED = {"log.type": "unified", "remote.storage.enable": "true"}
+KEPT_HERE = {**TIERED, "remote.log.copy.disable": "true"}
+"""Nothing more is copied."""
+
+
+@pytest.mark.parametrize("kind", ["bytes", "ms"])
+@pytest.mark.parametrize(
+    ("whole", "local", "taken"),
+    [
+        ("100", "-2", {"plain", "tiered", "kept"}),
+        ("100", "100", {"plain", "tiered", "kept"}),
+        ("100", "0", {"plain", "tiered"}),
+        ("100", "200", {"plain"}),
+        ("100", "-1", {"plain"}),
+        ("-1", "-2", {"plain", "tiered", "kept"}),
+        ("-1", "-1", {"plain", "tiered", "kept"}),
+        ("-1", "200", {"plain", "tiered"}),
+        ("0", "0", {"plain", "tiered", "kept"}),
+        ("100", "-3", set()),
+    ],
+)
+def test_limits_of_the_local_part_go_with_those_of_the_whole_as_in_kafka(
+    kind: str, whole: str, local: str, taken: set[str]
+) -> None:
+    """`make test-kafka` asks a Kafka 4.1.1 for more of them."""
+    limits = {f"retention.{kind}": whole, f"local.retention.{kind}": local}
+    for name, kept in (("plain", {"log.type": "unified"}), ("tiered", TIERED), ("kept", KEPT_HERE)):
+        if name in taken:
+            assert parse({**kept, **limits})
+            assert _alter(kept, set=limits) == {**kept, **limits}
+            continue
+        with pytest.raises(InvalidConfig, match=r"local\.retention") as refused:
+            parse({**kept, **limits})
+        assert refused.value.fields["name"] == f"local.retention.{kind}"
+        with pytest.raises(InvalidConfig, match=r"local\.retention"):
+            _alter(kept, set=limits)
+
+
+@pytest.mark.parametrize("switch", ["remote.storage.enable", "remote.log.copy.disable"])
+def test_limits_that_a_topic_has_are_looked_at_when_its_tier_is_switched(switch: str) -> None:
+    before = {**KEPT_HERE, "retention.ms": "100", "local.retention.ms": "7"}
+    del before[switch]
+    if switch == "remote.storage.enable":
+        before["local.retention.ms"] = "200"
+    parse(before)
+    with pytest.raises(InvalidConfig, match=r"local\.retention\.ms"):
+        _alter(before, set={switch: "true"})
+    assert _alter(before, set={switch: "true", "local.retention.ms": "-2"})
+
+
+def test_minus_two_is_the_limit_of_the_whole_log() -> None:
+    whole = {"retention.bytes": "5", "retention.ms": "7"}
+    assert parse({**TIERED, **whole}).local_limits == (5, 7)
+    local = {"local.retention.bytes": "-2", "local.retention.ms": "3"}
+    assert parse({**TIERED, **whole, **local}).local_limits == (5, 3)
+    # Of the whole log it is no limit, as any negative number.
+    both = {"retention.bytes": "-2", "local.retention.bytes": "-2"}
+    assert parse({**TIERED, **both}).local_limits[0] == -1
+
+
 def test_a_least_lag_above_the_greatest_is_refused() -> None:
     lags = {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}
     with pytest.raises(InvalidConfig, match="lower it"):

@@ -21,6 +21,7 @@ from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.log.partition.retention import expired, is_roll_due
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
@@ -163,6 +164,7 @@ class TieredLogUnderTest:
         config: RemoteLogConfig,
         plugin: RemoteStorageManager | None = None,
         clock: ManualClock | None = None,
+        throttle: ReadThrottle = NO_THROTTLE,
     ) -> None:
         self.tree = tree
         self.configs = {**TIERED, **configs}
@@ -172,6 +174,7 @@ class TieredLogUnderTest:
         self.plugin: RemoteStorageManager = self.storage if plugin is None else plugin
         """What the manager copies to."""
         self.clock = clock or ManualClock()
+        self.throttle = throttle
         self.random = SeededRandom(1)
         self.copy_quota, self.fetch_quota = OpenQuota(), OpenQuota()
         self.names: TopicNames | None = None
@@ -200,7 +203,12 @@ class TieredLogUnderTest:
         self.offload = HeldOffload()
         registry = self.registry = CollectorRegistry()
         environment = LogEnvironment(
-            self.clock, self.random, LogConfig(), LogMetrics(registry), self.offload
+            self.clock,
+            self.random,
+            LogConfig(),
+            LogMetrics(registry),
+            self.offload,
+            self.throttle,
         )
         self.folder = await LogFolder.open(self.tree, OWNER, environment, self.offload)
         self.metadata = KVRemoteLogMetadataManager(self.kv)
@@ -214,6 +222,7 @@ class TieredLogUnderTest:
                 registry,
                 self.tree,
                 1,
+                self.throttle,
             ),
             self.config,
         )
@@ -270,9 +279,10 @@ async def tiered_log(
     config: RemoteLogConfig | None = None,
     plugin: RemoteStorageManager | None = None,
     clock: ManualClock | None = None,
+    throttle: ReadThrottle = NO_THROTTLE,
 ) -> AsyncIterator[TieredLogUnderTest]:
     configs, config = configs or {}, config or RemoteLogConfig()
-    under_test = TieredLogUnderTest(tree, configs, config, plugin, clock)
+    under_test = TieredLogUnderTest(tree, configs, config, plugin, clock, throttle)
     await under_test.start()
     try:
         yield under_test

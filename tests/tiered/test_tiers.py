@@ -351,17 +351,13 @@ def test_tiering_is_turned_off_and_its_data_goes() -> None:
     async def test(t: TieredLogUnderTest) -> None:
         wanted = await filled(t)
         await only_newest_local(t)
-        await t.configure(remote_log_copy_disable="true")
+        await t.configure(remote_log_copy_disable="true", local_retention_bytes="-2")
         await filled(t, 20)
         copied = t.log.copied_end_offset
         await t.copy()
         assert t.log.copied_end_offset == copied
         assert await values(t.log, 3) | wanted == await values(t.log)
-        await t.configure(
-            remote_storage_enable="false",
-            remote_log_delete_on_disable="true",
-            local_retention_bytes="-2",
-        )
+        await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
         await t.copy()
         assert t.storage.segments == {}
         assert t.log.log_start_offset == t.log.local_log_start_offset

@@ -17,6 +17,7 @@ from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import parse
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import SeededRandom
@@ -75,10 +76,12 @@ class UnifiedLogUnderTest:
         config: LogConfig = DEFAULTS,
         cut_power: Callable[[], None] = lambda: None,
         offload: Offload | None = None,
+        throttle: ReadThrottle = NO_THROTTLE,
     ) -> None:
         """`offload`: of the first process; None: one that runs on the loop and can be held."""
         self.cut_power = cut_power
         self.clock = ManualClock()
+        self.throttle = throttle
         self.random = SeededRandom(1)
         self.config = config
         self.configs = dict(configs)
@@ -100,7 +103,9 @@ class UnifiedLogUnderTest:
 
     async def open_folder(self) -> None:
         metrics = LogMetrics(CollectorRegistry())
-        environment = LogEnvironment(self.clock, self.random, self.config, metrics, self.offload)
+        environment = LogEnvironment(
+            self.clock, self.random, self.config, metrics, self.offload, self.throttle
+        )
         self.folder = await LogFolder.open(self._tree_of(), OWNER, environment, self.offload)
 
     async def open(self) -> None:
@@ -145,8 +150,9 @@ async def unified_log(
     config: LogConfig = DEFAULTS,
     cut_power: Callable[[], None] = lambda: None,
     offload: Offload | None = None,
+    throttle: ReadThrottle = NO_THROTTLE,
 ) -> AsyncIterator[UnifiedLogUnderTest]:
-    under_test = UnifiedLogUnderTest(tree_of, configs or {}, config, cut_power, offload)
+    under_test = UnifiedLogUnderTest(tree_of, configs or {}, config, cut_power, offload, throttle)
     await under_test.start()
     try:
         yield under_test

@@ -56,7 +56,8 @@ class CompactionConfig:
     spool_dir: str | None = setting(
         None,
         "Folder for outputs until they are uploaded, up to object_bytes_max at a time; of no "
-        "effect on S3 with client=boto3. Default: the system's folder for temporary files.",
+        "effect on S3 with client=boto3, and in a folder. Default: the system's folder for "
+        "temporary files.",
     )
     small_objects_min: int = setting(
         56,

@@ -11,7 +11,6 @@ from typing import Protocol
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
-from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
 from streamlog.engine.read.cold_reader import ColdReader
 from streamlog.engine.read.read_checks import check_offsets
 from streamlog.engine.stream_core import StreamCore
@@ -29,6 +28,7 @@ from streamlog.model.batch import (
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.catch_up_throttle import ReadThrottle
 
 _NO_DEADLINE = nullcontext()
 
@@ -48,7 +48,7 @@ class Fetcher:
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
-        throttle: CatchUpThrottle,
+        throttle: ReadThrottle,
     ) -> None:
         self._clock = clock
         self._metadata = metadata

@@ -73,6 +73,8 @@ INTERNAL = frozenset({"internal.segment.bytes"})
 """Settings for tests, which are not listed; Kafka has the same one."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
 LOG_TYPE = "log.type"
+AS_WHOLE = -2
+"""Of `local.retention.*`: what `retention.*` is."""
 _OF_UNIFIED = frozenset(
     {
         "local.retention.bytes",
@@ -203,20 +205,34 @@ def _check_tiers(config: TopicConfig, configs: Mapping[str, str]) -> None:
             "has no closed part that stays as it is",
             name="remote.storage.enable",
         )
+    if config.remote_storage_enable:
+        _check_local_retention(config, configs)
+        _check_copy_lags(config, configs)
+
+
+def _check_local_retention(config: TopicConfig, configs: Mapping[str, str]) -> None:
+    """Errors: InvalidConfig. Source: Kafka's LogConfig, which asks it of tiered topics alone."""
+    switches = {"remote.storage.enable", "remote.log.copy.disable"}
     for local, limit, whole in (
         ("local.retention.ms", config.local_retention_ms, config.retention_ms),
         ("local.retention.bytes", config.local_retention_bytes, config.retention_bytes),
     ):
         general = local.removeprefix("local.")
-        is_more = whole != -1 and (limit == -1 or limit > whole)
-        if is_more and configs.keys() & {local, general}:
+        if not configs.keys() & {local, general, *switches} or limit == AS_WHOLE:
+            continue
+        if whole != -1 and (limit == -1 or limit > whole):
             raise InvalidConfig(
                 f"{local}={limit} is more than {general}={whole}: the local part of a log is a "
                 "part of the whole",
                 name=local,
             )
-    if config.remote_storage_enable:
-        _check_copy_lags(config, configs)
+        if config.remote_log_copy_disable and limit != whole:
+            raise InvalidConfig(
+                f"{local}={limit} is another than {general}={whole}, and with "
+                "remote.log.copy.disable=true no segment leaves for the remote tier: the node "
+                f"keeps all that {general} says; set {local} to the same, or to {AS_WHOLE}",
+                name=local,
+            )
 
 
 def _check_copy_lags(config: TopicConfig, configs: Mapping[str, str]) -> None:

@@ -22,18 +22,28 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from streamlog.errors import InvalidName, OutcomeUnknown, StoreUnavailable
 from streamlog.objectstore.errors import already_exists, changed, check_range, not_found
 from streamlog.objectstore.interface import Arrived, ObjectInfo
 from streamlog.objectstore.keys import RESERVED
-from streamlog.objectstore.local.direct_write import FileWriter
+from streamlog.objectstore.local.direct_write import FileStream, FileWriter
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.folders import fsync_folder, make_folder, typed_os_error
 
 TEMPORARY = ".tmp"
 REPLACE_LOCK = ".replace"
 READ_BYTES_MAX = 1 << 30
+
+
+class NewFile(NamedTuple):
+    """An object that is being written, under a name of its own."""
+
+    key: str
+    temporary: str
+    descriptor: int
+    stream: FileStream
 
 
 class LocalFiles:
@@ -87,20 +97,55 @@ class LocalFiles:
             self._make_parent(key, path)
             descriptor, temporary = self._create()
             try:
-                self._fill(descriptor, parts, now_ms)
+                self._make_durable(descriptor, self._writer.write(descriptor, parts), now_ms)
                 if if_absent:
                     self._link(key, temporary, path)
                 else:
                     self._rename(key, temporary, path, etag)
                 status = os.fstat(descriptor)
             except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                _remove(temporary)
                 raise
             finally:
                 os.close(descriptor)
         self._sync_folder(path)
         return _info(key, status)
+
+    def begin(self, key: str, about_bytes: int) -> NewFile:
+        """An object that comes in pieces: `add`, then `finish` or `give_up`."""
+        path = self._path(key)
+        with self._typed("storing an object", path):
+            self._make_parent(key, path)
+            descriptor, temporary = self._create()
+            try:
+                stream = self._writer.begin(descriptor, about_bytes)
+            except BaseException:
+                _remove(temporary)
+                os.close(descriptor)
+                raise
+        return NewFile(key, temporary, descriptor, stream)
+
+    def add(self, new: NewFile, parts: Sequence[Buffer]) -> None:
+        with self._typed("storing an object", self._path(new.key)):
+            new.stream.add([memoryview(part).cast("B") for part in parts if len(part)])
+
+    def finish(self, new: NewFile, now_ms: int) -> ObjectInfo:
+        """As `put`. The caller gives up in any case."""
+        path = self._path(new.key)
+        with self._typed("storing an object", path):
+            self._make_durable(new.descriptor, new.stream.end(), now_ms)
+            self._rename(new.key, new.temporary, path, None)
+            status = os.fstat(new.descriptor)
+        self._sync_folder(path)
+        return _info(new.key, status)
+
+    def give_up(self, new: NewFile) -> None:
+        """Frees what the new file holds; its bytes go, unless it is an object by now."""
+        new.stream.drop()
+        try:
+            _remove(new.temporary)
+        finally:
+            os.close(new.descriptor)
 
     def _create(self) -> tuple[int, str]:
         """Makes and locks a temporary file with a unique name."""
@@ -120,9 +165,8 @@ class LocalFiles:
                 return descriptor, path
             os.close(descriptor)
 
-    def _fill(self, descriptor: int, parts: Sequence[Buffer], now_ms: int) -> None:
-        """Writes the content, which is durable on return; the name is not."""
-        checksum = self._writer.write(descriptor, parts)
+    def _make_durable(self, descriptor: int, checksum: int, now_ms: int) -> None:
+        """The content is durable on return; the name is not."""
         modified_ns = now_ms * 1_000_000 + checksum % 1_000_000
         os.utime(descriptor, ns=(modified_ns, modified_ns))
         os.fsync(descriptor)
@@ -310,6 +354,11 @@ class LocalFiles:
                 # A folder was removed; the next call makes it again.
                 self._known_folders.clear()
             raise typed_os_error(error, path, doing, StoreUnavailable) from error
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _is_file(status: os.stat_result) -> bool:

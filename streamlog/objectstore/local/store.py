@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 from streamlog.errors import Closed
 from streamlog.objectstore.errors import check_limit
-from streamlog.objectstore.interface import Arrived, ListPage, ObjectInfo
+from streamlog.objectstore.interface import Arrived, ListPage, ObjectInfo, ObjectUpload
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.local.files import LocalFiles
+from streamlog.objectstore.local.upload import LocalUpload
 from streamlog.objectstore.url import LocalUrl
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
@@ -45,6 +47,8 @@ class LocalObjectStore:
         self._clock = clock
         self._lane = lane
         self._listings: OrderedDict[tuple[str, str], Iterator[str]] = OrderedDict()
+        self._given_up: set[asyncio.Task[None]] = set()
+        """Removals of files that uploads have left."""
         self._is_closed = False
 
     @classmethod
@@ -72,6 +76,19 @@ class LocalObjectStore:
         return await self._offload.run(
             self._lane, self._files.put, key, parts, if_absent, None, now_ms
         )
+
+    def upload(self, key: str, about_bytes: int) -> ObjectUpload:
+        """As UploadingStore.upload."""
+        self._check_open()
+        check_key(key)
+        return LocalUpload(
+            self._files, key, about_bytes, self._offload, self._lane, self._clock, self._spawn
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._given_up.add(task)
+        task.add_done_callback(self._given_up.discard)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
         self._check_open()
@@ -122,6 +139,8 @@ class LocalObjectStore:
     async def close(self) -> None:
         self._is_closed = True
         self._listings.clear()
+        if self._given_up:
+            await asyncio.wait(self._given_up)
 
     def _check_open(self) -> None:
         if self._is_closed:

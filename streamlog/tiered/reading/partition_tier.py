@@ -21,8 +21,9 @@ from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_ab
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
 from streamlog.log.api.tiering import AbortedInTier, TierableLog
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.catch_up_throttle import ReadThrottle
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -74,6 +75,7 @@ class TierReads:
     late: LateResults
     failures: RemoteFailures
     quota: FetchQuota
+    throttle: ReadThrottle
     metrics: RemoteLogMetrics
     clock: Clock
     offload: Offload
@@ -115,13 +117,21 @@ class PartitionTier:
     async def read_batches(
         self, offset: int, end_offset: int, max_bytes: int, deadline: float
     ) -> BatchRun:
-        async with self._reads.quota.reading(deadline) as may_read:
-            if not may_read:
+        reads, place = self._reads, (self.partition, offset)
+        async with reads.throttle.admitted(max_bytes, place=place, deadline=deadline) as grant:
+            if not grant.is_admitted:
                 return BatchRun((), 0, True)
-            return await self._batches(offset, end_offset, max_bytes, deadline)
+            async with reads.quota.reading(deadline) as may_read:
+                if not may_read:
+                    return BatchRun((), 0, True)
+                run = await self._batches(
+                    offset, end_offset, grant.bytes_max, deadline, reads_ahead=not grant.is_paced
+                )
+            grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
+        return run._replace(is_paced=run.is_paced or grant.is_paced)
 
     async def _batches(
-        self, offset: int, end_offset: int, max_bytes: int, deadline: float
+        self, offset: int, end_offset: int, max_bytes: int, deadline: float, *, reads_ahead: bool
     ) -> BatchRun:
         reads = self._reads
         segment = await self._segment_with(offset)
@@ -131,6 +141,8 @@ class PartitionTier:
             if position is None:
                 return self._nothing(segment)
             found = await scan.batches(position, offset, end_offset, max_bytes)
+            if reads_ahead and not found.is_cut:
+                scan.ahead(found.position)
         except ObjectNotFound as error:
             raise self._gone(offset) from error
         if not found.batches:
@@ -281,6 +293,7 @@ class PartitionTier:
                 if found.is_cut:
                     raise reads.chunks.late(segment)
                 return None
+            scan.ahead(found.position)
             await reads.offload.run(Lane.READ, scan.check, found.batches)
             for batch in found.batches:
                 if batch.header.max_timestamp_ms < timestamp_ms:

@@ -80,8 +80,11 @@ class SegmentScan:
                 found.append(RemoteBatch((view,), base + delta + 1, position))
                 size += batch_bytes
             position += batch_bytes
-        self._chunks.ahead(segment, max(position - 1, 0) // self._chunks.chunk_bytes + 1)
         return ScannedChunk(found, position, False)
+
+    def ahead(self, position: int) -> None:
+        """Has the chunk loaded behind the one that the bytes before the position lie in."""
+        self._chunks.ahead(self.segment, max(position - 1, 0) // self._chunks.chunk_bytes + 1)
 
     async def _bytes(self, position: int, length: int) -> memoryview | None:
         """Fewer at the segment's end. They are a copy only where they lie in several chunks."""

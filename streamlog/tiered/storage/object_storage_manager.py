@@ -2,9 +2,10 @@
 
 1. Each file of a segment is an object; the log is the last one that is stored.
 2. An index goes up whole. A log goes up in pieces where the store takes them: a copy holds one
-   piece of 4 MiB and what the store keeps back, on S3 `multipart_bytes_min` (32 MiB by default). A
-   store that takes whole objects only (a folder, memory, `client=obstore`) gets the whole log at
-   once: one copy at a time holds as much memory as its segment has bytes, and the others wait.
+   piece of 4 MiB and what the store keeps back, in a folder 1 MiB, on S3 `multipart_bytes_min`
+   (32 MiB by default). A store that takes whole objects only (memory, `client=obstore`) gets the
+   whole log at once: one copy at a time holds as much memory as its segment has bytes, and the
+   others wait.
 3. A write that makes an object visible runs to its end although its copy is cancelled, so that the
    delete that follows finds it.
 """

@@ -67,6 +67,8 @@ class _FromMemory:
         self.size = file.size
 
     def read(self, position: int, length: int) -> bytes:
+        if length > NOW_BYTES_MAX + READ_BYTES_MIN:
+            raise BlockingIOError
         data = self._file.read_now(position, length)
         if data is None:
             raise BlockingIOError
@@ -85,7 +87,7 @@ class SegmentFileReader:
         check_open: Callable[[], None],
     ) -> None:
         """`check_open` raises why the log has ended."""
-        self._check_open = check_open
+        self.check_open = check_open
         self._name = name
         self.folder = folder
         self._segments = segments
@@ -111,9 +113,12 @@ class SegmentFileReader:
         """As `batches_of`, off the loop. None: another segment has come in this one's place."""
         found: list[FileBatch] | None = None
         if segment.replaced is None:
-            # Who follows the tail needs no thread: what was just written is in memory.
+            # Who follows the tail needs no thread: what was just written is in memory. Beside busy
+            # threads two changes between loop and thread take some 10 ms, and the read 0.1.
             known = segment.position_of(offset)
-            if known is not None and min(max_bytes, segment.size - known) <= NOW_BYTES_MAX:
+            left = segment.size - (known or 0)
+            is_indexed = known is not None or segment.offsets is not None
+            if is_indexed and min(max_bytes, left) <= NOW_BYTES_MAX:
                 with contextlib.suppress(BlockingIOError):
                     return self.batches_of(segment, offset, end_offset, max_bytes, is_now=True)
             found = await self._offload.run(
@@ -122,8 +127,29 @@ class SegmentFileReader:
         if found is None and segment.replaced is not None:
             await asyncio.wait({segment.replaced})
             # Where the swap failed, and the log with it, no other segment comes.
-            self._check_open()
+            self.check_open()
         return found
+
+    def bytes_behind(self, offset: int, most: int) -> int:
+        """About how many bytes lie from the offset to the log's end; `most` and more are the same.
+
+        A segment counts whole where the offset's position in it is not in memory.
+        """
+        size = 0
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return size + segment.size - self._position_in_memory(segment, offset)
+            size += segment.size
+            if size >= most:
+                break
+        return size
+
+    def _position_in_memory(self, segment: UnifiedLogSegment, offset: int) -> int:
+        known = segment.position_of(offset)
+        if known is not None:
+            return known
+        entry = floor_entry(segment.offsets or b"", offset - segment.base_offset)
+        return 0 if entry is None else entry.position
 
     def segment_of(self, offset: int) -> UnifiedLogSegment:
         """Errors: OffsetOutOfRange."""

@@ -22,7 +22,8 @@ from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
 from tests.engine.harness import batch, error_of
-from tests.engine.remote import LoopClock, RemoteWorld, virtually
+from tests.engine.remote import RemoteWorld, virtually
+from tests.support.busy_clock import BusyClock
 from tests.support.slow_store import Moods
 
 READ = ReadConfig(tail_cache_bytes=0, catch_up_bytes_per_s_min=16 * MIB, catch_up_piece_bytes=MIB)
@@ -33,20 +34,6 @@ OLD_BATCHES = 64
 BATCH_BYTES = 256 * 1024
 
 
-class BusyClock(LoopClock):
-    """While `slowness` is above 1 every timer of the loop runs late by that factor."""
-
-    def __init__(self) -> None:
-        self.slowness = 1.0
-        self._at = self._shown = 0.0
-
-    def monotonic(self) -> float:
-        now = super().monotonic()
-        self._shown += (now - self._at) * self.slowness
-        self._at = now
-        return self._shown
-
-
 class OldStream:
     """A stream that lies in objects, and another one that takes appends."""
 
@@ -55,10 +42,10 @@ class OldStream:
 
     @property
     def metric(self) -> dict[str, float]:
-        metrics = self.engine.metrics
+        metrics = self.engine.metrics.catch_up
         return {
             sample.name.removeprefix("streamlog_engine_"): sample.value
-            for metric in (metrics.catch_up_waiting, metrics.catch_up_rate, metrics.catch_up_bytes)
+            for metric in (metrics.waiting, metrics.rate, metrics.bytes)
             for family in metric.collect()
             for sample in family.samples
         }

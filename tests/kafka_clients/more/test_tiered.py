@@ -10,15 +10,19 @@ import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import product
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.kafka.wire import KafkaConnection
+from streamlog.errors import InvalidConfig
 from streamlog.format.kafka_files.names import PARTITION_METADATA
 from streamlog.format.kafka_files.properties import encode_id
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
+from streamlog.log.api.topic_config import parse
 from streamlog.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from streamlog.tiered.metadata.placement import metadata_partition_of
 from tests.kafka_clients.client_programs import dumped_segments
@@ -251,3 +255,32 @@ def test_kafkas_tool_reads_the_records_of_a_nodes_segments(two_tiers: TwoTiers) 
         told.append(RECORD.findall(_dumped(*sorted(folder.glob("*.log")))))
     assert told.pop(metadata_partition_of(partition, METADATA_PARTITIONS)) == wanted
     assert told == [[], []]
+
+
+def test_the_same_limits_of_both_parts_are_taken(tmp_path: Path) -> None:
+    """Whole and local limits, on a topic that is tiered, on one that is not, and without copies."""
+    tiered = {"remote.storage.enable": "true"}
+    cases = [
+        {**base, **{name: text for name, text in limits if text}}
+        for base in ({}, tiered, {**tiered, "remote.log.copy.disable": "true"})
+        for kind in ("bytes", "ms")
+        for whole, local in product(("", "-2", "-1", "0", "9"), ("", "-3", "-2", "-1", "0", "9"))
+        for limits in [((f"retention.{kind}", whole), (f"local.retention.{kind}", local))]
+    ]
+    # The node takes any negative number for -1 of retention.bytes alone, Kafka compares as given.
+    alike = [one for one in cases if not (len(one) > 3 and one.get("retention.bytes") == "-2")]
+    differences: list[object] = []
+    with tiering_kafka(tmp_path / "kafka", tmp_path / "remote") as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.server})
+        for number, configs in enumerate(alike):
+            topic = NewTopic(f"t{number}", 1, 1, config=configs)
+            (answer,) = admin.create_topics([topic], validate_only=True).values()
+            refusals = [None if (error := answer.exception()) is None else str(error)]
+            try:
+                parse({**configs, "log.type": "unified"})
+                refusals.append(None)
+            except InvalidConfig as refused:
+                refusals.append(str(refused))
+            if (refusals[0] is None) != (refusals[1] is None):
+                differences.append((configs, refusals))
+    assert differences == []

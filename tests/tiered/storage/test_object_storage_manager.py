@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -187,6 +188,41 @@ def test_a_store_of_whole_objects_gets_one_log_at_a_time() -> None:
         assert len(await keys_of(store)) == 15
 
     asyncio.run(main())
+
+
+class GeneratedFile:
+    """A SegmentFile whose bytes are made when they are read, as a disk's are."""
+
+    path = None
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    async def read(self, position: int, length: int) -> Buffer:
+        return bytes([position // PIECE_BYTES % 251]) * min(length, self.size_bytes - position)
+
+
+def test_a_copy_into_a_folder_holds_a_few_pieces_of_the_log(tmp_path: Path) -> None:
+    async def main() -> int:
+        offload = ThreadOffload()
+        store = await LocalObjectStore.open(tmp_path, offload, ManualClock())
+        storage, make = ObjectRemoteStorageManager(store, PREFIX), SegmentMaker()
+        size = 16 * PIECE_BYTES + 5
+        data = make.data(log_segment=GeneratedFile(size))
+        metadata = make.metadata(data)
+        tracemalloc.start()
+        try:
+            await storage.copy_log_segment_data(metadata, data)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        end = await storage.fetch_log_segment(metadata, size - 6, size - 1)
+        assert bytes(end) == bytes([15]) + bytes([16]) * 5
+        await store.close()
+        await offload.close()
+        return peak
+
+    assert asyncio.run(main()) < 4 * PIECE_BYTES
 
 
 def test_keys_are_golden() -> None:
