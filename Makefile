@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus differential-kafka differential-kafka-transactions differential-kafka-cleaning differential-kafka-tiering kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus test-remote-storage differential-kafka differential-kafka-transactions differential-kafka-cleaning differential-kafka-tiering kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -86,6 +86,12 @@ test-kafka: tools $(VENV)/.installed-kafka-clients ## drive a node with all of K
 test-prometheus: tools ## hold alert rules and dashboard to a real Prometheus beside a node; needs prometheus and promtool
 	@command -v promtool >/dev/null || { echo "promtool is not on the PATH: apt install prometheus"; exit 1; }
 	TEST_PROMETHEUS=yes $(BIN)/python -m pytest -n 0 --timeout 300 tests/monitoring $(PYTEST_ARGS)
+
+# gcsfs asks Google's gRPC interface what kind of bucket it is, and the emulator has none.
+test-remote-storage: export TEST_REMOTE_STORAGE = yes
+test-remote-storage: export GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT = false
+test-remote-storage: tools $(VENV)/.installed-remote-storage ## tier into HDFS, Azurite and a GCS emulator; needs Java 17, Maven and npm
+	$(BIN)/python -m pytest -n 0 --timeout 300 tests/tiered/storage/services $(PYTEST_ARGS)
 
 differential-kafka: tools ## make the same calls to a node and to a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential --sequences $(SEQUENCES)

@@ -40,7 +40,7 @@ GROUPS = {
     "encoded": _Group(encoded.run, 5),
     "clients": _Group(clients.run, 6),
     "java": _Group(java.run, 3),
-    "kinds": _Group(kinds.run, 3),
+    "kinds": _Group(kinds.run, 4),
     "transactions": _Group(transactions.run, 4),
     "slow-syncs": _Group(slow_syncs.run, 3),
     "idle": _Group(idle.run, 2),

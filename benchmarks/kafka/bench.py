@@ -64,6 +64,12 @@ AIMS = {
     "unified durable": Aim("kinds", "unified topic, librdkafka, 128 KiB, by fsynced Kafka's", 3),
     "unified lazy": Aim("kinds", "unified topic with flush.ms=1000, by Kafka's", 0.7),
     "unified catch-up": Aim("kinds", "unified topic, catch-up by a shared one's", 0.9),
+    "beside unified": Aim(
+        "kinds", "shared topic beside a unified one, by beside its own kind", 0.97
+    ),
+    "beside shared": Aim(
+        "kinds", "unified topic beside a shared one, by beside its own kind", 0.97
+    ),
     "idle 500": Aim("idle", "1,000 idle consumers, wait of 500 ms", 20, True, "% of a core"),
     "idle 5000": Aim("idle", "1,000 idle consumers, wait of 5 s", 3, True, "% of a core"),
     "idle size": Aim("idle", "memory of an idle consumer", 20, True, "KB"),

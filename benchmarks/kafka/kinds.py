@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 from benchmarks.kafka import librdkafka
@@ -24,8 +28,10 @@ def run(bench: Bench) -> None:
     if not librdkafka.is_there():
         bench.report.note("librdkafka is left out: confluent-kafka is not installed")
         return
-    attempt_cases(bench, "kinds", CASES, _case)
-    bench.attempt("kinds", "catch-up", lambda: _catch_up(bench))
+    servers = servers_of(bench)
+    attempt_cases(bench, "kinds", CASES, partial(_case, servers))
+    bench.attempt("kinds", "catch-up", lambda: _catch_up(bench, servers))
+    bench.attempt("kinds", "neighbours", lambda: _neighbours(bench, servers))
 
 
 def servers_of(bench: Bench) -> dict[str, Server]:
@@ -39,11 +45,11 @@ def servers_of(bench: Bench) -> dict[str, Server]:
     return kinds | {name: bench.servers[name] for name in (KAFKA, FSYNCED) if name in bench.servers}
 
 
-def _case(bench: Bench, record_bytes: int, batch: str) -> None:
+def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch: str) -> None:
     def produce(server: Server, topic: str, size: int) -> Figures:
         return librdkafka.produce(server.address, topic, record_bytes, size, BATCHES[batch])
 
-    label, servers = label_of(record_bytes, batch), servers_of(bench)
+    label = label_of(record_bytes, batch)
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
     ratios = in_turns(bench, "kinds", label, servers, total, produce, subject=UNIFIED)
     if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in ratios:
@@ -54,10 +60,45 @@ def _case(bench: Bench, record_bytes: int, batch: str) -> None:
     bench.meet("unified lazy", [by_kafka / by_lazy for by_kafka, by_lazy in pairs])
 
 
-def _catch_up(bench: Bench) -> None:
+def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
+    """What a topic of one kind costs one of the other: more than one of its own kind would?
+
+    A producer fills a topic while another fills the neighbour, which has more to do and so is there
+    for all of its time.
+    """
+    total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale / 2)
+    rates: dict[tuple[str, str], list[float]] = {}
+    for _ in bench.rounds():
+        for of, beside in itertools.product((NODE, UNIFIED), repeat=2):
+            rate = _rate_beside(servers[of], servers[beside], total)
+            rates.setdefault((of, beside), []).append(rate)
+    for (of, beside), found in rates.items():
+        bench.report.add(Row("kinds", f"{of} topic beside a {beside} one", median(found), "MB/s"))
+    for of, other, aim in ((NODE, UNIFIED, "beside unified"), (UNIFIED, NODE, "beside shared")):
+        pairs = zip(rates[of, other], rates[of, of], strict=True)
+        bench.meet(aim, [by_other / by_own for by_other, by_own in pairs])
+
+
+def _rate_beside(server: Server, neighbour: Server, total: int) -> float:
+    topic, other = server.new_topic("neighbours"), neighbour.new_topic("neighbours")
+    server.wait_until_idle()
+    settings = BATCHES["128 KiB"]
+    with ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(
+            librdkafka.produce, neighbour.address, other, AIMED_BYTES, 3 * total, settings
+        )
+        done = librdkafka.produce(server.address, topic, AIMED_BYTES, total, settings)
+        is_there_still = not busy.done()
+        busy.result()
+    if not is_there_still:
+        raise RuntimeError("the neighbour's producer ended first: its part has to be larger")
+    return done["bytes"] / done["seconds"] / 1e6
+
+
+def _catch_up(bench: Bench, servers: Mapping[str, Server]) -> None:
     """Reading a topic from its beginning, right after it was written."""
     total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale)
-    chosen = {name: one for name, one in servers_of(bench).items() if name not in (LAZY, FSYNCED)}
+    chosen = {name: one for name, one in servers.items() if name not in (LAZY, FSYNCED)}
     topics: dict[str, tuple[str, int]] = {}
     for name, server in chosen.items():
         topic = server.new_topic("catch-up")

@@ -70,9 +70,13 @@ class Server:
             before = now
 
     def new_topic(self, label: str) -> str:
-        """A topic of PARTITIONS partitions that has leaders."""
+        """A topic of PARTITIONS partitions that has leaders.
+
+        Its name is of no other server, because several may be one process: a topic that is there
+        already has the settings of whoever made it.
+        """
         self.topics += 1
-        name = f"{label}-{self.topics}".replace(" ", "-")
+        name = f"{label}-{self.name}-{self.topics}".replace(" ", "-")
         with KafkaConnection(self.address) as connection:
             connection.make_topic(name, PARTITIONS, self.topic_settings)
             self.kept.append(name)

@@ -20,6 +20,7 @@ from streamlog.errors import Unavailable
 CENTRAL = "https://repo.maven.apache.org/maven2"
 KAFKA = "4.1.1"
 LOG4J = "2.25.1"
+HADOOP = "3.4.1"
 CONNECTOR_ELSE = ("4.2.0", "4.1.0-preview1")
 """Spark's Kafka source and its library for delegation tokens, in a version that is used if none is
 published for the installed PySpark."""
@@ -53,6 +54,21 @@ def kafka_storage_test_jars() -> Jars:
     """Kafka's remote storage in a folder, which it has for tests. Errors: Unavailable."""
     tests = Artifact("org.apache.kafka", "kafka-storage", KAFKA, "test")
     return Jars(_jars(f"kafka-storage-test-{KAFKA}", [tests]), KAFKA)
+
+
+def hadoop_jars() -> Jars:
+    """Hadoop's mini cluster: name node and data nodes in one process. Errors: Unavailable."""
+    cluster = Artifact("org.apache.hadoop", "hadoop-client-minicluster", HADOOP)
+    # It asks for these, and does not say so.
+    besides = [
+        Artifact("junit", "junit", "4.13.2"),
+        Artifact("commons-cli", "commons-cli", "1.9.0"),
+        Artifact("commons-logging", "commons-logging", "1.3.4"),
+        Artifact("org.slf4j", "slf4j-nop", "1.7.36"),
+        # Once part of Java itself.
+        Artifact("javax.xml.bind", "jaxb-api", "2.3.1"),
+    ]
+    return Jars(_jars(f"hadoop-{HADOOP}", [cluster, *besides]), HADOOP)
 
 
 def connector_jars() -> Jars:

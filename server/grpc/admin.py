@@ -331,7 +331,9 @@ async def _write(rpc: Rpc, answer: admin_pb2.LocateRecordsResponse) -> None:
 
 
 def _part_to_proto(part: LocatedPart) -> admin_pb2.LocateRecordsResponse:
-    out = admin_pb2.LocateRecordsResponse(revision=part.revision)
+    out = admin_pb2.LocateRecordsResponse(
+        revision=part.revision, without_objects=part.without_objects
+    )
     for window, span in part.aborted:
         out.aborted.add(
             window=window,

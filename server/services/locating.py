@@ -4,7 +4,7 @@ keep those objects from being deleted."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.stream_slices import LiesOnStreams
+from streamlog.log.stream_slices import LiesOnStreams, SlicesView
 from streamlog.metadata.lookup.locating import LocateSection, Locating, LookupPort
 from streamlog.model.located import AbortedSpan, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
@@ -52,12 +52,16 @@ class ObjectPins(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocatedPart:
-    """`aborted`: pairs of a window's number and an aborted transaction that overlaps it."""
+    """`aborted`: pairs of a window's number and an aborted transaction that overlaps it.
+
+    `without_objects`: numbers of windows whose log has its records elsewhere than on streams.
+    """
 
     revision: int
     runs: Sequence[LocatedRun] = ()
     objects: ObjectTable | None = None
     aborted: Sequence[tuple[int, AbortedSpan]] = ()
+    without_objects: Sequence[int] = ()
 
 
 class LocateService:
@@ -110,8 +114,9 @@ class LocateService:
     ) -> AsyncGenerator[LocatedPart, None]:
         """Ranges in the order of windows, then objects. Close it: it holds a turn of locates_max.
 
-        With READ_COMMITTED, aborted transactions come first. Errors: UnknownTopicOrPartition,
-        NotLeader, Unauthorized, Invalid, QuotaExceeded; those of Locating.
+        First of all come windows without objects; with READ_COMMITTED, aborted transactions next.
+        Errors: UnknownTopicOrPartition, NotLeader, Unauthorized, Invalid, QuotaExceeded; those of
+        Locating.
         """
         if len(windows) > WINDOWS_MAX:
             raise Invalid(f"{len(windows)} windows in a request; at most {WINDOWS_MAX} are allowed")
@@ -149,13 +154,19 @@ class LocateService:
         revision = await self._metadata.catch_up()
         keys = {TopicPartition(window.topic, window.partition): None for window in windows}
         opened = await in_order([self._opened(key) for key in keys])
-        logs = dict(zip(keys, (_on_streams(log) for log in opened), strict=True))
+        # Slices and aborted transactions are of one moment, whatever a cleaning replaces meanwhile.
+        slices = {key: _slices_view(log) for key, log in zip(keys, opened, strict=True)}
+        views = [slices[TopicPartition(window.topic, window.partition)] for window in windows]
+        elsewhere = [number for number, view in enumerate(views) if view is None]
+        if elsewhere:
+            yield LocatedPart(revision, without_objects=elsewhere)
         if isolation is Isolation.READ_COMMITTED:
-            async for aborted in _aborted(windows, logs):
+            async for aborted in _aborted(windows, views):
                 yield LocatedPart(revision, aborted=aborted)
         sections: list[LocateSection] = []
-        for number, window in enumerate(windows):
-            log = logs[TopicPartition(window.topic, window.partition)]
+        for number, (window, view) in enumerate(zip(windows, views, strict=True)):
+            if view is None:
+                continue
             sections += [
                 LocateSection(
                     number,
@@ -165,7 +176,7 @@ class LocateService:
                     segment.end,
                     segment.size_bytes,
                 )
-                for segment in log.slices(window.start, window.end)
+                for segment in view.slices(window.start, window.end)
             ]
         locating = Locating(self._metadata, sections)
         async for runs in locating.ranges():
@@ -178,21 +189,20 @@ class LocateService:
         return await opened_within(self._limits.open_wait_ms / 1000, self._logs.log(key), key)
 
 
-def _on_streams(log: AbstractLog) -> LiesOnStreams:
-    """Errors: Invalid."""
-    if not isinstance(log, LiesOnStreams):
-        raise Invalid(f"{log.topic_partition} has no objects that could be read past its node")
-    return log
+def _slices_view(log: AbstractLog) -> SlicesView | None:
+    """None: the log's records are elsewhere than on streams."""
+    return log.slices_view() if isinstance(log, LiesOnStreams) else None
 
 
 async def _aborted(
-    windows: Sequence[OffsetWindow], logs: Mapping[TopicPartition, LiesOnStreams]
+    windows: Sequence[OffsetWindow], views: Sequence[SlicesView | None]
 ) -> AsyncIterator[Sequence[tuple[int, AbortedSpan]]]:
     """Aborted transactions by the numbers of windows, some thousand at once."""
     together: list[tuple[int, AbortedSpan]] = []
-    for number, window in enumerate(windows):
-        log = logs[TopicPartition(window.topic, window.partition)]
-        for entry in await log.aborted(window.start, window.end):
+    for number, (window, view) in enumerate(zip(windows, views, strict=True)):
+        if view is None:
+            continue
+        for entry in await view.aborted(window.start, window.end):
             span = AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
             together.append((number, span))
             if len(together) >= ABORTED_AT_ONCE:

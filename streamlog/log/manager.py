@@ -447,7 +447,8 @@ class LogManager:
             await asyncio.sleep(0 if was_dirty else self._config.cleaner_backoff_ms / 1000)
 
     async def _compacted_logs(self) -> list[tuple[AbstractLog, TopicConfig]]:
-        """Of partitions that this node leads; each is opened for it."""
+        """Of partitions that this node leads. Each is opened for it, except those of the node's own
+        topics, which their users open."""
         found: list[tuple[AbstractLog, TopicConfig]] = []
         for name in self._topics.names():
             topic = self._topics.get(name)
@@ -455,8 +456,7 @@ class LogManager:
                 continue
             try:
                 settings = self._logs.settings(name, topic.record)
-                # The node's own topics keep themselves short.
-                if not settings.is_compacted or is_internal(name):
+                if not settings.is_compacted:
                     continue
             except InvalidConfig as error:
                 log.warning("topic %s is not cleaned: %s", name, error)
@@ -466,7 +466,12 @@ class LogManager:
                 if not self._leadership.is_led_here(partition):
                     continue
                 try:
-                    found.append((await self.log(partition), settings))
+                    if is_internal(name):
+                        opened = self._logs.get(partition)
+                    else:
+                        opened = await self.log(partition)
+                    if opened is not None:
+                        found.append((opened, settings))
                 except StreamlogError as error:
                     log.warning("%s is not cleaned: %s", partition, error)
         return found

@@ -363,7 +363,11 @@ class StagedLogs:
         if takes is None:
             takes = self._takes[type(log)] = isinstance(log, TakesStaged)
         if not takes:
-            raise PolicyViolation(f"{partition} lies on a medium without staged writes")
+            raise PolicyViolation(
+                f"{partition} keeps its records in files of its node (log.type=unified), and "
+                "staged writes attach objects of the store: write it with a producer, or write a "
+                "topic with log.type=shared"
+            )
         return cast(TakesStaged, log)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -37,19 +37,34 @@ class LogSlice:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SlicesView:
+    """Where the records of a log lie at one moment.
+
+    A cleaning may put other slices in the place of these meanwhile, with other aborted
+    transactions: what goes together has to come from one view. Its slices can be read for
+    `file.delete.delay.ms` from then on, or under a pin.
+    """
+
+    segments: Sequence[Segment]
+    aborted_in: Callable[[int, int], Awaitable[Sequence[AbortedTxn]]]
+
+    def slices(self, start: int, end: int) -> list[LogSlice]:
+        """The slices that hold offsets start (inclusive) to end (exclusive), in order."""
+        return slices(self.segments, start, end)
+
+    async def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
+        """The aborted transactions that have a record, or their marker, in start (inclusive) to end
+        (exclusive), by their first offsets. Errors: those of a fetch."""
+        return await self.aborted_in(start, end)
+
+
 @runtime_checkable
 class LiesOnStreams(Protocol):
     """A log whose records can be read from streams, past its node."""
 
-    def slices(self, start: int, end: int) -> list[LogSlice]:
-        """The slices that hold offsets start (inclusive) to end (exclusive), in order."""
-        ...
-
-    async def aborted(
-        self, start: int, end: int, deadline: float | None = None
-    ) -> Sequence[AbortedTxn]:
-        """The aborted transactions that have a record, or their marker, in start (inclusive) to end
-        (exclusive), by their first offsets. Errors: those of a fetch."""
+    def slices_view(self) -> SlicesView:
+        """Of the log's present end; it costs by the segments."""
         ...
 
 

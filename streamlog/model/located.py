@@ -99,9 +99,11 @@ class Located:
     """Runs in the order of windows and offsets, and every object that they name.
 
     `aborted`: window → the aborted transactions that overlap it; empty for uncommitted reads.
+    `without_objects`: windows whose records are not in the store, and are read through their node.
     """
 
     revision: int
     runs: Sequence[LocatedRun]
     objects: ObjectTable
     aborted: Mapping[int, Sequence[AbortedSpan]] = field(default_factory=dict)
+    without_objects: frozenset[int] = frozenset()

@@ -85,7 +85,10 @@ class BrokerConfig:
     )
     log_roll_hours: int = setting(168, "Time span of a segment.", minimum=1, maximum=2**31 - 1)
     log_cleanup_policy: str = setting(
-        "delete", "What happens to old records.", choices=("delete",), dynamic=True
+        "delete",
+        "What happens to old records: deletion by age and size, compaction, or both.",
+        choices=("delete", "compact", "compact,delete", "delete,compact"),
+        dynamic=True,
     )
     log_message_timestamp_type: str = setting(
         "CreateTime",

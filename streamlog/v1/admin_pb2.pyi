@@ -484,7 +484,7 @@ class OffsetWindow(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class LocateRecordsResponse(_message.Message):
-    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs", "attached", "aborted")
+    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs", "attached", "aborted", "without_objects")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +493,7 @@ class LocateRecordsResponse(_message.Message):
     INDEX_CRCS_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_OBJECTS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     runs: _containers.RepeatedCompositeFieldContainer[LocatedRun]
     object_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -501,7 +502,8 @@ class LocateRecordsResponse(_message.Message):
     index_crcs: _containers.RepeatedScalarFieldContainer[int]
     attached: _containers.RepeatedCompositeFieldContainer[AttachedStream]
     aborted: _containers.RepeatedCompositeFieldContainer[AbortedSpan]
-    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ..., attached: _Optional[_Iterable[_Union[AttachedStream, _Mapping]]] = ..., aborted: _Optional[_Iterable[_Union[AbortedSpan, _Mapping]]] = ...) -> None: ...
+    without_objects: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ..., attached: _Optional[_Iterable[_Union[AttachedStream, _Mapping]]] = ..., aborted: _Optional[_Iterable[_Union[AbortedSpan, _Mapping]]] = ..., without_objects: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AbortedSpan(_message.Message):
     __slots__ = ("window", "producer_id", "first_offset", "last_offset")

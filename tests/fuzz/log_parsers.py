@@ -29,6 +29,8 @@ from streamlog.log.partition.producer_state_entry import ProducerBatch, Producer
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
+    CleanedStreams,
+    CleanEnd,
     Description,
     FencingToken,
     LeaderEpoch,
@@ -36,6 +38,7 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
+    SegmentsReplaced,
     decode_entry,
     encode_entry,
 )
@@ -78,6 +81,9 @@ _RECORDS = (
     ),
     LogStart(50),
     FencingToken(b"token"),
+    CleanedStreams(21, 22, 23),
+    SegmentsReplaced(SegmentSealed(0, 100, 500, 10, 99, 1234, *_slices(100, 5, 2))),
+    CleanEnd(100),
     SegmentRemoved(0),
 )
 _TRANSACTIONS = Checkpoint(

@@ -150,7 +150,7 @@ def test_stored_values_that_cannot_be_read_are_passed_over() -> None:
         await put(
             logs,
             log_retention_ms="soon",
-            log_cleanup_policy="compact",
+            log_cleanup_policy="shred",
             num_partitions="0",
             log_retention_check_interval_ms="often",
             log_cleaner_io_max_bytes_per_second="nan",

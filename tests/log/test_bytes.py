@@ -28,8 +28,11 @@ from streamlog.log.partition.batch_metadata import (
 )
 from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
+    BEING_CREATED,
     OPEN_END,
     Checkpoint,
+    CleanedStreams,
+    CleanEnd,
     Description,
     FencingToken,
     LeaderEpoch,
@@ -38,6 +41,7 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
+    SegmentsReplaced,
     decode_entry,
     encode_entry,
 )
@@ -147,6 +151,14 @@ def test_golden_fencing_token():
     records = (FencingToken(b"one"), FencingToken(bytes(range(64))), FencingToken(b""))
     data = encode_entry(records)
     assert data == golden("log_meta_token.bin", data)
+    assert decode_entry(data) == MetaEntry(records)
+
+
+def test_golden_records_of_cleanings():
+    new = SegmentSealed(0, 100, 700, 10, 99, 1234, *slices(100, 5, 2))
+    records = (BEING_CREATED, CleanedStreams(21, 22, 23), SegmentsReplaced(new), CleanEnd(100))
+    data = encode_entry(records)
+    assert data == golden("log_meta_cleaned.bin", data)
     assert decode_entry(data) == MetaEntry(records)
 
 

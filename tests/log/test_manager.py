@@ -169,8 +169,8 @@ def test_limits_and_bad_settings():
         error = await refused(InvalidConfig, logs.create_topic("t", 1, {"retentionms": "1"}))
         assert "retention.ms" in str(error)
         bad = [
-            ({"cleanup.policy": "compact"}, "log.type=unified"),
-            ({"cleanup.policy": "compact,delete"}, "log.type=unified"),
+            ({"cleanup.policy": "compact,shred"}, "must be of delete, compact"),
+            ({"compression.type": "zstd"}, "compresses nothing anew"),
             ({"remote.storage.enable": "true"}, "tiered storage"),
             ({"retention.ms": "a week"}, "whole number"),
             ({"retention.ms": "-2"}, "must be -1"),
@@ -236,7 +236,7 @@ def test_settings_change_open_logs_and_survive():
             {"set": {"max.message.bytes": "1", "nope": "1"}},
             {"delete": ["nope"]},
             {"append": {"retention.ms": "1"}},
-            {"append": {"cleanup.policy": "compact"}},
+            {"append": {"cleanup.policy": "shred"}},
             {"subtract": {"cleanup.policy": "delete"}},
         ):
             await refused(InvalidConfig, logs.alter_topic_configs("t", **wrong))
@@ -406,7 +406,7 @@ def test_settings_that_cannot_be_read_end_nothing_but_the_use_of_their_topic():
             await append(await logs.log(TopicPartition(name, 0)), encoded([b"x"]))
         stored = await kv.get_kv(topic_key("later"))
         record = decode_topic("later", stored.data)
-        later = replace(record, configs={"cleanup.policy": "compact"})
+        later = replace(record, configs={"remote.storage.enable": "true"})
         await kv.compare_and_set_kv(topic_key("later"), encode_topic(later), stored.revision)
         await heard()
         assert logs.topic("later").configs == later.configs

@@ -23,6 +23,8 @@ from streamlog.log.partition.retention import Expired, expired, is_roll_due
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
+    CleanedStreams,
+    CleanEnd,
     Description,
     LeaderEpoch,
     LogStart,
@@ -30,6 +32,7 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
+    SegmentsReplaced,
 )
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.state.segment_time_index import SegmentTimeIndex
@@ -156,6 +159,48 @@ def test_records_that_cannot_follow_are_corrupt(record):
         record = opened(240)
     with pytest.raises(Corrupt):
         state.apply(record)
+
+
+def cleaned(base: int, end: int, start: int) -> SegmentsReplaced:
+    parts = (part(11, start, start + end - base), part(12, 0, 0), part(13, 0, 0))
+    return SegmentsReplaced(SegmentSealed(base, end, 7, 1, 2, 9, *parts))
+
+
+def test_a_replacement_takes_the_place_of_whole_segments():
+    state = folded(*HISTORY, CleanedStreams(11, 12, 13), cleaned(0, 200, 0), CleanEnd(200))
+    assert [(one.base_offset, one.end_offset) for one in state.sealed] == [(0, 200)]
+    assert state.sealed[0].data == part(11, 0, 200)
+    again = folded(LogStart(999))
+    again.apply_entry(MetaEntry(tuple(state.records()), is_snapshot=True))
+    assert (again.sealed, again.cleaned, again.clean_end_offset) == (
+        state.sealed,
+        CleanedStreams(11, 12, 13),
+        200,
+    )
+    assert again.records() == state.records()
+    state.apply(cleaned(0, 200, 200))
+    assert [one.data.start_offset for one in state.sealed] == [200]
+    for base, end in ((0, 100), (100, 200), (50, 200), (0, 250), (200, 205), (300, 400)):
+        with pytest.raises(Corrupt):
+            state.apply(cleaned(base, end, 0))
+    state.apply(SegmentRemoved(0))
+    assert state.sealed == []
+
+
+@pytest.mark.parametrize(
+    ("end", "bases", "start"), [(205, [0, 100, 200], 200), (150, [0, 100], 100), (60, [0, 100], 60)]
+)
+def test_lost_data_leaves_cleaned_segments(end, bases, start):
+    """Stream 1 ends at `end`; the first segment was cleaned, and lies on another stream."""
+    state = folded(*HISTORY, cleaned(0, 100, 0), CleanEnd(100))
+    assert state.truncate(end, 33) == (end < 205)
+    assert state.active is not None
+    assert [*(one.base_offset for one in state.sealed), state.active.base_offset] == bases
+    assert state.active.data == part(1, start)
+    assert state.sealed[0].data.stream_id == 11
+    assert state.clean_end_offset == 100
+    assert state.checkpoint is not None
+    assert state.checkpoint.offset == max(end, 100)
 
 
 def test_complete_data_keeps_all_meta_state():

@@ -71,8 +71,6 @@ def test_every_default_is_accepted_and_read_back(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("cleanup.policy", "compact", "log.type=unified"),
-        ("cleanup.policy", "delete,compact", "log.type=unified"),
         ("cleanup.policy", "", "must be of"),
         ("cleanup.policy", "shred", "must be of"),
         ("compression.type", "zstd", "compresses nothing anew"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamlog.log.stream_slices import SlicesView
+
 
 class EmptyLog:
     """As LiesOnStreams."""
 
-    def slices(self, start: int, end: int) -> list[Any]:
-        return []
+    def slices_view(self) -> SlicesView:
+        async def aborted_in(start: int, end: int) -> list[Any]:
+            return []
 
-    async def aborted(self, start: int, end: int, deadline: float | None = None) -> list[Any]:
-        return []
+        return SlicesView((), aborted_in)

@@ -11,10 +11,9 @@ from typing import cast
 
 import pytest
 
-from streamlog.codec.batch import Compression, scan
+from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import InvalidRecord, StreamlogError
-from streamlog.log.api.abstract_log import Isolation
+from streamlog.errors import StreamlogError
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.log.cleaning.cleanable import log_to_clean
@@ -22,8 +21,7 @@ from streamlog.log.cleaning.cleaner import LogCleaning
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.log_conformance import append, encoded, refused
-from streamlog.testing.logs.transaction_conformance import begin, committed_values, end
+from streamlog.testing.logs.log_conformance import append
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
@@ -115,58 +113,6 @@ def test_the_newest_value_of_each_key_stays_at_its_offset(tmp_path: Path) -> Non
     over_both(scene, tmp_path)
 
 
-def test_look_ups_by_offset_and_time_meet_a_cleaned_log(tmp_path: Path) -> None:
-    async def scene(t: UnifiedLogUnderTest) -> None:
-        for number in range(120):
-            at_ms = 1_700_000_000_000 + number
-            await append(t.log, keyed(b"k%d" % (number % 30), b"%d" % number, at_ms=at_ms))
-        await t.log.roll()
-        await clean(t)
-        for _ in range(2):
-            left = sorted(await contents(t))
-            assert len(left) == 30
-            for offset in range(120):
-                fetched = await t.log.fetch(offset, 1)
-                assert fetched.next_offset > offset
-                found = await t.log.offset_for_timestamp(
-                    1_700_000_000_000 + offset, Isolation.READ_UNCOMMITTED
-                )
-                assert found.offset == next(one for one in left if one >= offset)
-            await t.reopened()
-
-    over_both(scene, tmp_path)
-
-
-def test_aborted_records_go_and_committed_readers_see_no_difference(tmp_path: Path) -> None:
-    async def scene(t: UnifiedLogUnderTest) -> None:
-        for number in range(20):
-            producer, is_commit = 7 + number % 3, number % 2 == 0
-            data = keyed(
-                b"k%d" % number,
-                b"%d" % number,
-                producer=(producer, 0, number // 3),
-                is_transactional=True,
-            )
-            await begin(t.log, data)
-            await end(t.log, is_commit, producer)
-        await t.log.roll()
-        before = await committed_values(t.log)
-        assert before == [b"%d" % number for number in range(0, 20, 2)]
-        for _ in range(3):
-            t.clock.advance(2000)
-            await clean(t)
-            assert await committed_values(t.log) == before
-            assert len(await contents(t)) == 10
-            await t.crashed()
-            assert await committed_values(t.log) == before
-        # The producers go on where they were.
-        data = keyed(b"k", b"on", producer=(7, 0, 7), is_transactional=True)
-        await begin(t.log, data)
-        await end(t.log, True, 7)
-
-    over_both(scene, tmp_path)
-
-
 def test_readers_beside_a_cleaning_see_every_newest_value(tmp_path: Path) -> None:
     async def scene(t: UnifiedLogUnderTest) -> None:
         for number in range(300):
@@ -179,19 +125,6 @@ def test_readers_beside_a_cleaning_see_every_newest_value(tmp_path: Path) -> Non
             assert newest(await contents(t)) == expected
             rounds += 1
         await cleaning
-
-    over_both(scene, tmp_path)
-
-
-def test_a_record_without_a_key_is_refused(tmp_path: Path) -> None:
-    async def scene(t: UnifiedLogUnderTest) -> None:
-        error = await refused(InvalidRecord, append(t.log, encoded([b"a"])))
-        assert error.fields["record_index"] == 0
-        assert "key" in str(error)
-        large = encoded([bytes(500)], compression=Compression.ZSTD)
-        await refused(InvalidRecord, append(t.log, large))
-        assert t.log.log_end_offset == 0
-        await append(t.log, keyed(b"k", b"v"))
 
     over_both(scene, tmp_path)
 

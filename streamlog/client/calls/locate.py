@@ -78,10 +78,12 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow], isolation: str) ->
     runs: list[LocatedRun] = []
     objects = ObjectTable()
     aborted: dict[int, list[AbortedSpan]] = {}
+    without_objects: set[int] = set()
     revision = 0
     try:
         for answer in call(request, timeout=ANSWER_TIMEOUT_S, metadata=caller.metadata):
             revision = answer.revision
+            without_objects.update(answer.without_objects)
             for span in answer.aborted:
                 entry = AbortedSpan(span.producer_id, span.first_offset, span.last_offset)
                 aborted.setdefault(span.window, []).append(entry)
@@ -98,7 +100,7 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow], isolation: str) ->
             objects.placements.update(placements)
     except grpc.RpcError as error:
         raise typed_error(error, writes=False) from None
-    return Located(revision, runs, objects, aborted)
+    return Located(revision, runs, objects, aborted, frozenset(without_objects))
 
 
 def _run(run: Any) -> LocatedRun:

@@ -65,6 +65,9 @@ ENDING_BACKOFF_MS = 2.0
 ENDING_TRIES = 8
 """The last transaction's markers are written within some milliseconds: so many tries come with the
 first wait, and only then do waits grow."""
+LAST_ATTEMPT_S = 1.0
+"""A commit that was refused so far is not asked again in its last second, or the last quarter of a
+shorter time."""
 
 
 class TransactionManager:
@@ -389,6 +392,13 @@ class TransactionManager:
             failures = max(1, failures - ENDING_TRIES)
             first_ms = min(first_ms, ENDING_BACKOFF_MS)
         self._retry_at = now + backoff_s(failures, first_ms, self._settings.retry_backoff_max_ms)
+        operation = self.operation
+        is_commit = operation is not None and self.state is TransactionPhase.COMMITTING
+        if operation is not None and is_commit and not operation.may_have_happened:
+            # Its time may end before the answer, and then nobody knows what is known now.
+            last_s = min(LAST_ATTEMPT_S, self._settings.delivery_timeout_ms / 4000)
+            if self._retry_at > operation.deadline - last_s:
+                self._retry_at = NEVER
 
     def _timed_out(self) -> None:
         """The operation's time is over, and no attempt is under way."""

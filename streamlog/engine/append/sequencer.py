@@ -38,6 +38,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import (
     AppendContext,
     AppendResult,
+    Priority,
     RecordBatch,
     Reservation,
 )
@@ -309,7 +310,8 @@ class Sequencer:
 
     def _sequence_now(self, append: StreamAppend) -> None:
         """The stream has no barrier, or has lifted it."""
-        self._on_append()
+        if append.context.priority is not Priority.BACKGROUND:
+            self._on_append()
         core, batch, context = append.core, append.batch, append.context
         base = core.next
         end = base + batch.record_count

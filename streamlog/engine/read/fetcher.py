@@ -21,6 +21,7 @@ from streamlog.model.batch import (
     BatchAttributes,
     FetchContext,
     FetchResult,
+    Priority,
     ReadMode,
     StoredBatch,
 )
@@ -64,7 +65,8 @@ class Fetcher:
         tail = core.tail
         if tail.first <= start < end:
             self._hits.inc()
-            self._throttle.note_foreground_io()
+            if context.priority is not Priority.BACKGROUND:
+                self._throttle.note_foreground_io()
             entries = tail.read(start, end, max_bytes)
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
         batches: list[StoredBatch] = []

@@ -77,7 +77,6 @@ AS_WHOLE = -2
 """Of `local.retention.*`: what `retention.*` is."""
 _OF_UNIFIED = frozenset(
     {
-        "cleanup.policy",
         "local.retention.bytes",
         "local.retention.ms",
         "remote.copy.lag.bytes",
@@ -92,7 +91,7 @@ VALUE_LENGTH_MAX = 1000
 """Characters of a setting that is given. A topic's record holds texts of 65,535 bytes."""
 _REPLICA = re.compile(r"[0-9]+:[0-9]+\Z")
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
-_NEVER_PASSED_OVER = frozenset({"cleanup.policy", "remote.storage.enable"})
+_NEVER_PASSED_OVER = frozenset({"remote.storage.enable"})
 """Stored values of these that this version refuses make the topic unusable: what it did with the
 topic's data would be wrong."""
 

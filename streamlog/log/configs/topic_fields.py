@@ -25,8 +25,8 @@ class TopicConfig:
 
     cleanup_policy: str = setting(
         "delete",
-        "What happens to old segments: delete, compact (the newest record of each key stays), or "
-        "both. compact needs log.type=unified.",
+        "What happens to old segments: delete, compact (the newest record of each key stays, and a "
+        "record without a key is refused), or both.",
         choices=("delete", "compact"),
     )
     compression_gzip_level: int = setting(-1, "Level of gzip, -1 or 1 to 9.", minimum=-1, maximum=9)
@@ -37,8 +37,19 @@ class TopicConfig:
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     compression_zstd_level: int = setting(3, "Level of zstd.", minimum=-131_072, maximum=22)
-    delete_retention_ms: int = setting(DAY_MS, "How long tombstones are kept.", minimum=0)
-    file_delete_delay_ms: int = setting(60_000, "Wait before a file is deleted.", minimum=0)
+    delete_retention_ms: int = setting(
+        DAY_MS,
+        "How long a tombstone stays in a compacted log, from the first cleaning that meets it. A "
+        "reader that takes longer from the log's start to its end may miss a deletion.",
+        minimum=0,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        "How long what a cleaning has replaced, and with log.type=unified any deleted file, stays "
+        "for readers that have found it. What retention removes of a shared topic leaves the store "
+        "after the node's engine.collector.deletion_delay_ms.",
+        minimum=0,
+    )
     flush_messages: int = setting(
         INT64_MAX, "Records after which the log is forced to disk.", minimum=1
     )
@@ -84,7 +95,11 @@ class TopicConfig:
         choices=("shared", "unified"),
     )
     max_compaction_lag_ms: int = setting(
-        INT64_MAX, "How long a record may stay uncompacted.", minimum=1
+        INT64_MAX,
+        "How long a record may wait for a cleaning, once its segment is closed, whatever "
+        "min.cleanable.dirty.ratio says. Shorter: more cleanings, each of which writes the log "
+        "anew.",
+        minimum=1,
     )
     max_message_bytes: int = setting(
         1_048_588,
@@ -108,10 +123,14 @@ class TopicConfig:
         choices=(CREATE_TIME, LOG_APPEND_TIME),
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Share of a log that may be uncompacted.", minimum=0, maximum=1
+        0.5,
+        "Share of a compacted log that may be new since its last cleaning. Less: the log is "
+        "shorter, and written anew more often.",
+        minimum=0,
+        maximum=1,
     )
     min_compaction_lag_ms: int = setting(
-        0, "How long a record stays uncompacted at least.", minimum=0
+        0, "How long every record of a compacted log stays at least.", minimum=0
     )
     min_insync_replicas: int = setting(
         1,
@@ -223,23 +242,16 @@ class TopicConfig:
 
 _NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
 _DURABLE = "a record is acknowledged when it is durable: synced to the disk or in the store"
-_COMPACTION = "only compaction uses it, in Kafka too"
 _RECOMPRESSES = "the node compresses nothing anew: batches stay as the producer sent them"
 _REPLICAS = "the store replicates: a partition has no followers"
 KEPT = {
     "compression.gzip.level": _RECOMPRESSES,
     "compression.lz4.level": _RECOMPRESSES,
     "compression.zstd.level": _RECOMPRESSES,
-    "delete.retention.ms": _COMPACTION,
-    "file.delete.delay.ms": f"{_NO_FILES}; the node's engine.collector.deletion_delay_ms says when "
-    "removed data leaves the store",
     "flush.messages": _DURABLE,
     "flush.ms": _DURABLE,
     "follower.replication.throttled.replicas": _REPLICAS,
     "leader.replication.throttled.replicas": _REPLICAS,
-    "max.compaction.lag.ms": _COMPACTION,
-    "min.cleanable.dirty.ratio": _COMPACTION,
-    "min.compaction.lag.ms": _COMPACTION,
     "min.insync.replicas": "the store keeps the copies: every acknowledged record has all of them, "
     "whatever the number says",
     "preallocate": _NO_FILES,
@@ -249,17 +261,7 @@ KEPT = {
 }
 """Settings without meaning on a shared store → why."""
 
-OF_FILES = frozenset(
-    {
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "max.compaction.lag.ms",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-    }
-)
+OF_FILES = frozenset({"flush.messages", "flush.ms"})
 """Those of KEPT that have their meaning on topics with log.type=unified."""
 
 _TIERED = (
@@ -267,9 +269,6 @@ _TIERED = (
     "topics is in the object store already"
 )
 REFUSED = {
-    "cleanup.policy": "logs on the object store are not compacted yet, and records of a topic that "
-    "is compacted elsewhere would be deleted by age; use delete, or create the topic with "
-    "log.type=unified",
     "compression.type": f"{_RECOMPRESSES}; use producer",
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
@@ -279,8 +278,8 @@ REFUSED = {
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": _TIERED,
 }
-"""Settings of which only the default is accepted → why. Unified topics take any cleanup.policy, and
-what tiered storage needs."""
+"""Settings of which only the default is accepted → why. Unified topics take what tiered storage
+needs."""
 
 UNKNOWN_SINCE_4 = {
     "message.downconversion.enable": "Kafka 4 converts no records for old clients, nor does this "

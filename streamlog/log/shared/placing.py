@@ -84,7 +84,7 @@ class BatchPlacer:
         config: TopicConfig,
         background: Background,
     ) -> None:
-        self.config = config
+        self.follow(config)
         self.leader_epoch = streams.meta.stream.stream_epoch
         self._streams = streams.by_id
         self._background = background
@@ -95,6 +95,12 @@ class BatchPlacer:
         self._clock = environment.clock
         self._metrics = metrics
         self._jitter = environment.random.random()
+
+    def follow(self, config: TopicConfig) -> None:
+        """Takes the topic's settings for batches from now on."""
+        self.config = config
+        self.needs_keys = config.is_compacted
+        """Whether a record without a key is refused."""
 
     def original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
         """As ProducerStateManager.check, and counts refusals; None without a producer id."""
@@ -133,7 +139,7 @@ class BatchPlacer:
     def _answer_with_time(self, future: asyncio.Future[LogAppendInfo], info: LogAppendInfo) -> None:
         async def answer() -> None:
             segments = self._tail.segments
-            at_ms = await append_time_of(segments, self._streams, info.base_offset)
+            at_ms = await append_time_of(segments, self._streams, info.last_offset)
             if not future.done():
                 future.set_result(info._replace(log_append_time_ms=at_ms))
 

@@ -7,12 +7,14 @@ Invariants
    provisional until the data is durable. A batch that cannot be made durable ends this object.
 3. Meta records follow the data that they describe (`meta_jobs`); a deletion's records precede it.
 4. high_watermark moves in offset order, with the acks.
-5. An append goes one way through the parts (LogParts): validate → sequence → append → acknowledge.
+5. Segments change by one meta record, which this log follows at once: removals, and cleanings.
+6. An append goes one way through the parts (LogParts): validate → sequence → append → acknowledge.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +25,7 @@ from streamlog.codec.control import ControlType, EndMarker, encode_end_marker
 from streamlog.errors import (
     Closed,
     Internal,
+    Invalid,
     OffsetNotAvailable,
     OffsetOutOfRange,
     PolicyViolation,
@@ -33,7 +36,7 @@ from streamlog.log.api.abstract_log import (
     LATEST,
     PRODUCE,
     AbortedTransaction,
-    AbstractLog,
+    AbstractLogSegment,
     AppendOutcome,
     EpochEndOffset,
     Isolation,
@@ -46,6 +49,12 @@ from streamlog.log.api.abstract_log import (
     TimestampAndOffset,
     TransactionMarker,
 )
+from streamlog.log.api.cleaning import (
+    AbortedRange,
+    CleanableLog,
+    LastRecordOfProducer,
+    SegmentReplacement,
+)
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.partition.ack_queue import AckQueue
@@ -53,14 +62,25 @@ from streamlog.log.partition.conditions.append_conditions import AppendCondition
 from streamlog.log.partition.conditions.token_change import LogTokenChange, TokenKeeper
 from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.timestamp_lookup import lookup
-from streamlog.log.partition.view.reading import fetch_batches
+from streamlog.log.partition.view.reading import BatchesRead, fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
 from streamlog.log.shared.aborted.aborted_search import AbortedSearch
 from streamlog.log.shared.append.attaching import SharedLogAttach
 from streamlog.log.shared.append.waiting import STREAM_LOST, WaitingAppends
 from streamlog.log.shared.append.writer import LogWriter
+from streamlog.log.shared.cleaning.cleaned_streams import CleanedStreamSet
+from streamlog.log.shared.cleaning.replacement import SharedReplacement, replaceable
+from streamlog.log.shared.cleaning.slice_trimmer import Hold, SliceTrimmer
 from streamlog.log.shared.durable.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.meta.codec import FencingToken, LogStart, MetaRecord, SegmentRemoved
+from streamlog.log.shared.meta.codec import (
+    CleanEnd,
+    FencingToken,
+    LogStart,
+    MetaRecord,
+    SegmentRemoved,
+    SegmentSealed,
+    SegmentsReplaced,
+)
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
@@ -68,24 +88,36 @@ from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
-from streamlog.log.stream_slices import LogSlice, slices
+from streamlog.log.stream_slices import SlicesView
 from streamlog.model.append_condition import ANY, AppendCondition
-from streamlog.model.batch import RecordBatch
+from streamlog.model.batch import (
+    AppendResult,
+    FetchContext,
+    Priority,
+    ReadMode,
+    RecordBatch,
+    StreamSlice,
+)
 from streamlog.model.batch_limits import check_deadline
 from streamlog.model.fencing_token import check_token
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import StreamClient
-from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.gather import gather_all
 from streamlog.runtime.offload import Lane
 
+logger = logging.getLogger(__name__)
+
 FailureCallback = Callable[["SharedLog", StreamlogError], None]
 STAGE_INLINE_BYTES = 256 << 10
 """Larger batches are checked off the loop: their CRC would hold it up."""
+CLEANING_BYTES = 1 << 20
+"""Bytes that a cleaning reads at a time."""
+CLEANING = FetchContext(priority=Priority.BACKGROUND, is_catch_up=True, read_mode=ReadMode.WAIT)
 
 
-class SharedLog(AbstractLog):
+class SharedLog(CleanableLog):
     def __init__(
         self,
         partition: TopicPartition,
@@ -115,6 +147,13 @@ class SharedLog(AbstractLog):
             tail.end_offset,
         )
         self._aborted = AbortedSearch(streams.by_id)
+        self._cleaned = CleanedStreamSet(streams)
+        self._trimmer = SliceTrimmer(
+            streams.by_id, tail.segments, lambda: self._visibility.log_start_offset
+        )
+        self._swaps = 0
+        """How often cleaned segments came in the place of others."""
+        self._writing: Hold = ()
         self._acks = AckQueue(self._background, self._visibility, self._lifecycle)
         self._parts = LogParts(
             partition,
@@ -169,7 +208,8 @@ class SharedLog(AbstractLog):
         tail = await recover_tail(streams, config, topic_config)
         log = cls(partition, streams, tail, topic_config, environment, on_failure)
         try:
-            await log._trim_streams()
+            await log._trimmer.trim()
+            await log._delete_left_streams()
             # The owner does not know the log yet: a failure up to here would be lost on it.
             log._check_open()
         except BaseException:
@@ -244,15 +284,14 @@ class SharedLog(AbstractLog):
             streams.txn.stream_id,
         )
 
-    def slices(self, start: int, end: int) -> list[LogSlice]:
-        """As LiesOnStreams.slices."""
-        return slices(self._tail.segments, start, end)
+    def slices_view(self) -> SlicesView:
+        """As LiesOnStreams.slices_view."""
+        segments = tuple(self._tail.segments)
 
-    async def aborted(
-        self, start: int, end: int, deadline: float | None = None
-    ) -> Sequence[AbortedTxn]:
-        """As LiesOnStreams.aborted."""
-        return await self._aborted.overlapping(self._tail.segments, start, end, deadline)
+        async def aborted_in(start: int, end: int) -> Sequence[AbortedTxn]:
+            return await self._aborted.overlapping(segments, start, end, None)
+
+        return SlicesView(segments, aborted_in)
 
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED
@@ -379,8 +418,6 @@ class SharedLog(AbstractLog):
     ) -> LogFetch:
         self._check_open()
         visible = self._visibility
-        is_committed = isolation is Isolation.READ_COMMITTED
-        aborted: Sequence[AbortedTxn] = ()
         if offset < visible.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > visible.high_watermark:
@@ -388,21 +425,22 @@ class SharedLog(AbstractLog):
                 f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
                 f"{visible.high_watermark}; fetch again"
             )
-        try:
-            read = await fetch_batches(
-                SegmentReader(self._tail.segments, self._streams.by_id, deadline),
-                offset,
-                self._visible_end(isolation),
-                max_bytes,
-                min_one_batch=min_one_batch,
-            )
-            if is_committed:
-                aborted = await self.aborted(offset, read.next_offset, deadline)
-        except OffsetOutOfRange as error:
-            raise self._out_of_range(offset) from error
-        except STREAM_LOST as error:
-            self._lifecycle.fail(error)
-            raise
+        while True:
+            swaps = self._swaps
+            try:
+                read, aborted = await self._read(
+                    offset, max_bytes, isolation, deadline, min_one_batch=min_one_batch
+                )
+                if swaps == self._swaps or isolation is Isolation.READ_UNCOMMITTED:
+                    break
+                # The batches may be of an old segment, and the list of the one in its place.
+            except OffsetOutOfRange as error:
+                if swaps == self._swaps or offset < visible.log_start_offset:
+                    raise self._out_of_range(offset) from error
+                # The slice was trimmed, and another one is in its place.
+            except STREAM_LOST as error:
+                self._lifecycle.fail(error)
+                raise
         self._metrics.fetched(read.size_bytes)
         return LogFetch(
             parts=tuple(read.parts),
@@ -415,6 +453,29 @@ class SharedLog(AbstractLog):
             aborted=tuple(AbortedTransaction(*entry[:2]) for entry in aborted),
             is_paced=read.is_paced,
         )
+
+    async def _read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation,
+        deadline: float | None,
+        *,
+        min_one_batch: bool,
+    ) -> tuple[BatchesRead, Sequence[AbortedTxn]]:
+        """Batches, and the aborted transactions that a committed reader has to know for them."""
+        segments = self._tail.segments
+        read = await fetch_batches(
+            SegmentReader(segments, self._streams.by_id, deadline),
+            offset,
+            self._visible_end(isolation),
+            max_bytes,
+            min_one_batch=min_one_batch,
+        )
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return read, ()
+        end = read.next_offset
+        return read, await self._aborted.overlapping(segments, offset, end, deadline)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
@@ -445,7 +506,7 @@ class SharedLog(AbstractLog):
     ) -> TimestampAndOffset:
         while True:
             self._check_open()
-            start = self.log_start_offset
+            start, swaps = self.log_start_offset, self._swaps
             search = SegmentSearch(
                 self._streams.by_id,
                 start,
@@ -456,9 +517,9 @@ class SharedLog(AbstractLog):
             try:
                 return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
             except OffsetOutOfRange:
-                if self.log_start_offset == start:
+                if (self.log_start_offset, self._swaps) == (start, swaps):
                     raise
-                # Segments were removed during the search: search those that are left.
+                # Segments were removed or replaced during the search: search those that are there.
             except STREAM_LOST as error:
                 self._lifecycle.fail(error)
                 raise
@@ -527,20 +588,7 @@ class SharedLog(AbstractLog):
         self._visibility.raise_start(offset)
         del self._tail.segments[: len(removed)]
         self._tail.epochs.raise_start(offset)
-        await self._trim_streams()
-
-    async def _trim_streams(self) -> None:
-        """Idempotent; repeated at open, because a crash may have come before it."""
-        oldest = self._tail.segments[0]
-        data_start = max(self.log_start_offset, oldest.base_offset) + oldest.data_shift
-        for part, start in (
-            (oldest.time, oldest.time.start_offset),
-            (oldest.txn, oldest.txn.start_offset),
-            (oldest.data, data_start),
-        ):
-            stream = self._streams.by_id[part.stream_id]
-            if stream.start_offset < start:
-                await stream.trim(start)
+        await self._trimmer.trim()
 
     async def roll(self) -> None:
         self._check_open()
@@ -554,7 +602,7 @@ class SharedLog(AbstractLog):
         await self._jobs.flush_until(end)
 
     async def configure(self, config: TopicConfig) -> None:
-        self._placer.config = config
+        self._placer.follow(config)
         self._describe(config)
 
     def _describe(self, config: TopicConfig) -> None:
@@ -564,6 +612,148 @@ class SharedLog(AbstractLog):
             self._described = configs
             described = replace(self._streams.meta.description, configs=configs)
             self._jobs.add(MetaJob(0, (described,)))
+
+    # Cleaning
+
+    @property
+    def clean_end_offset(self) -> int:
+        return self._streams.meta.state.clean_end_offset
+
+    async def set_clean_end_offset(self, offset: int) -> None:
+        self._check_open()
+        await self._write_meta(CleanEnd(offset))
+
+    async def _write_meta(self, record: MetaRecord) -> None:
+        """A record whose outcome is not known ends the log: its next open finds it or does not."""
+        try:
+            await self._streams.meta.write((record,))
+        except StreamlogError as error:
+            self._lifecycle.fail(error)
+            raise
+
+    async def read_for_cleaning(
+        self, segment: AbstractLogSegment, start_offset: int
+    ) -> AsyncIterator[Buffer]:
+        """As CleanableLog.read_for_cleaning."""
+        (own,) = replaceable(self._tail.segments, [segment])
+        stream, shift = self._streams.by_id[own.data.stream_id], own.data_shift
+        end = own.end_offset + shift
+        position = max(start_offset, own.base_offset) + shift
+        while (position := max(position, stream.start_offset)) < end:
+            self._check_open()
+            try:
+                read = await stream.fetch(position, end, CLEANING_BYTES, CLEANING)
+            except OffsetOutOfRange as error:
+                raise Invalid(
+                    f"a segment of {self._partition} was deleted while it was read"
+                ) from error
+            except STREAM_LOST as error:
+                self._lifecycle.fail(error)
+                raise
+            yield b"".join(join(batch.parts) for batch in read.batches)
+            position = read.batches[-1].end_offset
+
+    async def aborted_transactions(
+        self, start_offset: int, end_offset: int
+    ) -> Sequence[AbortedRange]:
+        found = await self._aborted.overlapping(
+            tuple(self._tail.segments), start_offset, end_offset, None
+        )
+        return [AbortedRange(*entry[:3]) for entry in found]
+
+    def last_records_of_producers(self) -> Mapping[int, LastRecordOfProducer]:
+        state = self._tail.producers
+        state.expire(self._environment.clock.now_ms())
+        return {
+            entry.producer_id: LastRecordOfProducer(
+                entry.batches[-1].last_offset if entry.packed else -1, entry.producer_epoch
+            )
+            for entry in state.snapshot()
+        }
+
+    def first_batch_timestamp_ms(self, segment: AbstractLogSegment) -> int:
+        (own,) = replaceable(self._tail.segments, [segment])
+        return own.first_timestamp
+
+    async def replace_segments(self, old: Sequence[AbstractLogSegment]) -> SegmentReplacement:
+        self._check_open()
+        own = replaceable(self._tail.segments, old)
+        # The meta stream may not have the end of the newest one yet.
+        await self._jobs.flush_until(own[-1].end_offset)
+        try:
+            streams = await self._background.shielded(self._cleaned.opened, name="clean")
+        except StreamlogError as error:
+            self._lifecycle.fail(error)
+            raise
+        aborted = await self._aborted.overlapping(own, own[0].base_offset, own[-1].end_offset, None)
+        self._writing = self._trimmer.hold(
+            StreamSlice(stream.stream_id, stream.next_offset, stream.next_offset)
+            for stream in streams
+        )
+        return SharedReplacement(
+            self,
+            streams,
+            own,
+            aborted,
+            leader_epoch=self._tail.epochs.epoch_at(own[-1].end_offset - 1),
+            interval_bytes=self._placer.config.index_interval_bytes,
+            entry_bytes_max=self._streams.meta.entry_bytes_max,
+        )
+
+    async def switch(self, old: Sequence[SharedLogSegment], new: SegmentSealed) -> None:
+        """As SwitchesSegments.switch."""
+
+        async def write() -> None:
+            async with self._removing:
+                self._check_open()
+                segments = self._tail.segments
+                first = segments.index(replaceable(segments, old)[0])
+                await self._write_meta(SegmentsReplaced(new))
+                segments[first : first + len(old)] = [self._tail.sealed(new)]
+                self._swaps += 1
+                # Fetches under way finish on the old slices.
+                held = self._trimmer.hold(
+                    part for one in old for part in (one.data, one.time, one.txn)
+                )
+            self._background.spawn(self._trim_later(held), name="trim")
+
+        # Once the meta stream has the switch, this log must follow, even if the caller gave up.
+        await self._background.shielded(write, name="switch")
+
+    async def _trim_later(self, held: Hold) -> None:
+        await asyncio.sleep(self._placer.config.file_delete_delay_ms / 1000)
+        self._trimmer.release(held)
+        try:
+            async with self._removing:
+                await self._trimmer.trim()
+        except STREAM_LOST as error:
+            self._lifecycle.fail(error)
+        except StreamlogError as error:
+            logger.warning(
+                "%s keeps slices that a cleaning replaced until the next one, or its next open: %s",
+                self._partition,
+                error,
+            )
+
+    def cleaning_ended(self, unanswered: Sequence[Awaitable[AppendResult]]) -> None:
+        """As SwitchesSegments.cleaning_ended."""
+        self._trimmer.release(self._writing)
+        for answer in unanswered:
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(_seen)
+
+    def cleaning_failed(self, error: StreamlogError) -> None:
+        """As SwitchesSegments.cleaning_failed."""
+        if isinstance(error, STREAM_LOST):
+            self._lifecycle.fail(error)
+
+    async def _delete_left_streams(self) -> None:
+        """Deletes what a cleaning has left that ended while it made its streams."""
+        if self._cleaned.has_left_some:
+            try:
+                await self._cleaned.sweep()
+            except StreamlogError as error:
+                logger.warning("%s: streams of a dead cleaning stay: %s", self._partition, error)
 
     # The end
 
@@ -633,6 +823,12 @@ class SharedLog(AbstractLog):
         await self.kill()
         await gather_all(stream.destroy() for stream in self._streams.by_id.values())
         await self._streams.meta.stream.destroy()
+
+
+def _seen(answer: asyncio.Future[AppendResult]) -> None:
+    """Keeps asyncio from logging the refusal of an append that nobody waits for any more."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _first_offset(streams: OpenStreams, tail: LogTail) -> int:

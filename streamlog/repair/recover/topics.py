@@ -20,6 +20,7 @@ from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
 from streamlog.log.api.wire import FieldWriter
 from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
 from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.stream_tags import CLEANED_ROLES
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -28,7 +29,6 @@ from streamlog.log.topics.topic_record import (
     partition_key,
     topic_key,
 )
-from streamlog.model.batch import StreamSlice
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
@@ -178,15 +178,19 @@ class TopicRecovery:
 
     def _complete(self, one: _Partition) -> None:
         described, streams = one.described, self._recovered.streams
-        for role, stream_id, slices in (
-            ("meta", one.meta_stream_id, ()),
-            ("data", described.data_stream_id, [s.data for s in one.state.sealed]),
-            ("time", described.time_stream_id, [s.time for s in one.state.sealed]),
-            ("txn", described.txn_stream_id, [s.txn for s in one.state.sealed]),
-        ):
+        by_role = {
+            "meta": one.meta_stream_id,
+            "data": described.data_stream_id,
+            "time": described.time_stream_id,
+            "txn": described.txn_stream_id,
+        }
+        if one.state.cleaned is not None:
+            # While they are being created, none is named.
+            by_role |= zip(CLEANED_ROLES, one.state.cleaned.ids, strict=False)
+        for role, stream_id in by_role.items():
             stream = streams.get(stream_id)
             if stream is None:
-                end = _end_of(one.state, role, slices)
+                end = _end_of(one.state, role, stream_id)
                 meta = streams[one.meta_stream_id]
                 stream = RecoveredStream(end, end, meta.epoch, meta.holder)
                 streams[stream_id] = stream
@@ -198,7 +202,8 @@ class TopicRecovery:
                     "topic_id": str(described.topic_id),
                     "partition": str(described.partition),
                     "role": role,
-                    "attempt": ATTEMPT,
+                    # That of its meta stream: without it the stream would be an orphan.
+                    "attempt": streams[one.meta_stream_id].tags.get("attempt", ATTEMPT),
                 }
 
     def _take_producer_ids(self, partitions: Sequence[_Partition]) -> None:
@@ -218,15 +223,16 @@ class TopicRecovery:
         self._report.add(Finding(FindingKind.TOPIC, severity, detail))
 
 
-def _end_of(state: MetaState, role: str, slices: Sequence[StreamSlice]) -> int:
+def _end_of(state: MetaState, role: str, stream_id: int) -> int:
     """Where an empty stream of the partition ends, as far as its meta stream knows."""
-    ends = [part.end_offset for part in slices]
+    slices = [part for one in state.sealed for part in (one.data, one.time, one.txn)]
+    ends = [part.end_offset for part in slices if part.stream_id == stream_id]
     active, checkpoint = state.active, state.checkpoint
     if active is not None:
-        part = {"data": active.data, "time": active.time, "txn": active.txn}[role]
-        ends.append(part.start_offset)
+        parts = (active.data, active.time, active.txn)
+        ends += [part.start_offset for part in parts if part.stream_id == stream_id]
         if checkpoint is not None and role == "data":
-            ends.append(part.start_offset + checkpoint.offset - active.base_offset)
+            ends.append(active.data.start_offset + checkpoint.offset - active.base_offset)
     if checkpoint is not None and role == "time":
         ends.append(checkpoint.time_stream_end)
     return max([0, *ends])

@@ -3,7 +3,8 @@
 A process has one throttle for all kinds of logs: what it protects, the event loop and the machine,
 is shared by all of them.
 
-1. Foreground I/O is appends, and reads at the end of a log. Without any for
+1. Foreground I/O is appends, and reads at the end of a log, except those of background priority:
+   work that writes what it reads must not throttle itself. Without any for
    `_FOREGROUND_GONE_AFTER_S` nothing is throttled, and an answer is as large as it was asked for.
 2. While there is foreground I/O, reads of older data are admitted one after another, in pieces of
    `piece_bytes`: handing a piece to its connection is one step of the event loop, which delays

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streamlog.errors import Corrupt, UnknownTopicOrPartition
+from streamlog.errors import Corrupt, PolicyViolation, UnknownTopicOrPartition
 from streamlog.model.located import OffsetWindow
 from streamlog.reading.urls import is_node_memory
 from streamlog.runtime.clock import SystemClock
@@ -82,7 +82,8 @@ def reads_store(options: ReadOptions, cluster: Cluster) -> bool:
 def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Planned:
     """Pins the planned objects. The caller removes the pin, at the next plan or at the end.
 
-    Errors: DataLost, Corrupt, Unavailable.
+    Errors: DataLost, Corrupt, Unavailable; PolicyViolation, where readMode=store is to read a topic
+    that has no objects.
     """
     if not reads_store(options, cluster) or not windows:
         plan = plan_service(
@@ -162,9 +163,16 @@ def _plan_twice(
 def _plan_store(
     options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
 ) -> ReadPlan:
+    located = cluster.locate(windows)
+    if located.without_objects and options.read_mode == "store":
+        window = windows[min(located.without_objects)]
+        raise PolicyViolation(
+            f"topic {window.topic} has no objects in the store, for its records are files of one "
+            "node (log.type=unified): read it through that node, with readMode=auto or service"
+        )
     return plan_store(
         windows,
-        cluster.locate(windows),
+        located,
         max_bytes=options.max_bytes_per_partition,
         min_tasks=options.min_partitions,
         has_node=cluster.server is not None,

@@ -65,8 +65,10 @@ CONFIG = Mapping[str, str]
 class LogUnderTest(Protocol):
     """`log` is the open one; the clock is the log's."""
 
-    log: AbstractLog
     clock: ManualClock
+
+    @property
+    def log(self) -> AbstractLog: ...
 
     async def reopened(self) -> None:
         """Closes the log in order and opens it again."""

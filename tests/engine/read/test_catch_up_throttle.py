@@ -11,7 +11,13 @@ from contextlib import asynccontextmanager
 from streamlog.engine.config import MIB, ReadConfig, StreamEngineConfig
 from streamlog.engine.engine import Engine
 from streamlog.errors import Corrupt, OffsetOutOfRange
-from streamlog.model.batch import FetchContext, FetchResult, ReadMode
+from streamlog.model.batch import (
+    AppendContext,
+    FetchContext,
+    FetchResult,
+    Priority,
+    ReadMode,
+)
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
@@ -208,6 +214,24 @@ def test_tail_reads_count_as_foreground_io() -> None:
             assert not (await data.fetch()).is_paced
             await data.new.fetch(0, 1, MIB)
             assert (await data.fetch()).is_paced
+
+    virtually(scenario)
+
+
+def test_work_of_background_priority_does_not_throttle_itself() -> None:
+    """A cleaning reads what it has written, and writes what it has read."""
+
+    async def scenario() -> None:
+        read = dataclasses.replace(READ, tail_cache_bytes=MIB)
+        async with old_stream(StreamEngineConfig(read=read)) as data:
+            await data.new.append(batch(b"x"), AppendContext(priority=Priority.BACKGROUND))
+            await data.new.fetch(0, 1, MIB, FetchContext(priority=Priority.BACKGROUND))
+            result = await data.fetch()
+            assert size_of(result) == 8 * MIB
+            assert not result.is_paced
+            await data.new.append(batch(b"x"))
+            behind = FetchContext(priority=Priority.BACKGROUND, read_mode=ReadMode.WAIT)
+            assert (await data.fetch(context=behind)).is_paced
 
     virtually(scenario)
 

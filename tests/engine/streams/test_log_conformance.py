@@ -16,6 +16,7 @@ import pytest
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.cleaning_conformance import CleaningConformance
 from streamlog.testing.logs.condition_conformance import ConditionConformance
 from streamlog.testing.logs.log_conformance import LogConformance
 from streamlog.testing.logs.transaction_conformance import TransactionConformance
@@ -49,7 +50,7 @@ class ProcessClient:
         """The engine closes with its exit stack."""
 
 
-class _OverEngine(ConditionConformance, LogConformance):
+class _OnEngine:
     mode: WalMode
     path: Path
     store_url = ""
@@ -59,7 +60,7 @@ class _OverEngine(ConditionConformance, LogConformance):
         self.path = tmp_path
 
     @asynccontextmanager
-    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:  # type: ignore[override]
+    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:
         async with asyncio.timeout(90), AsyncExitStack() as stack:
             engine = EngineUnderTest(self.mode, self.path, stack, CONFIG, self.store_url)
             await engine.start()
@@ -74,11 +75,15 @@ class _OverEngine(ConditionConformance, LogConformance):
                 yield under_test
 
 
-class TestDiskMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
+class _OverEngine(_OnEngine, ConditionConformance, LogConformance):
+    """With every mode and store."""
+
+
+class TestDiskMode(_OverEngine, TransactionConformance):
     mode = "disk"
 
 
-class TestObjectMode(_OverEngine, TransactionConformance):  # type: ignore[misc]
+class TestObjectMode(_OverEngine, TransactionConformance):
     mode = "object"
 
 
@@ -96,3 +101,11 @@ class TestObjectModeOnS3(_OverEngine):
     @pytest.fixture(autouse=True)
     def _store(self, s3: S3Tests) -> None:
         self.store_url = s3.new_url()
+
+
+class TestCleaningInObjectMode(_OnEngine, CleaningConformance):
+    mode = "object"
+
+
+class TestCleaningInDiskMode(_OnEngine, CleaningConformance):
+    mode = "disk"

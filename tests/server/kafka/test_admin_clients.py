@@ -98,7 +98,7 @@ def _with_librdkafka(address: str) -> None:
         (broker, "1", "node.listen", "INVALID_REQUEST"),
     ):
         with pytest.raises(KafkaException) as caught:
-            altered(kind, name, setting, "compact", set_)
+            altered(kind, name, setting, "shred", set_)
         assert says in str(caught.value.args[0].name())
 
 

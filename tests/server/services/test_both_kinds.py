@@ -119,7 +119,6 @@ def test_a_node_without_a_folder_refuses_the_kind() -> None:
 
 
 COMPACTED = {
-    "log.type": "unified",
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
     "segment.ms": "1",
@@ -132,7 +131,7 @@ def test_a_partition_that_does_not_open_keeps_no_other_from_being_cleaned(tmp_pa
         data = str(tmp_path / "data")
         async with running_node(data=data, log__cleaner_enable=False) as node:
             async with Admin(node.banner.grpc) as admin:
-                await admin.create_topic("kept", 2, COMPACTED)
+                await admin.create_topic("kept", 2, {**COMPACTED, "log.type": "unified"})
             async with Producer(node.banner.grpc, linger_ms=0) as producer:
                 for number in range(40):
                     at_ms = 1_700_000_000_000 + 10 * number
@@ -152,13 +151,14 @@ def test_a_partition_that_does_not_open_keeps_no_other_from_being_cleaned(tmp_pa
     asyncio.run(body())
 
 
-def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path, kind: str) -> None:
     async def body() -> None:
         async with (
             running_node(data=str(tmp_path / "data"), log__cleaner_backoff_ms="20") as node,
             Admin(node.banner.grpc) as admin,
         ):
-            await admin.create_topic("kept", 1, COMPACTED)
+            await admin.create_topic("kept", 1, {**COMPACTED, "log.type": kind})
             newest: dict[bytes, bytes] = {}
             async with Producer(node.banner.grpc, linger_ms=0) as producer:
                 with pytest.raises(InvalidRecord, match="no key"):
@@ -177,6 +177,44 @@ def test_a_compacted_topic_keeps_the_newest_value_of_each_key(tmp_path: Path) ->
             assert dict(found) == newest
             assert node.metric("streamlog_log_cleanings_total") > 0
             assert node.metric("streamlog_log_cleaning_errors_total") == 0
+
+    asyncio.run(body())
+
+
+def test_a_shared_topic_becomes_compacted_and_ceases_to_be_while_it_runs(tmp_path: Path) -> None:
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        async with (
+            running_node(data=data, log__cleaner_backoff_ms="20") as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            await admin.create_topic("kept", 1, {**COMPACTED, "cleanup.policy": "delete"})
+            async with Producer(node.banner.grpc, linger_ms=0) as producer:
+                for number in range(60):
+                    # A topic that is not compacted takes them, and a cleaning removes them.
+                    key = None if number % 10 == 0 else b"k%d" % (number % 5)
+                    at_ms = 1_700_000_000_000 + 10 * number
+                    await (await producer.send("kept", b"%d" % number, key=key, timestamp_ms=at_ms))
+                assert len(await _all(node.banner.grpc, "kept")) == 60
+                await admin.alter_configs(topic="kept", configs={"cleanup.policy": "compact"})
+                with pytest.raises(InvalidRecord, match="no key"):
+                    await (await producer.send("kept", b"without a key"))
+                found = await _all(node.banner.grpc, "kept")
+                async with asyncio.timeout(30):
+                    while len(found) > 6:
+                        found = await _all(node.banner.grpc, "kept")
+                # The last record lies in the active segment, whose keys are not looked at.
+                assert dict(found) == {b"k%d" % (n % 5): b"%d" % n for n in range(55, 60)}
+                await admin.alter_configs(topic="kept", configs={"cleanup.policy": "delete"})
+                await (await producer.send("kept", b"without a key"))
+                after = await _all(node.banner.grpc, "kept")
+                assert after == [*found, (None, b"without a key")]
+        async with running_node(data=data) as node:
+            assert await _all(node.banner.grpc, "kept") == after
+            async with Admin(node.banner.grpc) as admin:
+                await admin.delete_topic("kept")
+                assert node.node.engine is not None
+                assert await node.node.engine.streams.list_streams() == []
 
     asyncio.run(body())
 

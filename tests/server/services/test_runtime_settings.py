@@ -147,7 +147,7 @@ def test_settings_at_run_time_take_effect_and_survive_a_restart(tmp_path: Path) 
         ("retention.ms", "5", errors.Invalid, "log.retention.ms instead"),
         ("log.retenton.ms", "5", errors.InvalidConfig, "did you mean log.retention.ms"),
         ("log.retention.ms", "soon", errors.InvalidConfig, "whole number"),
-        ("log.cleanup.policy", "compact", errors.InvalidConfig, "log.type=unified"),
+        ("log.cleanup.policy", "shred", errors.InvalidConfig, "must be of"),
         ("num.partitions", "0", errors.InvalidConfig, "1 to 10000"),
         ("num.partitions", "", errors.InvalidConfig, "delete it"),
         ("auto.create.topics.enable", "maybe", errors.InvalidConfig, "true or false"),

@@ -55,7 +55,7 @@ async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError
     ("name", "value", "says"),
     [
         ("segment.bytes", "1048575", "must be 1048576 to"),
-        ("cleanup.policy", "compact", "log.type=unified"),
+        ("cleanup.policy", "shred", "must be of"),
         ("remote.storage.enable", "true", "log.type=unified"),
     ],
 )

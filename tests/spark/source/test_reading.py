@@ -22,6 +22,7 @@ from streamlog.errors import (
     DataInUse,
     ForeignCluster,
     ObjectNotFound,
+    PolicyViolation,
     StoreUnavailable,
     StreamlogError,
     WalPending,
@@ -77,6 +78,35 @@ def test_every_read_mode_equals_a_consumers_read(tmp_path: Path) -> None:
     late = read(**offline, subscribePattern="l.*", startingTimestamp=str(middle))
     firsts = {n: min(r[2] for r in expected if r[1] == n and r[3] >= middle) for n in range(3)}
     assert rows(late) == [row for row in expected if row[2] >= firsts[row[1]]]
+
+
+def test_a_topic_of_local_files_is_read_through_its_node(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="object") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("files", 2, {"log.type": "unified"})
+            admin.create_topic("objects", 2)
+        for topic in ("files", "objects"):
+            produce(node.server, topic, _values(500))
+        uploaded(node.server, "objects")
+        expected = [*consumed(node.server, "files", 2), *consumed(node.server, "objects", 2)]
+        assert len(expected) == 1000
+        both = {"server": node.server, "subscribe": "files,objects"}
+        for isolation in ("read_committed", "read_uncommitted"):
+            planned = plan(**both, isolation=isolation)
+            assert (planned.plan.store_records, planned.plan.service_records) == (500, 500)
+            assert rows(carry_out(planned)) == sorted(expected), isolation
+        assert rows(read(**both, readMode="service")) == sorted(expected)
+        batch = {("files", 0): encode_values([b"staged"], timestamp_ms=5).data}
+        with (
+            StagedWriter(node.server, "writer") as writer,
+            pytest.raises(PolicyViolation, match=r"files-0 .*write it with a producer"),
+        ):
+            writer.stage("attempt", batch)
+        with pytest.raises(PolicyViolation, match=r"files .*log\.type=unified.*readMode=auto"):
+            plan(**both, readMode="store")
+    with pytest.raises(PolicyViolation, match=r"files has log\.type=unified"):
+        read(store=f"local://{data}/objects", meta=f"rocksdb://{data}/meta", subscribe="files")
 
 
 def test_at_rest_after_a_kill_says_where_records_may_be(tmp_path: Path) -> None:

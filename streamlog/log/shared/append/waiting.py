@@ -8,7 +8,7 @@ producer state, offset and stream agree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn
 
 from streamlog.codec.batch import CONTROL, ScannedBatch
@@ -55,14 +55,20 @@ class WaitingAppends:
         """Held by the one call that appends, or attaches."""
 
     async def append(
-        self, batches: Sequence[ScannedBatch], context: ProduceContext
+        self,
+        batches: Sequence[ScannedBatch],
+        context: ProduceContext,
+        check: Callable[[Sequence[ScannedBatch]], Awaitable[None]] | None = None,
     ) -> AppendOutcome:
-        """Sequences the batches, of which there is at least one. Errors: those of an append.
+        """Sequences the batches, of which there is at least one. Errors: those of an append, and of
+        `check`, which looks at the batches first.
 
         An append whose condition does not hold has its refusal as the outcome.
         """
         await self._take_turn(context)
         try:
+            if check is not None:
+                await check(batches)
             first, *others = batches
             try:
                 answer = await self._append_one(first, context)

@@ -31,6 +31,7 @@ from streamlog.log.partition.batch_metadata import NO_LEADER_EPOCH
 from streamlog.log.partition.conditions.append_conditions import AppendConditions, refused_after
 from streamlog.log.partition.log_validator import validate_batches, validate_staged
 from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.partition.record_keys import check_keys
 from streamlog.log.shared.append.waiting import WaitingAppends
 from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer, placed_batch
@@ -38,15 +39,23 @@ from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.batch import RecordBatch, Reservation
 from streamlog.model.run import AppendsRuns
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane
 
+KEYS_INLINE_BYTES = 8 << 10
+"""Plain batches up to this size are looked through for keys on the event loop, in about 0.5 ms."""
 _BASE_OFFSET = attrgetter("base_offset")
 
 
 class ValidAppend(NamedTuple):
-    """What one call appends: its batches, of which there is at least one."""
+    """What one call appends: its batches, of which there is at least one.
+
+    `has_unseen_keys`: the topic is compacted, and nobody has looked yet whether all records have a
+    key, because that takes long.
+    """
 
     batches: Sequence[ScannedBatch]
     context: ProduceContext
+    has_unseen_keys: bool
 
 
 class _Run:
@@ -90,6 +99,8 @@ class LogWriter:
         self._clock = parts.environment.clock
         self._metrics = parts.environment.metrics.of_topic(parts.partition.topic)
         self._checks_records = parts.environment.config.checks_records
+        self._record_bytes_max = parts.environment.config.decoded_bytes_max
+        self._offload = parts.environment.offload
         self._placer = placer
         self._waiting = waiting
         self._conditions = conditions
@@ -99,10 +110,10 @@ class LogWriter:
         if context.condition is not None:
             context.condition.check()
         now_ms = self._clock.now_ms()
-        validated = self._validated(batches, now_ms)
-        outcomes = self._try_run([ValidAppend(validated, context)], now_ms)
+        validated = self._validated(batches, context, now_ms)
+        outcomes = self._try_run([validated], now_ms)
         if outcomes is None:
-            outcomes = [await self._waiting.append(validated, context)]
+            outcomes = [await self._append_in_turn(validated)]
         (outcome,) = outcomes
         if isinstance(outcome, StreamlogError):
             raise outcome
@@ -133,7 +144,7 @@ class LogWriter:
             try:
                 if context.condition is not None:
                     context.condition.check()
-                validated.append(ValidAppend(self._validated(batches, now_ms), context))
+                validated.append(self._validated(batches, context, now_ms))
             except StreamlogError as error:
                 validated.append(error)
                 if error.is_retryable:
@@ -150,12 +161,23 @@ class LogWriter:
                 outcomes.append(one)
                 continue
             try:
-                outcomes.append(await self._waiting.append(*one))
+                outcomes.append(await self._append_in_turn(one))
             except StreamlogError as error:
                 outcomes.append(error)
                 if error.is_retryable:
                     break
         return outcomes
+
+    async def _append_in_turn(self, one: ValidAppend) -> AppendOutcome:
+        check = self._check_keys if one.has_unseen_keys else None
+        return await self._waiting.append(one.batches, one.context, check)
+
+    async def _check_keys(self, batches: Sequence[ScannedBatch]) -> None:
+        """As check_keys. In the turn of the append: no later one passes it."""
+        if self._offload is None:
+            check_keys(batches, self._record_bytes_max)
+        else:
+            await self._offload.run(Lane.CPU, check_keys, batches, self._record_bytes_max)
 
     def to_stage(self, batches: Buffer, producer: tuple[int, int] | None) -> list[RecordBatch]:
         """Batches without offsets and leader epoch; log-append time is now. Burns CPU.
@@ -166,12 +188,20 @@ class LogWriter:
         valid = validate_staged(
             batches, config, now_ms, producer, with_records=self._checks_records
         )
+        if self._placer.needs_keys:
+            check_keys(valid, self._record_bytes_max)
         return [placed_batch(batch, 0, NO_LEADER_EPOCH, config, now_ms)[0] for batch in valid]
 
-    def _validated(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
-        return validate_batches(
-            batches, self._placer.config, now_ms, with_records=self._checks_records
-        )
+    def _validated(self, batches: Buffer, context: ProduceContext, now_ms: int) -> ValidAppend:
+        config = self._placer.config
+        valid = validate_batches(batches, config, now_ms, with_records=self._checks_records)
+        if not self._placer.needs_keys:
+            return ValidAppend(valid, context, has_unseen_keys=False)
+        is_small = len(batches) <= KEYS_INLINE_BYTES
+        if not is_small or any(batch.header.codec for batch in valid):
+            return ValidAppend(valid, context, has_unseen_keys=True)
+        check_keys(valid, self._record_bytes_max)
+        return ValidAppend(valid, context, has_unseen_keys=False)
 
     def _try_run(
         self, appends: Sequence[ValidAppend | StreamlogError], now_ms: int
@@ -187,7 +217,7 @@ class LogWriter:
         sizes: list[int] = []
         for one in appends:
             if isinstance(one, ValidAppend):
-                if len(one.batches) > 1:
+                if len(one.batches) > 1 or one.has_unseen_keys:
                     return None
                 sizes.append(len(one.batches[0].view))
         if not sizes:

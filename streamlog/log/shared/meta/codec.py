@@ -37,6 +37,11 @@ One entry of the meta stream (record count 1) holds records that take effect tog
                              entry or group, which has the producers without transactions. A log
                              that has not seen any has no such record
     16    fencing token      u8 length, bytes; empty: the log has none
+    17    cleaned streams    data, time, txn stream id u64: of cleaned segments. All 0: they are
+                             to be created, and a crash may leave some that no record names
+    18    segments replaced  as of segment sealed. The sealed segments from its base to its end
+                             offset, which are those of other records, are this one from here on
+    19    clean end          offset i64: everything before it is cleaned
 
     slice: stream id u64, start i64, end i64 (-1 while open)
     text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
@@ -177,6 +182,37 @@ class FencingToken:
     token: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class CleanedStreams:
+    """The streams that hold what a cleaning has left of segments."""
+
+    data_stream_id: int
+    time_stream_id: int
+    txn_stream_id: int
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """None while they are being created."""
+        return tuple(filter(None, (self.data_stream_id, self.time_stream_id, self.txn_stream_id)))
+
+
+BEING_CREATED = CleanedStreams(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsReplaced:
+    """`segment` takes the place of those from its base offset to its end offset."""
+
+    segment: SegmentSealed
+
+
+@dataclass(frozen=True, slots=True)
+class CleanEnd:
+    """End (exclusive) of what the cleaner has cleaned."""
+
+    offset: int
+
+
 MetaRecord = (
     Description
     | SegmentOpened
@@ -188,6 +224,9 @@ MetaRecord = (
     | Producers
     | TransactionalProducers
     | FencingToken
+    | CleanedStreams
+    | SegmentsReplaced
+    | CleanEnd
 )
 
 
@@ -388,6 +427,20 @@ def _write_token(w: FieldWriter, record: FencingToken) -> None:
     w.raw(record.token)
 
 
+def _write_cleaned(w: FieldWriter, record: CleanedStreams) -> None:
+    w.u64(record.data_stream_id)
+    w.u64(record.time_stream_id)
+    w.u64(record.txn_stream_id)
+
+
+def _write_replaced(w: FieldWriter, record: SegmentsReplaced) -> None:
+    _write_sealed(w, record.segment)
+
+
+def _write_clean_end(w: FieldWriter, record: CleanEnd) -> None:
+    w.i64(record.offset)
+
+
 def _write_checkpoint(w: FieldWriter, record: Checkpoint) -> None:
     w.i64(record.offset)
     w.i64(record.active_base_offset)
@@ -481,6 +534,9 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     Producers: (8, _write_producers),
     TransactionalProducers: (9, _write_transactions),
     FencingToken: (16, _write_token),
+    CleanedStreams: (17, _write_cleaned),
+    SegmentsReplaced: (18, _write_replaced),
+    CleanEnd: (19, _write_clean_end),
 }
 _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     1: _read_description,
@@ -493,4 +549,7 @@ _READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     8: lambda r: Producers(_read_producers(r)),
     9: _read_transactions,
     16: lambda r: FencingToken(r.raw(r.u8())),
+    17: lambda r: CleanedStreams(r.u64(), r.u64(), r.u64()),
+    18: lambda r: SegmentsReplaced(_read_sealed(r)),
+    19: lambda r: CleanEnd(r.i64()),
 }

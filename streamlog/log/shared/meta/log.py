@@ -83,7 +83,7 @@ class MetaLog:
         ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
         for segment in self.state.sealed:
             ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-        return ids
+        return ids.union(() if self.state.cleaned is None else self.state.cleaned.ids)
 
     async def write(self, records: Sequence[MetaRecord]) -> None:
         """Writes records that take effect together; durable on return."""

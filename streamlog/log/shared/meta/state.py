@@ -6,7 +6,7 @@ entries before it to be trimmed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +16,8 @@ from streamlog.log.partition.producer_state_entry import ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
+    CleanedStreams,
+    CleanEnd,
     Description,
     FencingToken,
     LeaderEpoch,
@@ -26,9 +28,13 @@ from streamlog.log.shared.meta.codec import (
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
+    SegmentsReplaced,
     TransactionalProducers,
 )
 from streamlog.model.batch import StreamSlice
+
+NOTHING_CLEAN = -1
+"""The clean end offset of a log that was never cleaned."""
 
 
 class MetaState:
@@ -42,6 +48,8 @@ class MetaState:
         self.checkpoint: Checkpoint | None = None
         self.log_start_offset = 0
         self.fencing_token = b""
+        self.cleaned: CleanedStreams | None = None
+        self.clean_end_offset = NOTHING_CLEAN
         self._group: list[MetaEntry] | None = None
         """The entries of a group whose last entry has not been read yet."""
 
@@ -102,6 +110,12 @@ class MetaState:
                 self.epochs.raise_start(self.log_start_offset)
             case FencingToken():
                 self.fencing_token = record.token
+            case CleanedStreams():
+                self.cleaned = record
+            case SegmentsReplaced(segment):
+                self._replace(segment)
+            case CleanEnd():
+                self.clean_end_offset = record.offset
 
     def _open(self, record: SegmentOpened) -> None:
         if self.active is not None or (
@@ -129,6 +143,20 @@ class MetaState:
             )
         del self.sealed[0]
 
+    def _replace(self, new: SegmentSealed) -> None:
+        low = bisect_left(self.sealed, new.base_offset, key=lambda one: one.base_offset)
+        high = bisect_left(self.sealed, new.end_offset, key=lambda one: one.end_offset)
+        old = self.sealed[low : high + 1]
+        if not old or (old[0].base_offset, old[-1].end_offset) != (
+            new.base_offset,
+            new.end_offset,
+        ):
+            raise Corrupt(
+                f"the meta stream replaces segments from {new.base_offset} to {new.end_offset}, "
+                "where none begins or ends"
+            )
+        self.sealed[low : high + 1] = [new]
+
     def records(self) -> list[MetaRecord]:
         records: list[MetaRecord] = []
         if self.description is not None:
@@ -142,6 +170,10 @@ class MetaState:
         records.append(LogStart(self.log_start_offset))
         if self.fencing_token:
             records.append(FencingToken(self.fencing_token))
+        if self.cleaned is not None:
+            records.append(self.cleaned)
+        if self.clean_end_offset != NOTHING_CLEAN:
+            records.append(CleanEnd(self.clean_end_offset))
         return records
 
     def truncate(self, end_offset: int, time_next_offset: int) -> bool:
@@ -150,8 +182,16 @@ class MetaState:
         There is none unless an operator gave up acknowledged data for lost: meta records follow the
         data that they describe. The segment that is open afterwards starts a new time slice at
         `time_next_offset`, because entries of lost records may lie before it. Its txn slice holds
-        such entries until the caller replaces it, too.
+        such entries until the caller replaces it, too. What a cleaning has written to other streams
+        is there: the log ends behind it at least.
         """
+        cleaned_end = self._cleaned_end()
+        if end_offset < cleaned_end:
+            self._reopen_behind(cleaned_end, end_offset)
+            self.epochs.truncate_end(cleaned_end)
+            self._cut_checkpoint(None, cleaned_end, time_next_offset)
+            return True
+        self.clean_end_offset = min(self.clean_end_offset, end_offset)
         is_behind = self.active is not None and self.active.base_offset > end_offset
         has_lost_state = self.checkpoint is not None and self.checkpoint.offset > end_offset
         is_ahead = self.epochs.truncate_end(end_offset)
@@ -163,6 +203,22 @@ class MetaState:
             self._cut_checkpoint(reopened, end_offset, time_next_offset)
             is_ahead = True
         return is_ahead
+
+    def _cleaned_end(self) -> int:
+        """End (exclusive) of the cleaned segments: those on other streams come first."""
+        assert self.active is not None
+        stream_id = self.active.data.stream_id
+        cleaned = (one.end_offset for one in self.sealed if one.data.stream_id != stream_id)
+        return max(cleaned, default=-1)
+
+    def _reopen_behind(self, cleaned_end: int, end_offset: int) -> None:
+        """Begins the open segment anew at `cleaned_end`, where the data goes on that ended at
+        `end_offset`."""
+        assert self.active is not None
+        start = self.active.data.start_offset - (self.active.base_offset - end_offset)
+        data = replace(self.active.data, start_offset=start)
+        self.active = replace(self.active, base_offset=cleaned_end, data=data)
+        self.sealed = [one for one in self.sealed if one.end_offset <= cleaned_end]
 
     def _reopen(self, end_offset: int) -> SegmentSealed | None:
         """Makes the segment that holds `end_offset` the active one."""

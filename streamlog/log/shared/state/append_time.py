@@ -22,21 +22,23 @@ class SegmentOfData(Protocol):
 
 
 async def append_time_of(
-    segments: Sequence[SegmentOfData], streams: Mapping[int, Stream], offset: int
+    segments: Sequence[SegmentOfData], streams: Mapping[int, Stream], last_offset: int
 ) -> int:
-    """The log-append time of the durable batch at the offset; -1 where it has none.
+    """The log-append time of the durable batch that ends with the offset; -1 where it has none.
 
     Also -1 where its attributes are deleted, or cannot be read now: the batch is stored, and its
-    producer must hear so.
+    producer must hear so. Where a cleaning has removed the batch, the next one has its offsets.
     """
-    index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    index = bisect_right(segments, last_offset, key=lambda segment: segment.base_offset) - 1
     if index < 0:
         return UNKNOWN_MS
     segment = segments[index]
-    position = offset + segment.data.start_offset - segment.base_offset
+    position = last_offset + segment.data.start_offset - segment.base_offset
     try:
         stream = streams[segment.data.stream_id]
         (batch,) = await stream.attributes(position, position + 1)
+        if batch.base_offset + batch.record_count != position + 1:
+            return UNKNOWN_MS
         metadata = decode_batch_metadata(batch.attributes)
     except StreamlogError:
         return UNKNOWN_MS

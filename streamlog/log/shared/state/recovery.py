@@ -54,13 +54,17 @@ class StreamIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenStreams:
-    """`data` holds what is appended; `by_id` every stream that a segment's slice lies on."""
+    """`data` holds what is appended; `by_id` every stream that a segment's slice lies on.
 
+    The log's first cleaning makes more of them, with `client`.
+    """
+
+    client: StreamClient
     meta: MetaLog
     data: Stream
     time: Stream
     txn: Stream
-    by_id: Mapping[int, Stream]
+    by_id: dict[int, Stream]
 
 
 async def open_streams(
@@ -82,6 +86,7 @@ async def open_streams(
     streams = await gather_all(opened(stream_id) for stream_id in sorted(meta.other_stream_ids))
     by_id = {stream.stream_id: stream for stream in streams}
     return OpenStreams(
+        client,
         meta,
         by_id[described.data_stream_id],
         by_id[described.time_stream_id],

@@ -57,9 +57,7 @@ class LogTail:
     def restore(self, state: MetaState, opened: SegmentOpened, time_stored_end: int) -> None:
         """Takes the state of the meta stream; the batches behind its checkpoint must follow, then
         `found_aborted`."""
-        self.segments = [
-            SharedLogSegment.of_sealed(sealed, self._log_end) for sealed in state.sealed
-        ]
+        self.segments = [self.sealed(record) for record in state.sealed]
         active = SharedLogSegment(opened, self._log_end)
         active.time_index.stored_end = time_stored_end
         self.segments.append(active)
@@ -86,6 +84,10 @@ class LogTail:
         index.last = TimeEntry(
             checkpoint.indexed_timestamp_ms, checkpoint.indexed_offset - active.base_offset
         )
+
+    def sealed(self, record: SegmentSealed) -> SharedLogSegment:
+        """The segment that a cleaning has made; the caller puts it in the place of others."""
+        return SharedLogSegment.of_sealed(record, self._log_end)
 
     def account(
         self, base_offset: int, span: int, metadata: LogBatchMetadata, config: TopicConfig

@@ -301,7 +301,7 @@ def test_values_are_set_deleted_appended_and_subtracted(version: int) -> None:
     [
         (TOPIC, "t", [("retention.ms", SET, "soon")], KafkaError.INVALID_CONFIG),
         (TOPIC, "t", [("no.such", SET, "1")], KafkaError.INVALID_CONFIG),
-        (TOPIC, "t", [("cleanup.policy", SET, "compact")], KafkaError.INVALID_CONFIG),
+        (TOPIC, "t", [("cleanup.policy", SET, "shred")], KafkaError.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", APPEND, "1")], KafkaError.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", SET, None)], KafkaError.INVALID_REQUEST),
         (TOPIC, "t", [("retention.ms", 9, "1")], KafkaError.INVALID_REQUEST),

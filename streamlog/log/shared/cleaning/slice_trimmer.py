@@ -1,0 +1,66 @@
+"""Trims a log's streams to what its segments, and readers of replaced ones, still need.
+
+A cleaned segment's slice lies on other streams than those of later segments, and a newer slice may
+lie before an older one's. So each stream is trimmed to the lowest start of any slice on it. Slices
+that are being written, or were replaced a moment ago, are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.model.batch import StreamSlice
+from streamlog.model.stream import Stream
+
+Hold = tuple[tuple[int, int], ...]
+"""(stream id, first offset) of what must not be trimmed."""
+
+
+class SliceTrimmer:
+    """`segments` are the log's, in order; `log_start` gives its start offset."""
+
+    def __init__(
+        self,
+        streams: Mapping[int, Stream],
+        segments: Sequence[SharedLogSegment],
+        log_start: Callable[[], int],
+    ) -> None:
+        self._streams = streams
+        self._segments = segments
+        self._log_start = log_start
+        self._holds: list[Hold] = []
+
+    def hold(self, slices: Iterable[StreamSlice]) -> Hold:
+        """Keeps the slices, and what lies behind them, until `release`."""
+        held = tuple((part.stream_id, part.start_offset) for part in slices)
+        self._holds.append(held)
+        return held
+
+    def release(self, hold: Hold) -> None:
+        """Does nothing where it was released before."""
+        self._holds = [one for one in self._holds if one is not hold]
+
+    async def trim(self) -> None:
+        """Idempotent. Errors: those of Stream.trim."""
+        starts = self._starts()
+        for stream_id, stream in list(self._streams.items()):
+            # No slice: of cleaned segments, none is left.
+            start = starts.get(stream_id, stream.confirm_offset)
+            if stream.start_offset < start:
+                await stream.trim(start)
+
+    def _starts(self) -> dict[int, int]:
+        oldest = self._segments[0]
+        data_start = max(self._log_start(), oldest.base_offset) + oldest.data_shift
+        pairs = [(oldest.data.stream_id, data_start)]
+        pairs += [pair for hold in self._holds for pair in hold]
+        for segment in self._segments:
+            parts = [segment.time, segment.txn]
+            if segment is not oldest:
+                parts.append(segment.data)
+            pairs += [(part.stream_id, part.start_offset) for part in parts]
+        starts: dict[int, int] = {}
+        for stream_id, start in pairs:
+            starts[stream_id] = min(starts.get(stream_id, start), start)
+        return starts

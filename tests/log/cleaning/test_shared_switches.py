@@ -1,0 +1,516 @@
+"""The switch of a shared log to cleaned slices: crashes, other leaders, readers under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import pytest
+
+from streamlog.codec.batch import scan
+from streamlog.codec.records import iterate
+from streamlog.errors import Fenced, Invalid, StreamlogError
+from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.topic_config import parse
+from streamlog.log.cleaning.cleanable import group_by_size
+from streamlog.log.shared.cleaning import slice_trimmer
+from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.stream_slices import SlicesView
+from streamlog.log.stream_tags import CLEANED_ROLES
+from streamlog.model.batch import OpenStreamOptions
+from streamlog.runtime.buffers import join
+from streamlog.testing.basic_streams import BasicStreamClient
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.cleaning_conformance import (
+    COMPACT,
+    chosen,
+    clean,
+    clean_again,
+    clean_away,
+    cleanable,
+    contents,
+    filled,
+    keyed,
+    newest,
+)
+from streamlog.testing.logs.log_conformance import append, refused
+from streamlog.testing.logs.transaction_conformance import (
+    ABORT,
+    COMMIT,
+    aborted_in,
+    begin,
+    committed_values,
+    end,
+)
+from streamlog.testing.memory_streams import MemoryMedium
+from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
+from tests.log.memory_log import turns
+
+SLOW_TO_GO = {**COMPACT, "file.delete.delay.ms": "60000"}
+
+
+class DyingMedium(MemoryMedium):
+    """After so many durable changes none is made any more: the process that asks is dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes_left: int | None = None
+        self.is_dead = asyncio.Event()
+
+    async def _change(self) -> None:
+        await asyncio.sleep(0)
+        if self.changes_left is None:
+            return
+        if not self.changes_left:
+            self.is_dead.set()
+            await asyncio.Event().wait()
+        self.changes_left -= 1
+
+    async def create(self, rows: Any) -> None:
+        await self._change()
+
+    async def append(self, batches: Any) -> None:
+        await self._change()
+
+    async def update(self, row: Any) -> None:
+        await self._change()
+
+    async def remove(self, stream_id: int) -> None:
+        await self._change()
+
+
+Scene = Callable[[SharedLogUnderTest, DyingMedium], Awaitable[None]]
+
+
+def run(scene: Scene, configs: dict[str, str] = COMPACT) -> None:
+    async def body() -> None:
+        medium = DyingMedium()
+
+        async def client_of(clock: ManualClock) -> BasicStreamClient:
+            return medium.client(clock)
+
+        async with shared_log(client_of, configs) as t:
+            await scene(t, medium)
+
+    asyncio.run(body())
+
+
+def cleaned_rows(medium: MemoryMedium) -> list[Any]:
+    return [row for row in medium.rows.values() if row.tags["role"] in CLEANED_ROLES]
+
+
+async def ends_or_dies(medium: DyingMedium, work: Awaitable[object]) -> bool:
+    """Whether the work came to its end; it is cancelled where the process died."""
+    task, dead = asyncio.ensure_future(work), asyncio.ensure_future(medium.is_dead.wait())
+    await asyncio.wait({task, dead}, return_when=asyncio.FIRST_COMPLETED)
+    dead.cancel()
+    if task.done():
+        await task
+        return True
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, StreamlogError):
+        await task
+    return False
+
+
+@pytest.mark.parametrize("was_clean", [False, True])
+def test_a_crash_at_each_step_leaves_the_old_or_the_new(was_clean: bool) -> None:
+    steps: list[int] = []
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        for number in range(12):
+            data = keyed(
+                b"k%d" % (number % 5),
+                b"%d" % number,
+                producer=(3, 0, number),
+                is_transactional=True,
+            )
+            await begin(t.log, data)
+            await end(t.log, number % 3 > 0, 3)
+        await t.log.roll()
+        if was_clean:
+            await clean(t)
+            await turns()
+            await filled(t.log, 10, 5)
+        expected = await committed_values(t.log)
+        values, log_end = newest(await contents(t.log)), t.log.log_end_offset
+        medium.changes_left = steps[-1]
+        is_over = await ends_or_dies(medium, clean_again(t))
+        if is_over:
+            await turns()
+        await asyncio.wait_for(_crash(t, medium), 10)
+        seen = await committed_values(t.log)
+        if was_clean:
+            assert newest(await contents(t.log)) == values
+        else:
+            assert set(seen) <= set(expected)
+            assert seen[-4:] == expected[-4:]
+        assert t.log.log_end_offset == log_end
+        # Either all streams for cleaned segments are named, or none is left.
+        assert len(cleaned_rows(medium)) in (0, 3)
+        await begin(t.log, keyed(b"k9", b"on", producer=(3, 0, 12), is_transactional=True))
+        await end(t.log, COMMIT, 3)
+        await t.log.roll()
+        await clean_again(t)
+        await turns()
+        left = await committed_values(t.log)
+        assert left[-1] == b"on"
+        assert len(left) == len(set(left)) <= 6
+        # What the dead cleaning has written is gone as well.
+        stored = sum(
+            len(join(one.parts))
+            for row in medium.rows.values()
+            for one in row.batches
+            if row.tags["role"] in ("data", "cleaned_data")
+        )
+        assert stored == t.log.size_bytes
+        if is_over:
+            steps.append(-1)
+
+    for step in range(200):
+        steps.append(step)
+        run(scene)
+        if steps[-1] < 0:
+            break
+    assert 6 < len(steps) < 100
+
+
+async def _crash(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+    medium.changes_left = None
+    medium.is_dead.clear()
+    medium.lock = asyncio.Lock()
+    await t.crashed()
+
+
+def test_the_next_open_deletes_streams_that_no_record_names() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 20, 2)
+        medium.changes_left = 2
+        assert not await ends_or_dies(medium, clean(t))
+        assert len(cleaned_rows(medium)) == 3
+        await _crash(t, medium)
+        assert cleaned_rows(medium) == []
+        assert len(medium.rows) == 4
+        await clean(t)
+        assert len(cleaned_rows(medium)) == 3
+        await t.log.delete()
+        assert medium.rows == {}
+        medium.rows.clear()
+        await t.start()
+
+    run(scene)
+
+
+def test_a_leader_that_lost_the_partition_switches_nothing() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 60, 10)
+        await clean(t)
+        await filled(t.log, 60, 10)
+        zombie, log = t.log, cleanable(t.log)
+        groups = group_by_size([one for one in log.segments if not one.is_active], 600)
+        replacements = [await log.replace_segments(groups[0])]
+        medium.live_holders.clear()
+        t.client = medium.client(t.clock)
+        await t.open()
+        expected = await contents(t.log)
+        data = [one async for one in log.read_for_cleaning(groups[0][0], 0)]
+        await replacements[0].append(data[0])
+        await refused(Fenced, replacements[0].commit())
+        await replacements[0].abandon()
+        assert isinstance(t.failures[0], Fenced)
+        assert await contents(t.log) == expected
+        await clean(t)
+        assert newest(await contents(t.log)) == newest(expected)
+        await zombie.kill()
+
+    run(scene)
+
+
+def test_a_leader_that_lost_the_partition_leaves_no_streams() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 20, 2)
+        zombie, old = t.log, cleanable(t.log).segments[:1]
+        # It has written that it creates streams when the next leader comes.
+        medium.changes_left = 1
+        task = asyncio.ensure_future(cleanable(zombie).replace_segments(old))
+        await medium.is_dead.wait()
+        medium.changes_left = None
+        other = medium.client(t.clock)
+        medium.live_holders.clear()
+        medium.lock = asyncio.Lock()
+        t.client = other
+        await t.open()
+        task.cancel()
+        await asyncio.wait({task})
+        await zombie.kill()
+        await clean(t)
+        assert len(cleaned_rows(medium)) == 3
+        await t.crashed()
+        assert len(cleaned_rows(medium)) == 3
+
+    run(scene)
+
+
+async def read_view(t: SharedLogUnderTest, view: SlicesView, end_offset: int) -> dict[int, bytes]:
+    """Offset → value of all records that lie in the view's slices, read past the log."""
+    found: dict[int, bytes] = {}
+    for part in view.slices(0, end_offset):
+        stream = await t.client.open_stream(
+            part.stream_id,
+            OpenStreamOptions(epoch=(await t.client.describe_stream(part.stream_id)).epoch),
+        )
+        start = part.start + part.shift
+        while start < part.end + part.shift:
+            read = await stream.fetch(start, part.end + part.shift, 1 << 20)
+            for batch in scan(b"".join(join(one.parts) for one in read.batches)):
+                for offset, _, _, value, _ in (
+                    [] if batch.header.is_control else iterate(batch.view)
+                ):
+                    found[offset] = value or b""
+            start = read.batches[-1].end_offset
+    return found
+
+
+def test_a_view_is_old_or_new_and_old_slices_stay_for_the_delay() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        for number in range(40):
+            data = keyed(
+                b"k%d" % (number % 4),
+                b"%d" % number,
+                producer=(1, 0, number),
+                is_transactional=True,
+            )
+            await begin(t.log, data)
+            await end(t.log, number % 2 > 0, 1)
+        await t.log.roll()
+        log_end = t.log.log_end_offset
+        old = t.log.slices_view()
+        before = await read_view(t, old, log_end)
+        told = await old.aborted(0, log_end)
+        assert (len(before), len(told)) == (40, 20)
+        await clean_away(t)
+        await turns(50)
+        # Who has found the old slices finishes on them, with the transactions that they have.
+        assert await read_view(t, old, log_end) == before
+        assert await old.aborted(0, log_end) == told
+        new = t.log.slices_view()
+        after = await read_view(t, new, log_end)
+        assert set(after.values()) < {b"%d" % number for number in range(1, 40, 2)}
+        assert len(after) == 2
+        assert len(await new.aborted(0, log_end)) < 2
+        await t.reopened()
+        # Nobody of the last process reads any more.
+        await refused(StreamlogError, read_view(t, old, log_end))
+
+    run(scene, SLOW_TO_GO)
+
+
+def test_views_of_a_cleaning_that_tears_slices_from_readers_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slice_trimmer.SliceTrimmer, "hold", lambda *_: ())
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 4)
+        old = t.log.slices_view()
+        await clean(t)
+        await t.log.raise_start(1)
+        await refused(StreamlogError, read_view(t, old, 40))
+
+    run(scene, SLOW_TO_GO)
+
+
+class SlowReads:
+    """Holds the next fetch of a stream with the role until it is let go."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.is_armed = False
+        self.began, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def slowed(self, client: BasicStreamClient, medium: MemoryMedium) -> BasicStreamClient:
+        original = client.open_stream
+
+        async def open_stream(
+            stream_id: int,
+            options: OpenStreamOptions = OpenStreamOptions(),  # noqa: B008
+        ) -> Any:
+            stream: Any = await original(stream_id, options)
+            if medium.rows[stream_id].tags["role"] == self.role:
+                fetch = stream.fetch
+
+                async def slow(*args: Any) -> Any:
+                    if self.is_armed:
+                        self.is_armed = False
+                        self.began.set()
+                        await self.may_go.wait()
+                    return await fetch(*args)
+
+                stream.fetch = slow
+            return stream
+
+        client.open_stream = open_stream  # type: ignore[method-assign]
+        return client
+
+
+@contextlib.asynccontextmanager
+async def slow_log(role: str, configs: dict[str, str]) -> AsyncIterator[Any]:
+    medium, reads = MemoryMedium(), SlowReads(role)
+
+    async def client_of(clock: ManualClock) -> BasicStreamClient:
+        return reads.slowed(medium.client(clock), medium)
+
+    async with shared_log(client_of, configs) as t:
+        yield t, reads
+
+
+@pytest.mark.parametrize("role", ["data", "txn"])
+@pytest.mark.parametrize("configs", [COMPACT, SLOW_TO_GO], ids=["at once", "later"])
+def test_a_committed_fetch_beside_the_switch_takes_nothing_aborted(
+    role: str, configs: dict[str, str]
+) -> None:
+    """Batches of an old slice go with its list of aborted transactions, also where it is gone."""
+
+    async def body() -> None:
+        async with slow_log(role, configs) as (t, reads):
+            for number in range(30):
+                data = keyed(
+                    b"k%d" % number, b"%d" % number, producer=(1, 0, number), is_transactional=True
+                )
+                await begin(t.log, data)
+                await end(t.log, COMMIT if number % 3 else ABORT, 1)
+            await t.log.roll()
+            await t.reopened()
+            expected = [b"%d" % number for number in range(30) if number % 3]
+            reads.is_armed = True
+            reading = asyncio.ensure_future(committed_values(t.log))
+            await reads.began.wait()
+            await clean_away(t)
+            await turns(50)
+            reads.may_go.set()
+            assert await reading == expected
+            assert await committed_values(t.log) == expected
+            assert len(await aborted_in(t.log, 0)) <= 1
+
+    asyncio.run(body())
+
+
+def test_a_look_up_by_time_beside_the_switch_finds_a_record() -> None:
+    async def body() -> None:
+        async with slow_log("time", COMPACT) as (t, reads):
+            await filled(t.log, 60, 20)
+            await t.reopened()
+            reads.is_armed = True
+            at_ms = 1_700_000_000_010
+            finding = asyncio.ensure_future(
+                t.log.offset_for_timestamp(at_ms, Isolation.READ_UNCOMMITTED)
+            )
+            await reads.began.wait()
+            await clean(t)
+            await turns(50)
+            reads.may_go.set()
+            assert (await finding).offset in (10, 40)
+            found = await t.log.offset_for_timestamp(at_ms, Isolation.READ_UNCOMMITTED)
+            assert found.offset == 40
+
+    asyncio.run(body())
+
+
+def test_a_cancelled_cleaning_leaves_the_log_and_the_next_one_works() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 200, 20)
+        expected = newest(await contents(t.log))
+        for steps in range(0, 120, 3):
+            cleaning = asyncio.ensure_future(clean_again(t))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            cleaning.cancel()
+            await asyncio.wait({cleaning})
+            assert newest(await contents(t.log)) == expected
+        await clean_again(t)
+        assert len(await contents(t.log)) == 20
+        assert t.failures == []
+        await t.crashed()
+        assert newest(await contents(t.log)) == expected
+
+    run(scene)
+
+
+def test_segments_that_do_not_follow_or_are_active_are_refused() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 60, 60)
+        log = cleanable(t.log)
+        for wrong in (log.segments[-1:], [log.segments[0], log.segments[2]], []):
+            await refused(Invalid, log.replace_segments(wrong))
+        replacement = await log.replace_segments(log.segments[:1])
+        await replacement.abandon()
+        await refused(Invalid, replacement.append(b""))
+        await refused(Invalid, replacement.commit())
+        assert chosen(t).first_dirty_offset == 0
+
+    run(scene)
+
+
+def test_the_append_time_of_a_batch_that_is_gone_is_that_of_no_other() -> None:
+    configs = {**COMPACT, "message.timestamp.type": "LogAppendTime"}
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        times: list[int] = []
+        for number in range(6):
+            t.clock.advance(10)
+            info = await append(t.log, keyed(b"k", b"%d" % number, producer=(1, 0, number)))
+            times.append(info.log_append_time_ms)
+        await t.log.roll()
+        await clean(t, configs=configs)
+        for number in range(6):
+            again = await append(t.log, keyed(b"k", b"%d" % number, producer=(1, 0, number)))
+            assert (again.is_duplicate, again.base_offset) == (True, number)
+            assert again.log_append_time_ms == (times[5] if number == 5 else -1)
+
+    run(scene, configs)
+
+
+def test_lost_data_leaves_what_a_cleaning_wrote_elsewhere() -> None:
+    """An operator gives up acknowledged data of the data stream for lost."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 60, 10)
+        await clean(t)
+        expected = await contents(t.log)
+        await filled(t.log, 40, 10)
+        await t.client.kill()
+        await t.log.kill()
+        (row,) = [one for one in medium.rows.values() if one.tags["role"] == "data"]
+        lost = [batch for batch in row.batches if batch.base_offset >= 60]
+        assert len(lost) == 40
+        # All that came behind the cleaning, and a part of what it had replaced.
+        row.batches, row.end, row.start = [], 50, 50
+        t.client = medium.client(t.clock)
+        await t.open()
+        assert t.log.log_end_offset == 60
+        assert await contents(t.log) == expected
+        assert (await append(t.log, keyed(b"k", b"on"))).base_offset == 60
+        await t.crashed()
+        assert (await contents(t.log))[60] == (b"k", b"on")
+        await t.log.roll()
+        await clean(t)
+        assert newest(await contents(t.log))[b"k"] == b"on"
+
+    run(scene)
+
+
+def roles(rows: Iterable[Any]) -> list[str]:
+    return sorted(row.tags["role"] for row in rows)
+
+
+def test_a_log_that_is_not_cleaned_has_no_more_streams_than_before() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 20, 2)
+        assert roles(medium.rows.values()) == ["data", "meta", "time", "txn"]
+        assert isinstance(t.log, SharedLog)
+        assert t.log.topic_partition == PARTITION
+        assert not parse({}).is_compacted
+
+    run(scene)
