@@ -17,7 +17,7 @@ from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import parse
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -27,12 +27,19 @@ from streamlog.unified.unified_logs import UnifiedLogFactory, handle_of
 
 @asynccontextmanager
 async def log_in(
-    data: Path, partition: TopicPartition, configs: Mapping[str, str]
+    data: Path,
+    partition: TopicPartition,
+    configs: Mapping[str, str],
+    clock: Clock | None = None,
 ) -> AsyncIterator[AbstractLog]:
-    """The partition's log, opened under Kafka's own name for the folder; closed in order."""
+    """The partition's log, opened under Kafka's own name for the folder; closed in order.
+
+    `clock` None: the system's.
+    """
     offload = ThreadOffload()
     metrics = LogMetrics(CollectorRegistry())
-    environment = LogEnvironment(SystemClock(), SystemRandom(), LogConfig(), metrics, offload)
+    now = SystemClock() if clock is None else clock
+    environment = LogEnvironment(now, SystemRandom(), LogConfig(), metrics, offload)
     found = decode_meta_properties(META_PROPERTIES, (data / META_PROPERTIES).read_bytes())
     owner = FolderOwner(found.cluster_id, found.node_id)
     folder = await LogFolder.open(SystemTree(data), owner, environment, offload)

@@ -34,11 +34,14 @@ from streamlog.format.kafka_files.properties import (
 from streamlog.format.kafka_files.transaction_index import decode_aborted, encode_aborted
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.model.partition import TopicPartition
+from streamlog.testing.clocks import ManualClock
 from tests.kafka_clients.kafka_folder import log_in
 from tests.unified.golden import CONFIGS, FOLDER, GOLDEN, TOPIC, TRIMMED
 
 PARTITION = TopicPartition(TOPIC, 0)
 END = 243
+MADE_MS = 1_795_757_600_000
+"""When Kafka ended. A day later its producers are forgotten."""
 NAMES = sorted(path.name for path in (GOLDEN / FOLDER).iterdir())
 BASES = [int(name[:20]) for name in NAMES if name.endswith(".log")]
 INDEXES = [name for name in NAMES if name.endswith(("index", "timeindex", "txnindex"))]
@@ -81,7 +84,7 @@ async def stored(log: AbstractLog) -> list[tuple[int, int, bytes | None, bytes |
 
 @asynccontextmanager
 async def opened(place: Path) -> AsyncIterator[AbstractLog]:
-    async with log_in(place, PARTITION, CONFIGS) as log:
+    async with log_in(place, PARTITION, CONFIGS, ManualClock(MADE_MS)) as log:
         yield log
 
 
