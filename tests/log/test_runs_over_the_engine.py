@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from streamlog.engine.engine import Engine
-from streamlog.errors import OutcomeUnknown, Unavailable
+from streamlog.errors import Internal, OutcomeUnknown, Unavailable
 from streamlog.log.api.abstract_log import LogAppend
 from streamlog.log.api.config import LogConfig
 from streamlog.testing.logs.log_conformance import acked, encoded, refused
@@ -103,6 +103,23 @@ def test_single_appends_and_runs_are_acknowledged_in_their_order() -> None:
             await asyncio.gather(*waits)
             assert answers == sorted(answers) == [0, 1, 3, 4]
             assert t.log.high_watermark == 5
+
+    run(scenario)
+
+
+def test_a_bug_while_a_run_is_acknowledged_fails_its_log_alone() -> None:
+    def fail() -> None:
+        raise RuntimeError("a reader's bug")
+
+    async def scenario() -> None:
+        async with log_over(World("disk")) as (t, engine):
+            t.log.subscribe(fail)
+            (outcome,) = await t.log.append_many([LogAppend(encoded([VALUE]))])
+            await refused(OutcomeUnknown, acked(outcome))
+            (outcome,) = await t.log.append_many([LogAppend(encoded([VALUE]))])
+            assert isinstance(outcome, Internal)
+            assert "a reader's bug" in outcome.message
+            assert engine.failure is None
 
     run(scenario)
 
