@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 ANONYMOUS = "anonymous"
@@ -52,6 +53,14 @@ class Resource(NamedTuple):
 
 
 CLUSTER = Resource(ResourceType.CLUSTER, "cluster")
+TOPICS_REMEMBERED = 1024
+
+
+@lru_cache(TOPICS_REMEMBERED)
+def topic_resource(name: str) -> Resource:
+    """The topic as a resource; kept, since each produce request asks for it."""
+    return Resource(ResourceType.TOPIC, name)
+
 
 Authorize = Callable[[RequestContext, Operation, Resource], None]
 """Returns, or raises Unauthorized. Called once for each resource of a request."""

@@ -267,7 +267,7 @@ class Dispatcher:
         for client_id, count in others.items():
             self._requests.count_client(client_id, count)
         try:
-            if len(admitted) == 1 or route.handle_many is None:
+            if route.handle_many is None:
                 return await _one_by_one(route, admitted)
             outcomes = await route.handle_many([(one.call, one.message) for one in admitted])
             if len(outcomes) != len(admitted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streamlog.runtime.concurrency.catch_up_throttle import CatchUpMetrics
+from streamlog.runtime.counts import Counts, Observations
 
 SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 BYTES = tuple(float(1 << shift) for shift in range(10, 26, 2))
@@ -14,24 +15,27 @@ class AppendMetrics:
     """Appends, up to their answers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.appends = Counter(
-            "streamlog_engine_appends", "Appends that became durable.", registry=registry
+        appends, append_bytes = (
+            Counts(f"streamlog_engine_{name}", documentation, (), registry)
+            for name, documentation in (
+                ("appends", "Appends that became durable."),
+                ("append_bytes", "Payload bytes of durable appends."),
+            )
         )
-        self.append_bytes = Counter(
-            "streamlog_engine_append_bytes", "Payload bytes of durable appends.", registry=registry
-        )
+        self.appends = appends.labels()
+        self.append_bytes = append_bytes.labels()
         self.queued_appends = Counter(
             "streamlog_engine_queued_appends",
             "Appends, and reservations for them, that had to wait for room.",
             registry=registry,
         )
-        self.group_bytes = Histogram(
+        self.group_bytes = Observations(
             "streamlog_engine_group_bytes",
             "Bytes made durable together.",
             buckets=BYTES,
             registry=registry,
         )
-        self.ack_seconds = Histogram(
+        self.ack_seconds = Observations(
             "streamlog_engine_ack_seconds",
             "From a group's first append to its answer.",
             buckets=SECONDS,

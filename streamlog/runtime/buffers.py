@@ -13,7 +13,10 @@ Parts = tuple[Buffer, ...]
 
 def parts_size(parts: Sequence[Buffer]) -> int:
     """Size of all pieces together."""
-    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+    count = len(parts)
+    if count == 2:  # A batch of a log: its new header, and the client's own bytes.
+        return len(parts[0]) + len(parts[1])
+    return len(parts[0]) if count == 1 else sum(map(len, parts))
 
 
 def join(parts: Sequence[Buffer]) -> Buffer:

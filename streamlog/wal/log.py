@@ -97,7 +97,7 @@ class WriteAheadLog:
             self._writer.stored.append((frame.sequence, frame.end - frame.position))
             self._writer.stored_bytes += frame.end - frame.position
         self._freed_bytes = 0
-        self._metrics.live_bytes.set(self.live_bytes)
+        self._metrics.live_bytes.set_function(lambda: self.live_bytes)
         self._pool = FilePool(
             shelf,
             disk,
@@ -277,7 +277,6 @@ class WriteAheadLog:
         self._metrics.write_seconds.observe(asyncio.get_running_loop().time() - start)
         self._metrics.group_bytes.observe(written.size_bytes)
         self._metrics.group_entries.observe(written.entry_count)
-        self._metrics.live_bytes.set(self.live_bytes)
         if written.has_rolled:
             self._pool.nudge()
             self._forget_earlier()
@@ -293,7 +292,6 @@ class WriteAheadLog:
         stored = self._writer.stored
         while stored and stored[0][0] <= through_sequence:
             self._freed_bytes += stored.popleft()[1]
-        self._metrics.live_bytes.set(self.live_bytes)
         self._pool.release(through_sequence)
         self._forget_earlier()
         if 0 < self._lost_through <= through_sequence:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from streamlog.runtime.counts import Observations
 
 _SIZES = [float(4096 << shift) for shift in range(0, 16, 2)]
 _COUNTS = [float(1 << shift) for shift in range(0, 16, 2)]
@@ -13,19 +15,19 @@ class WalMetrics:
     """Updated once per group."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.group_bytes = Histogram(
+        self.group_bytes = Observations(
             "streamlog_wal_group_bytes",
             "Bytes on disk of a group of appends, made durable by one write",
             registry=registry,
             buckets=_SIZES,
         )
-        self.group_entries = Histogram(
+        self.group_entries = Observations(
             "streamlog_wal_group_entries",
             "Appends in a group",
             registry=registry,
             buckets=_COUNTS,
         )
-        self.write_seconds = Histogram(
+        self.write_seconds = Observations(
             "streamlog_wal_write_seconds",
             "From the call of append to the group's being durable",
             registry=registry,

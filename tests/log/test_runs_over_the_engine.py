@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from streamlog.engine.engine import Engine
-from streamlog.errors import OutcomeUnknown, Unavailable
+from streamlog.errors import Internal, OutcomeUnknown, Unavailable
 from streamlog.log.api.abstract_log import LogAppend
 from streamlog.log.api.config import LogConfig
 from streamlog.testing.logs.log_conformance import acked, encoded, refused
@@ -58,6 +58,68 @@ def test_a_run_is_acknowledged_up_to_the_group_that_is_durable() -> None:
             for wait in waits[3:]:
                 await refused(OutcomeUnknown, wait)
             world.wal.gate.set()
+
+    run(scenario)
+
+
+def test_runs_under_way_have_no_task_of_their_log() -> None:
+    async def scenario() -> None:
+        world = small_groups()
+        assert world.wal is not None
+        async with log_over(world) as (t, _):
+            world.wal.gate.clear()
+            names = {task.get_name() for task in asyncio.all_tasks()}
+            outcomes = await t.log.append_many([LogAppend(encoded([VALUE])) for _ in range(2)])
+            await until(lambda: world.wal is not None and world.wal.is_writing)
+            assert {task.get_name() for task in asyncio.all_tasks()} == names
+            world.wal.gate.set()
+            for outcome in outcomes:
+                await acked(outcome)
+            assert t.log.high_watermark == 2
+
+    run(scenario)
+
+
+def test_single_appends_and_runs_are_acknowledged_in_their_order() -> None:
+    async def scenario() -> None:
+        world = small_groups()
+        assert world.wal is not None
+        async with log_over(world) as (t, _):
+            world.wal.gate.clear()
+            run_of_one = await t.log.append(encoded([VALUE]))
+            # Two batches in one call are no run: each is awaited by itself.
+            single = await t.log.append(encoded([VALUE]) + encoded([VALUE]))
+            run_of_two = await t.log.append_many([LogAppend(encoded([VALUE])) for _ in range(2)])
+            answers: list[int] = []
+
+            async def answered(outcome: Any) -> None:
+                answers.append((await acked(outcome)).base_offset)
+
+            waits = [
+                asyncio.ensure_future(answered(one)) for one in (*run_of_two, single, run_of_one)
+            ]
+            await until(lambda: world.wal is not None and world.wal.is_writing)
+            world.wal.gate.set()
+            await asyncio.gather(*waits)
+            assert answers == sorted(answers) == [0, 1, 3, 4]
+            assert t.log.high_watermark == 5
+
+    run(scenario)
+
+
+def test_a_bug_while_a_run_is_acknowledged_fails_its_log_alone() -> None:
+    def fail() -> None:
+        raise RuntimeError("a reader's bug")
+
+    async def scenario() -> None:
+        async with log_over(World("disk")) as (t, engine):
+            t.log.subscribe(fail)
+            (outcome,) = await t.log.append_many([LogAppend(encoded([VALUE]))])
+            await refused(OutcomeUnknown, acked(outcome))
+            (outcome,) = await t.log.append_many([LogAppend(encoded([VALUE]))])
+            assert isinstance(outcome, Internal)
+            assert "a reader's bug" in outcome.message
+            assert engine.failure is None
 
     run(scenario)
 

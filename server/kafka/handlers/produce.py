@@ -245,8 +245,7 @@ class _ProduceReply(Reply):
         checked, outcome = self._checked, self._outcome
         results: Iterator[ProducePartitionResult] = iter(())
         if isinstance(outcome, SequencedProduce):
-            stored = outcome.results()
-            results = (part for topic in stored for part in topic.partitions)
+            results = iter(outcome.partition_results())
         elif outcome is not None:
             results = _same_error(checked.topics, outcome)
         if checked.request.acks == NO_ACKS:

@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections.abc import Container, Sequence
 from struct import Struct
 
+from streamlog.runtime.allocator import uncleared
 from streamlog.server.wrong_ports import FIRST_BYTES_MAX
 
 SCRATCH_BYTES = 1024 * 1024
@@ -52,12 +53,15 @@ class ReceiveMemory:
         self.unfilled_bytes = 0
 
     def of(self, size_bytes: int, filled_bytes: int) -> tuple[memoryview, bool]:
-        """Memory of that size, and whether it counts as unfilled from now on."""
+        """Memory of that size, and whether it counts as unfilled from now on.
+
+        Its bytes are those of whoever had it before, until the caller has filled them.
+        """
         unfilled = size_bytes - filled_bytes
         if size_bytes > MAPPED_FROM_BYTES or self.unfilled_bytes + unfilled > UNFILLED_BYTES_MAX:
             return memoryview(mmap.mmap(-1, size_bytes)), False
         self.unfilled_bytes += unfilled
-        return memoryview(bytearray(size_bytes)), True
+        return memoryview(uncleared(size_bytes)), True
 
 
 class FrameReceiver(asyncio.BufferedProtocol):

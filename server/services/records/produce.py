@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import cast
 
 from streamlog.errors import (
@@ -29,7 +30,13 @@ from streamlog.log.api.abstract_log import (
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
-from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
+from streamlog.server.context import (
+    Operation,
+    RequestContext,
+    Resource,
+    ResourceType,
+    topic_resource,
+)
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.records.awaited_retries import AwaitedRetries
 from streamlog.server.services.records.conditions import check_condition
@@ -99,11 +106,16 @@ class SequencedProduce:
 
     def results(self) -> list[ProduceTopicResult]:
         """In request order; a batch that is not durable by now has the error OutcomeUnknown."""
+        results = iter(self.partition_results())
+        return [
+            ProduceTopicResult(topic, list(islice(results, len(parts))))
+            for topic, parts in self._topics
+        ]
+
+    def partition_results(self) -> list[ProducePartitionResult]:
+        """As `results`, of the partitions of all topics in a row."""
         try:
-            return [
-                ProduceTopicResult(topic, [self._result(topic, part) for part in parts])
-                for topic, parts in self._topics
-            ]
+            return [self._result(topic, part) for topic, parts in self._topics for part in parts]
         except BaseException:
             if self.wait_durable:
                 self.abandon()
@@ -207,7 +219,7 @@ class ProduceService:
         """Whether one of the partitions is not open here. `topic` empty: the one with that id."""
         name = topic or self._name_of(topic_id)
         open_log = self._logs.open_log
-        return any(open_log(TopicPartition(name, number)) is None for number in partitions)
+        return None in [open_log(TopicPartition(name, number)) for number in partitions]
 
     def has_to_verify(
         self, topic: str, topic_id: str, batches: Iterable[tuple[int, Buffer]]
@@ -240,12 +252,13 @@ class ProduceService:
             for context, call in requests:
                 if runs.size_bytes >= RUN_BYTES_MAX:
                     await runs.flush()
-                if done and self._clock.monotonic() - began > AT_ONCE_S:
+                now = self._clock.monotonic()
+                if done and now - began > AT_ONCE_S:
                     await runs.flush()
                     await asyncio.sleep(0)
-                    began = self._clock.monotonic()
+                    began = now = self._clock.monotonic()
                 try:
-                    sequenced, place_by = self._begin(context, call)
+                    sequenced, place_by = self._begin(context, call, now)
                 except StreamlogError as error:
                     done.append(error)
                     continue
@@ -265,13 +278,14 @@ class ProduceService:
                 one.abandon()
         return done
 
-    def _begin(self, context: RequestContext, call: ProduceCall) -> tuple[SequencedProduce, float]:
+    def _begin(
+        self, context: RequestContext, call: ProduceCall, now: float
+    ) -> tuple[SequencedProduce, float]:
         """The request, and until when its batches wait for their places.
 
         Errors: those of the request as a whole.
         """
         self._check(context, call)
-        now = self._clock.monotonic()
         timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
         deadline = now + timeout_s
         if context.deadline is not None and context.deadline < deadline:
@@ -319,7 +333,8 @@ class ProduceService:
                         may_create = call.may_create and self._auto_create() and not topic_id
                         opening = self._open(context, partition, may_create)
                         log = await opened_until(place_by, self._clock, opening, partition)
-                    check_topic_id(self._logs, name, part.partition, topic_id)
+                    if topic_id:
+                        check_topic_id(self._logs, name, part.partition, topic_id)
                     if refused and partition in refused:
                         raise refused[partition]
                     if part.condition is not None:
@@ -396,7 +411,7 @@ class ProduceService:
             )
         if name.startswith("__"):
             check_clients_write(name)
-        self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
+        self._authorize(context, Operation.WRITE, topic_resource(name))
 
     async def _open(
         self, context: RequestContext, partition: TopicPartition, may_create: bool

@@ -47,15 +47,17 @@ class Runs:
     def add(self, log: AbstractLog, ready: Ready) -> None:
         """Unless the producer has to send an older batch first."""
         part, append, _ = ready
-        self._unanswered.follow(part.partition, log)
+        waiting = self._waiting.get(log)
+        if waiting is None:
+            # Once for a run: nothing is awaited until its flush.
+            self._unanswered.follow(part.partition, log)
         part.outcome = self._awaited.refusal(part.partition, append.batches)
         if part.outcome is not None:
             return
-        waiting = self._waiting.get(log)
         if waiting is None:
             waiting = self._waiting[log] = []
         waiting.append(ready)
-        self.size_bytes += len(ready.append.batches)
+        self.size_bytes += len(append.batches)
 
     @property
     def logs(self) -> int:

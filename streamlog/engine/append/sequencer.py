@@ -189,11 +189,12 @@ class Sequencer:
         stream_id, epoch, base = core.stream_id, core.epoch, core.next
         entries: list[StreamEntry] = []
         appends: list[StreamAppend] = []
+        made = StreamEntry._make
         for batch, size, trace_id in zip(batches, sizes, trace_ids, strict=True):
             count, timestamp_ms, parts, attributes, crc = batch
             if crc is None:
                 crc = crc32c_parts(parts)
-            entry = StreamEntry(stream_id, epoch, base, count, timestamp_ms, parts, attributes, crc)
+            entry = made((stream_id, epoch, base, count, timestamp_ms, parts, attributes, crc))
             entries.append(entry)
             appends.append(StreamAppend.of_run(core, entry, size, size + overhead, trace_id, run))
             base += count

@@ -1,7 +1,8 @@
 """Appends of one log between sequencing and durability, in offset order.
 
-1. `push` adds an append, `push_run` several that share the medium's answer; one task awaits the
-   answers in order, and reports the appends of a run that became durable together in one call.
+1. `push` adds an append, `push_run` several that share the medium's answer. The answers are
+   followed in order, and the appends of a run that became durable together are reported in one
+   call. A run tells the queue of each change; for single appends there is a task that awaits them.
 2. The caller of an append and each retry of it have a future of their own; cancelling one future
    changes nothing for the others, nor for the append.
 3. The first failure fails every append behind it: no append is acknowledged past a hole.
@@ -125,7 +126,7 @@ class AckQueue(Generic[Segment]):
         if not self._is_following:
             self._is_following = True
             self._idle.clear()
-            self._background.spawn(self._follow(), name="acks")
+            self._follow_oldest()
 
     def find(self, base_offset: int) -> PendingAppend[Segment] | None:
         """The append at base_offset that is not durable yet."""
@@ -151,25 +152,72 @@ class AckQueue(Generic[Segment]):
             )
         self._idle.set()
 
-    async def _follow(self) -> None:
+    def _follow_oldest(self) -> None:
+        """Goes on when the medium has answered for the oldest append; ends with the last one."""
+        if not self._pending:
+            self._follow_none()
+            return
+        pending = self._pending[0]
+        ack = pending.durable
+        assert ack is not None
+        if not isinstance(ack, RunAck):
+            self._background.spawn(self._follow_single(), name="acks")
+        elif ack.durable >= pending.number or ack.error is not None:
+            asyncio.get_running_loop().call_soon(self._run_changed)
+        else:
+            ack.notify(self._run_changed)
+
+    def _follow_none(self) -> None:
+        self._is_following = False
+        if not self._pending:
+            self._idle.set()
+
+    def _run_changed(self) -> None:
+        self._background.call(self._answer_runs, name="acks")
+
+    def _answer_runs(self) -> None:
+        """Answers for the oldest appends that are of runs and have become durable, or failed."""
         try:
             while self._pending:
                 pending = self._pending[0]
+                ack = pending.durable
+                if not isinstance(ack, RunAck):
+                    break
+                if ack.durable < pending.number:
+                    if ack.error is None:
+                        break
+                    self._failed(ack.error)
+                elif self._failure is not None:
+                    self._failed(self._failure)
+                else:
+                    self._acked_run(ack)
+        except BaseException:
+            self._follow_none()
+            raise
+        self._follow_oldest()
+
+    async def _follow_single(self) -> None:
+        """Awaits the oldest appends one by one, up to the first one of a run."""
+        try:
+            while self._pending:
+                pending = self._pending[0]
+                durable = pending.durable
+                assert durable is not None
+                if isinstance(durable, RunAck):
+                    break
                 try:
-                    result = await _durable(pending)
+                    result = await durable
                 except StreamlogError as error:
                     self._failed(error)
                     continue
                 if self._failure is not None:
                     self._failed(self._failure)
-                elif isinstance(result, RunAck):
-                    self._acked_run(result)
                 else:
                     self._acked(result, pending)
-        finally:
-            self._is_following = False
-            if not self._pending:
-                self._idle.set()
+        except BaseException:
+            self._follow_none()
+            raise
+        self._follow_oldest()
 
     def _acked(self, result: AppendAnswer, pending: PendingAppend[Segment]) -> None:
         if result.end_offset - result.base_offset != pending.end_offset - pending.base_offset:
@@ -218,13 +266,3 @@ class AckQueue(Generic[Segment]):
         pending = self._pending.popleft()
         del self._by_base[pending.base_offset]
         return pending
-
-
-async def _durable(pending: PendingAppend[Segment]) -> AppendAnswer | RunAck:
-    """The medium's answer once the append is durable. Errors: why it will not be confirmed."""
-    durable = pending.durable
-    assert durable is not None
-    if not isinstance(durable, RunAck):
-        return await durable
-    await durable.reached(pending.number)
-    return durable

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 PRODUCER_BATCH = Struct(">iiqq")
 """A ProducerBatch's fields."""
+_LAST_SEQUENCE = Struct(">i")
+_LAST_SEQUENCE_FROM_END = PRODUCER_BATCH.size - _LAST_SEQUENCE.size
 
 
 class ProducerBatch(NamedTuple):
@@ -61,8 +63,8 @@ class ProducerStateEntry(NamedTuple):
     @property
     def last_sequence(self) -> int:
         """The same field of the newest batch; -1 where there is none."""
-        if not self.packed:
+        packed = self.packed
+        if not packed:
             return -1
-        newest = len(self.packed) - PRODUCER_BATCH.size
-        sequence: int = PRODUCER_BATCH.unpack_from(self.packed, newest)[1]
+        sequence: int = _LAST_SEQUENCE.unpack_from(packed, len(packed) - _LAST_SEQUENCE_FROM_END)[0]
         return sequence

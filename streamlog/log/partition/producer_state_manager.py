@@ -43,6 +43,8 @@ from streamlog.log.partition.producer_state_entry import (
 from streamlog.log.partition.transactions.unstable_offsets import UnstableOffsets
 from streamlog.log.partition.transactions.verification import Verifications
 
+_pack_batch = PRODUCER_BATCH.pack
+
 NO_PRODUCER_ID = -1
 NO_ROOM_RETRY_MS = 10_000
 FORGOTTEN_AT_ONCE = 100
@@ -238,13 +240,10 @@ class ProducerStateManager:
     ) -> ProducerStateEntry:
         producer_id, append_time_ms = metadata.producer_id, metadata.append_time_ms
         packed = b""  # A batch without a sequence was staged: nobody sends it again.
-        if metadata.base_sequence != NO_SEQUENCE:
-            packed = PRODUCER_BATCH.pack(
-                metadata.base_sequence,
-                metadata.last_sequence(span),
-                base_offset,
-                base_offset + span - 1,
-            )
+        first = metadata.base_sequence
+        if first != NO_SEQUENCE:
+            last = (first + span - 1) & SEQUENCE_MAX
+            packed = _pack_batch(first, last, base_offset, base_offset + span - 1)
         epoch = metadata.producer_epoch
         # Batches of an expired entry must not pass for originals of later batches.
         if entry is None or self._is_expired(entry, append_time_ms):

@@ -67,7 +67,8 @@ def placed_batch(
     )
     attributes = encode_batch_metadata(metadata)
     span = header.last_offset_delta + 1
-    return RecordBatch(span, header.base_timestamp_ms, parts, attributes, crc), metadata
+    record = (span, header.base_timestamp_ms, parts, attributes, crc)
+    return RecordBatch._make(record), metadata
 
 
 class BatchPlacer:

@@ -36,6 +36,13 @@ class Background:
         task.add_done_callback(self._done)
         return task
 
+    def call(self, work: Callable[[], None], *, name: str) -> None:
+        """Calls `work` now. An exception is the owner's failure, as a task's is."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the owner's to handle
+            self._failed(f"{self._owner}.{name}", error)
+
     def every(
         self, interval_s: Callable[[], float], tick: Callable[[], Awaitable[None]], *, name: str
     ) -> asyncio.Task[None]:
@@ -95,9 +102,13 @@ class Background:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None and self.failure is None:
+        if error is not None:
+            self._failed(task.get_name(), error)
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        if self.failure is None:
             self.failure = error
-            self._log(task.get_name(), error)
+            self._log(name, error)
             self._on_failure(error)
 
     def _log(self, name: str, error: BaseException) -> None:

@@ -11,11 +11,11 @@ from streamlog.errors import StreamlogError
 class RunAck:
     """How many batches of a run are durable, counted from the first: one answer for all of them.
 
-    The medium calls `confirm` and `fail`; one caller follows with `reached`. A run is not durable
-    at once as a whole: its batches become so in order, as single appends would.
+    The medium calls `confirm` and `fail`; one caller follows, with `notify` or with `reached`. A
+    run is not durable at once as a whole: its batches become so in order, as single appends would.
     """
 
-    __slots__ = ("_waiting", "durable", "error")
+    __slots__ = ("_changed", "_waiting", "durable", "error")
 
     def __init__(self) -> None:
         self.durable = 0
@@ -23,6 +23,7 @@ class RunAck:
         self.error: StreamlogError | None = None
         """Why the batches that are not durable yet will not be confirmed here."""
         self._waiting: asyncio.Future[None] | None = None
+        self._changed: Callable[[], None] | None = None
 
     def confirm(self, batches: int) -> None:
         """So many more batches are durable."""
@@ -34,6 +35,14 @@ class RunAck:
         if self.error is None:
             self.error = error()
             self._wake()
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` once, in a later turn of the loop, after the next `confirm` or `fail`.
+
+        For a caller that follows very many runs: a task of its own for each would cost more than
+        the rest of their answers.
+        """
+        self._changed = changed
 
     async def reached(self, count: int) -> int:
         """Returns how many batches are durable, once there are `count`.
@@ -51,3 +60,6 @@ class RunAck:
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            asyncio.get_running_loop().call_soon(changed)

@@ -116,7 +116,8 @@ class SharedLogSegment(AbstractLogSegment):
         self.last_append = metadata.append_time_ms
         if self.first_timestamp == NO_TIMESTAMP:
             self.first_timestamp = metadata.max_timestamp_ms
-        self.largest = max(self.largest, metadata.max_timestamp_ms)
+        if metadata.max_timestamp_ms > self.largest:
+            self.largest = metadata.max_timestamp_ms
         self.time_index.account(
             base_offset + span - 1 - self._base_offset,
             metadata.max_timestamp_ms,

@@ -28,7 +28,8 @@ class TimeIndexBuilder:
         self, relative_offset: int, timestamp_ms: int, size_bytes: int, interval_bytes: int
     ) -> None:
         """Accounts for a batch that ends at the offset; adds an entry after enough bytes."""
-        self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
         self.bytes_since += size_bytes
         if (
             self.bytes_since > interval_bytes

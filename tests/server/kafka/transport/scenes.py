@@ -110,17 +110,16 @@ class Scene:
             reply.let_go()
         return reply
 
-    async def _produce(self, call: KafkaCall, request: ProduceRequest) -> HeldReply:
-        self._fail()
-        if self.may_begin is not None:
-            await self.may_begin.wait()
-        self.groups.append([call.correlation_id])
-        return self._begin(call, request)
+    async def _produce(self, call: KafkaCall, request: ProduceRequest) -> Reply | StreamlogError:
+        [reply] = await self._produce_many([(call, request)])
+        return reply
 
     async def _produce_many(
         self, calls: Sequence[tuple[KafkaCall, ProduceRequest]]
     ) -> list[Reply | StreamlogError]:
         self._fail()
+        if self.may_begin is not None:
+            await self.may_begin.wait()
         self.groups.append([call.correlation_id for call, _ in calls])
         return [self._begin(call, request) for call, request in calls]
 
