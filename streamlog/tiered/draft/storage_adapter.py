@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,8 @@ from streamlog.tiered.draft.index_bundle import (
     decode_bundle,
     encode_bundle,
 )
+
+log = logging.getLogger(__name__)
 
 SEGMENTS_KNOWN = 64
 """Segments whose entries and offset indexes are in memory: those that are read just now."""
@@ -126,15 +129,24 @@ class DraftStorageAdapter(RemoteStorageManager):
         try:
             return await asyncio.shield(copy)
         except asyncio.CancelledError:
-            try:
-                async with asyncio.timeout(CANCEL_S):
-                    await self.plugin.cancel_copying_log_segment(partition)
-                    await asyncio.wait({copy})
-            except TimeoutError:
-                copy.cancel()
-            if copy.done() and not copy.cancelled():
-                copy.exception()  # The caller hears of its cancellation alone.
+            await self._cancel(partition, copy)
             raise
+
+    async def _cancel(
+        self, partition: TopicPartition, copy: asyncio.Future[Sequence[RemoteLogIndexEntry]]
+    ) -> None:
+        """Returns when the copy has ended, or cannot be made to end."""
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await self.plugin.cancel_copying_log_segment(partition)
+                await asyncio.wait({copy})
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything, or hang
+            log.warning("the plug-in did not cancel a copy of %s: %r", partition, error)
+        finally:
+            copy.cancel()
+        await asyncio.wait({copy}, timeout=CANCEL_S)
+        if copy.done() and not copy.cancelled():
+            copy.exception()  # The caller hears of its cancellation alone.
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int

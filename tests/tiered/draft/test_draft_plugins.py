@@ -170,6 +170,27 @@ def test_a_copy_is_cancelled_in_its_middle_and_made_again() -> None:
     run(test)
 
 
+def test_a_plugin_that_fails_to_cancel_a_copy_has_it_cancelled_all_the_same() -> None:
+    async def test(t: TieredLogUnderTest, plugin: MemoryPlugin) -> None:
+        wanted = await filled(t)
+        plugin.free.clear()
+        plugin.fails_to_cancel = True
+        await t.manager.tick()
+        await plugin.waits.wait()
+        await t.log.close()
+        await t.open()
+        copied = len(plugin.segments)
+        # The copy would write on, behind the deletion of what it left.
+        plugin.free.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(plugin.segments) == copied
+        await only_newest_local(t)
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
 def test_a_plugin_that_does_not_delete_is_asked_again() -> None:
     async def test(t: TieredLogUnderTest, plugin: MemoryPlugin) -> None:
         await filled(t)
