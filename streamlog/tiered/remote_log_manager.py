@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 FIRST_PURGE_S = 3600
 """A node that is started again and again within the hour lists nothing."""
 CLOSE_S = 10
-"""How long a plug-in may take to close."""
+"""How long a plug-in may take to end its calls, and to close."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -383,6 +383,9 @@ class RemoteLogManager:
 
     def _retry(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
         """Begins the task again after a pause, unless a round has done so."""
+        if self._led.get(led.log.topic_partition) is not led:
+            # A plug-in made an error of the cancellation: the log has ended, and the task with it.
+            return
         failures = led.failures[name] = led.failures.get(name, 0) + 1
         if name in led.retries:
             return
@@ -477,6 +480,13 @@ class RemoteLogManager:
                 f"remote_storage: {len(failing)} partitions are not copied or expired for "
                 f"{for_s:.0f} s; local disks grow meanwhile: {first.failure}"
             )
+        hanging, doing, for_s = self._parts.failures.hanging()
+        if hanging:
+            found.append(
+                f"remote_storage: {hanging} calls do not end, the first one for {for_s:.0f} s "
+                f"beyond its time ({doing}): their partitions wait; look at what the storage "
+                "stands on"
+            )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")
         if self._deleting and self._parts.failures.since_ms is not None:
@@ -493,8 +503,17 @@ class RemoteLogManager:
         return -1 if led is None else led.tier.highest_offset
 
     async def close(self) -> None:
-        """Cuts off what is under way; call it when the logs are closed."""
-        await self._parts.background.close()
+        """Cuts off what is under way; call it when the logs are closed.
+
+        A plug-in's call that does not end within 10 s is left behind.
+        """
+        tasks = asyncio.ensure_future(self._parts.background.close())
+        ended, _ = await asyncio.wait({tasks}, timeout=CLOSE_S)
+        if not ended:
+            log.warning("a call of the remote storage does not end: the node ends without it")
+            # Cancels them again, which a wait for a thread takes as its end.
+            tasks.cancel()
+            await asyncio.wait({tasks}, timeout=CLOSE_S)
         for plugin in (self._parts.metadata, self._parts.storage):
             try:
                 async with asyncio.timeout(CLOSE_S):
