@@ -108,6 +108,8 @@ class _LedPartition:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.retries: dict[str, asyncio.Task[None]] = {}
         """Of tasks that failed: they wait to be begun again."""
+        self.is_given_up = False
+        """Whether the tier was turned off, and nothing is left in it."""
         self.failures: dict[str, int] = {}
         """How often a task failed since it last did not."""
         self.failure: str | None = None
@@ -224,6 +226,9 @@ class RemoteLogManager:
                 highest = min(copied, end - 1) if end >= 0 else copied
                 break
         last = max((one.end_offset for one in finished), default=-1)
+        # A manager may remember more than there is, and what is local may be all that is left: of a
+        # tier that was turned off and on again.
+        highest = min(highest, last)
         if last >= log.log_end_offset:
             raise Corrupt(
                 f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
@@ -335,8 +340,7 @@ class RemoteLogManager:
     async def tick(self) -> None:
         """Gives every partition with something to do its tasks."""
         for led in tuple(self._led.values()):
-            config = led.log.topic_config
-            if config.remote_storage_enable or led.tier.highest_offset >= 0:
+            if self._has_tier(led):
                 self._begin(led, "copy", self._copying)
                 self._begin(led, "expire", self._expiring)
         metrics, reads = self._parts.metrics, self._parts.reads
@@ -355,6 +359,14 @@ class RemoteLogManager:
         task = self._parts.background.spawn(self._task(led, name, room), name=name)
         led.tasks[name] = task
         task.add_done_callback(lambda _: led.tasks.pop(name, None))
+
+    @staticmethod
+    def _has_tier(led: _LedPartition) -> bool:
+        """Also of a topic that has turned it off and whose data there may not be deleted yet."""
+        config = led.log.topic_config
+        if config.remote_storage_enable or led.tier.highest_offset >= 0:
+            return True
+        return config.remote_log_delete_on_disable and not led.is_given_up
 
     def _has_copies(self, led: _LedPartition) -> bool:
         is_copied = led.log.topic_config.is_copied
@@ -399,13 +411,14 @@ class RemoteLogManager:
         retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
     async def _copy(self, led: _LedPartition) -> None:
-        if led.has_left_overs:
-            await self._until_ended(led.log.topic_partition)
-            found = await self._parts.metadata.list_remote_log_segments(led.partition)
-            # All of them go before the next copy begins: each try of an outage would leave one.
-            left = [one for one in found if one.state in (_STARTED, _DELETING)]
-            await self._parts.removal.remove_all(left)
-            led.has_left_overs = False
+        async with led.turn:
+            if led.has_left_overs:
+                await self._until_ended(led.log.topic_partition)
+                found = await self._parts.metadata.list_remote_log_segments(led.partition)
+                # All of them go before the next copy begins: each try of an outage would leave one.
+                left = [one for one in found if one.state in (_STARTED, _DELETING)]
+                await self._parts.removal.remove_all(left)
+                led.has_left_overs = False
         if self._has_copies(led):
             led.has_left_overs = True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
@@ -415,8 +428,10 @@ class RemoteLogManager:
         parts = self._parts
         segments = await parts.metadata.list_remote_log_segments(led.partition)
         if not led.log.topic_config.remote_storage_enable:
-            await self._give_up_tier(led, segments)
+            async with led.turn:
+                await self._give_up_tier(led, segments)
             return
+        led.is_given_up = False
         expiry = expired_segments(led.log, segments, led.tier.highest_offset, parts.clock.now_ms())
         if expiry.log_start_offset > led.log.log_start_offset:
             # Readers hear first that the records are gone.
@@ -435,8 +450,12 @@ class RemoteLogManager:
             return
         if led.log.log_start_offset < led.log.local_log_start_offset:
             await led.log.raise_start(led.log.local_log_start_offset)
-        await self._parts.removal.remove_all(segments)
+        # No local segment counts as copied any more, also where the tier is turned on again before
+        # all is deleted. The newest go first: what a crash leaves lies below what is copied anew.
         led.tier.highest_offset = -1
+        led.has_left_overs = True
+        await self._parts.removal.remove_all(reversed(segments))
+        led.is_given_up = True
 
     async def run_tasks(self) -> None:
         """One round of tasks, to their end: for those who do not want to wait for the interval."""
