@@ -1,7 +1,8 @@
 """DraftStorageAdapter: a RemoteStorageManager made of a plug-in of KIP-405's first draft.
 
 1. The draft names a segment by partition and base offset, and knows no topic id. Its partitions
-   have the topic id in the topic's name.
+   have the topic id in the topic's name. A deletion that comes when a later copy has the name does
+   nothing.
 2. The draft's storage keeps logs alone. A segment's indexes go into one record of a second segment,
    in a partition of their own (`index_bundle.py`). They are stored before the log: a log that is
    there has its indexes.
@@ -21,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from streamlog.codec.batch import HEADER_BYTES, parse_header
 from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable
@@ -28,6 +30,7 @@ from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.properties import encode_id
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -72,6 +75,14 @@ def index_partition(partition: TopicIdPartition) -> TopicPartition:
     return TopicPartition(f"{of.topic}.indexes", of.partition)
 
 
+_Place = tuple[TopicIdPartition, int]
+"""Partition and base offset."""
+
+
+def _place_of(metadata: RemoteLogSegmentMetadata) -> _Place:
+    return metadata.topic_id_partition, metadata.start_offset
+
+
 class _BytesFile:
     """A SegmentFile in memory."""
 
@@ -105,6 +116,10 @@ class DraftStorageAdapter(RemoteStorageManager):
     def __init__(self, plugin: DraftRemoteStorageManager) -> None:
         self.plugin = plugin
         self._known: OrderedDict[RemoteLogSegmentId, _Located] = OrderedDict()
+        self._turns = KeyedLock[_Place]()
+        """A copy and the deletion of an earlier one have the same name for the plug-in."""
+        self._holders: dict[_Place, UUID] = {}
+        """Whose copy is at a place, of the copies that this process began."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.plugin.configure(configs)
@@ -113,6 +128,12 @@ class DraftStorageAdapter(RemoteStorageManager):
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> None:
         """Errors: Corrupt (the entries do not have the segment), what the plug-in raises."""
+        place = _place_of(metadata)
+        async with self._turns.holding(place):
+            self._holders[place] = metadata.remote_log_segment_id.id
+            await self._copy_both(metadata, data)
+
+    async def _copy_both(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         start, time_ms = metadata.start_offset, metadata.max_timestamp_ms
         batch = bundle_batch(encode_bundle(await _indexes(data)), start, time_ms)
         partition = metadata.topic_id_partition
@@ -207,6 +228,14 @@ class DraftStorageAdapter(RemoteStorageManager):
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The log goes first: whoever finds it finds its indexes. Errors: StoreUnavailable."""
         self._known.pop(metadata.remote_log_segment_id, None)
+        place, segment_id = _place_of(metadata), metadata.remote_log_segment_id.id
+        async with self._turns.holding(place):
+            # A later copy has replaced it, and is not to be deleted in its stead.
+            if self._holders.get(place, segment_id) == segment_id:
+                await self._delete_both(metadata)
+                self._holders.pop(place, None)
+
+    async def _delete_both(self, metadata: RemoteLogSegmentMetadata) -> None:
         partition = metadata.topic_id_partition
         for where in (data_partition(partition), index_partition(partition)):
             for info in await self._infos(where, metadata):
@@ -218,6 +247,8 @@ class DraftStorageAdapter(RemoteStorageManager):
         for where in (data_partition(partition), index_partition(partition)):
             if not await self.plugin.delete_topic_partition(where):
                 raise StoreUnavailable(f"the plug-in has not deleted {where}; it is asked again")
+        for place in [one for one in self._holders if one[0] == partition]:
+            del self._holders[place]
 
     async def delete_left_overs(self, partition: TopicIdPartition, until_ms: int) -> int:
         """As RemoteStorageManager.delete_left_overs."""
