@@ -101,6 +101,7 @@ class _LedPartition:
         self.remote = (0, 0)
         """Segments and bytes in the tier, as of the last expiration."""
         self.turn = asyncio.Lock()
+        """Of the load, the copies, the purge's clean-up, and the deletion of all that is remote."""
         self.is_loaded = False
         """Whether `highest_offset` is what the metadata says."""
         self.has_left_overs = True
@@ -176,6 +177,12 @@ class RemoteLogManager:
         raise."""
         deleting = {one.topic_id: one.topic for one in self._deleting}
         led = {led.partition: led for led in self._led.values() if led.is_loaded}
+        for one in led.values():
+            # While it is copied, it waits for the next purge.
+            is_led = self._led.get(one.log.topic_partition) is one
+            if is_led and not one.turn.locked():
+                async with one.turn:
+                    await self._parts.purge.clean_up(one.partition)
         self._suspicion = await self._parts.purge.run(
             lambda topic_id: deleting.get(topic_id) or names(topic_id), led.keys()
         )
@@ -380,7 +387,11 @@ class RemoteLogManager:
                     async with led.turn:
                         if not led.is_loaded:
                             await self._load(led)
-                await (self._copy(led) if name == "copy" else self._expire(led))
+                if name == "copy":
+                    async with led.turn:
+                        await self._copy(led)
+                else:
+                    await self._expire(led)
             except StreamlogError as error:
                 self._parts.metrics.failed(name, led.partition.topic)
                 log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
@@ -411,14 +422,13 @@ class RemoteLogManager:
         retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
     async def _copy(self, led: _LedPartition) -> None:
-        async with led.turn:
-            if led.has_left_overs:
-                await self._until_ended(led.log.topic_partition)
-                found = await self._parts.metadata.list_remote_log_segments(led.partition)
-                # All of them go before the next copy begins: each try of an outage would leave one.
-                left = [one for one in found if one.state in (_STARTED, _DELETING)]
-                await self._parts.removal.remove_all(left)
-                led.has_left_overs = False
+        if led.has_left_overs:
+            await self._until_ended(led.log.topic_partition)
+            found = await self._parts.metadata.list_remote_log_segments(led.partition)
+            # All of them go before the next copy begins: each try of an outage would leave one.
+            left = [one for one in found if one.state in (_STARTED, _DELETING)]
+            await self._parts.removal.remove_all(left)
+            led.has_left_overs = False
         if self._has_copies(led):
             led.has_left_overs = True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
