@@ -214,6 +214,8 @@ def decode_files(files: RemoteIndexFiles) -> RemoteIndex:
         last = entries[-1].last_offset if entries else files.base_offset - 1
         if entry.first_offset <= last:
             raise _damaged(position, f"it begins at offset {entry.first_offset}, after {last}")
+        if entry.last_offset - files.base_offset > _I32_MAX:
+            raise _damaged(position, f"offset {entry.last_offset} is too far for its file")
         entries.append(entry)
         positions.append(position)
         position += entry.size_bytes

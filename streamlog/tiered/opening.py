@@ -100,6 +100,7 @@ async def open_remote_log_manager(
     purge = StrangerPurge(
         storage,
         plugins.metadata,
+        failures,
         metrics,
         clock,
         PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max),

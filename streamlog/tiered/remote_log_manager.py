@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 FIRST_PURGE_S = 3600
 """A node that is started again and again within the hour lists nothing."""
 CLOSE_S = 10
-"""How long a plug-in may take to close."""
+"""How long a plug-in may take to end its calls, and to close."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -101,6 +101,7 @@ class _LedPartition:
         self.remote = (0, 0)
         """Segments and bytes in the tier, as of the last expiration."""
         self.turn = asyncio.Lock()
+        """Of the load, the copies, the purge's clean-up, and the deletion of all that is remote."""
         self.is_loaded = False
         """Whether `highest_offset` is what the metadata says."""
         self.has_left_overs = True
@@ -108,6 +109,8 @@ class _LedPartition:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.retries: dict[str, asyncio.Task[None]] = {}
         """Of tasks that failed: they wait to be begun again."""
+        self.is_given_up = False
+        """Whether the tier was turned off, and nothing is left in it."""
         self.failures: dict[str, int] = {}
         """How often a task failed since it last did not."""
         self.failure: str | None = None
@@ -174,6 +177,12 @@ class RemoteLogManager:
         raise."""
         deleting = {one.topic_id: one.topic for one in self._deleting}
         led = {led.partition: led for led in self._led.values() if led.is_loaded}
+        for one in led.values():
+            # While it is copied, it waits for the next purge.
+            is_led = self._led.get(one.log.topic_partition) is one
+            if is_led and not one.turn.locked():
+                async with one.turn:
+                    await self._parts.purge.clean_up(one.partition)
         self._suspicion = await self._parts.purge.run(
             lambda topic_id: deleting.get(topic_id) or names(topic_id), led.keys()
         )
@@ -224,6 +233,9 @@ class RemoteLogManager:
                 highest = min(copied, end - 1) if end >= 0 else copied
                 break
         last = max((one.end_offset for one in finished), default=-1)
+        # A manager may remember more than there is, and what is local may be all that is left: of a
+        # tier that was turned off and on again.
+        highest = min(highest, last)
         if last >= log.log_end_offset:
             raise Corrupt(
                 f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
@@ -335,8 +347,7 @@ class RemoteLogManager:
     async def tick(self) -> None:
         """Gives every partition with something to do its tasks."""
         for led in tuple(self._led.values()):
-            config = led.log.topic_config
-            if config.remote_storage_enable or led.tier.highest_offset >= 0:
+            if self._has_tier(led):
                 self._begin(led, "copy", self._copying)
                 self._begin(led, "expire", self._expiring)
         metrics, reads = self._parts.metrics, self._parts.reads
@@ -356,6 +367,14 @@ class RemoteLogManager:
         led.tasks[name] = task
         task.add_done_callback(lambda _: led.tasks.pop(name, None))
 
+    @staticmethod
+    def _has_tier(led: _LedPartition) -> bool:
+        """Also of a topic that has turned it off and whose data there may not be deleted yet."""
+        config = led.log.topic_config
+        if config.remote_storage_enable or led.tier.highest_offset >= 0:
+            return True
+        return config.remote_log_delete_on_disable and not led.is_given_up
+
     def _has_copies(self, led: _LedPartition) -> bool:
         is_copied = led.log.topic_config.is_copied
         return is_copied and self._parts.copier.has_work(led.log, led.tier.highest_offset)
@@ -368,7 +387,11 @@ class RemoteLogManager:
                     async with led.turn:
                         if not led.is_loaded:
                             await self._load(led)
-                await (self._copy(led) if name == "copy" else self._expire(led))
+                if name == "copy":
+                    async with led.turn:
+                        await self._copy(led)
+                else:
+                    await self._expire(led)
             except StreamlogError as error:
                 self._parts.metrics.failed(name, led.partition.topic)
                 log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
@@ -383,6 +406,9 @@ class RemoteLogManager:
 
     def _retry(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
         """Begins the task again after a pause, unless a round has done so."""
+        if self._led.get(led.log.topic_partition) is not led:
+            # A plug-in made an error of the cancellation: the log has ended, and the task with it.
+            return
         failures = led.failures[name] = led.failures.get(name, 0) + 1
         if name in led.retries:
             return
@@ -412,8 +438,10 @@ class RemoteLogManager:
         parts = self._parts
         segments = await parts.metadata.list_remote_log_segments(led.partition)
         if not led.log.topic_config.remote_storage_enable:
-            await self._give_up_tier(led, segments)
+            async with led.turn:
+                await self._give_up_tier(led, segments)
             return
+        led.is_given_up = False
         expiry = expired_segments(led.log, segments, led.tier.highest_offset, parts.clock.now_ms())
         if expiry.log_start_offset > led.log.log_start_offset:
             # Readers hear first that the records are gone.
@@ -432,8 +460,12 @@ class RemoteLogManager:
             return
         if led.log.log_start_offset < led.log.local_log_start_offset:
             await led.log.raise_start(led.log.local_log_start_offset)
-        await self._parts.removal.remove_all(segments)
+        # No local segment counts as copied any more, also where the tier is turned on again before
+        # all is deleted. The newest go first: what a crash leaves lies below what is copied anew.
         led.tier.highest_offset = -1
+        led.has_left_overs = True
+        await self._parts.removal.remove_all(reversed(segments))
+        led.is_given_up = True
 
     async def run_tasks(self) -> None:
         """One round of tasks, to their end: for those who do not want to wait for the interval."""
@@ -477,6 +509,13 @@ class RemoteLogManager:
                 f"remote_storage: {len(failing)} partitions are not copied or expired for "
                 f"{for_s:.0f} s; local disks grow meanwhile: {first.failure}"
             )
+        hanging, doing, for_s = self._parts.failures.hanging()
+        if hanging:
+            found.append(
+                f"remote_storage: {hanging} calls do not end, the first one for {for_s:.0f} s "
+                f"beyond its time ({doing}): their partitions wait; look at what the storage "
+                "stands on"
+            )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")
         if self._deleting and self._parts.failures.since_ms is not None:
@@ -493,8 +532,17 @@ class RemoteLogManager:
         return -1 if led is None else led.tier.highest_offset
 
     async def close(self) -> None:
-        """Cuts off what is under way; call it when the logs are closed."""
-        await self._parts.background.close()
+        """Cuts off what is under way; call it when the logs are closed.
+
+        A plug-in's call that does not end within 10 s is left behind.
+        """
+        tasks = asyncio.ensure_future(self._parts.background.close())
+        ended, _ = await asyncio.wait({tasks}, timeout=CLOSE_S)
+        if not ended:
+            log.warning("a call of the remote storage does not end: the node ends without it")
+            # Cancels them again, which a wait for a thread takes as its end.
+            tasks.cancel()
+            await asyncio.wait({tasks}, timeout=CLOSE_S)
         for plugin in (self._parts.metadata, self._parts.storage):
             try:
                 async with asyncio.timeout(CLOSE_S):

@@ -23,25 +23,28 @@ TIERED = {
 }
 
 
+async def make_data(folder: Path, **settings: str) -> None:
+    """Of a node that copied some segments of `tiered`, and none of `shared`."""
+    async with (
+        running_node(data=str(folder), **settings) as node,
+        Admin(node.banner.grpc) as admin,
+    ):
+        await admin.create_topic("tiered", 1, TIERED)
+        await admin.create_topic("shared", 1)
+        async with Producer(node.banner.grpc, linger_ms=0) as producer:
+            for number in range(COUNT):
+                await (await producer.send("tiered", bytes([number]) * 120_000, partition=0))
+        engine = node.node.engine
+        assert engine is not None
+        assert engine.tiers is not None
+        await engine.tiers.run_tasks()
+        assert engine.tiers.highest_offset(TopicPartition("tiered", 0)) > COUNT // 2
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a node that copied some segments of `tiered`, and none of `shared`."""
     folder = tmp_path_factory.mktemp("remote_index") / "data"
-
-    async def body() -> None:
-        async with running_node(data=str(folder)) as node, Admin(node.banner.grpc) as admin:
-            await admin.create_topic("tiered", 1, TIERED)
-            await admin.create_topic("shared", 1)
-            async with Producer(node.banner.grpc, linger_ms=0) as producer:
-                for number in range(COUNT):
-                    await (await producer.send("tiered", bytes([number]) * 120_000, partition=0))
-            engine = node.node.engine
-            assert engine is not None
-            assert engine.tiers is not None
-            await engine.tiers.run_tasks()
-            assert engine.tiers.highest_offset(TopicPartition("tiered", 0)) > COUNT // 2
-
-    asyncio.run(body())
+    asyncio.run(make_data(folder))
     return folder
 
 
@@ -108,6 +111,15 @@ def test_metadata_in_a_topic_has_no_index_from_files(data: Path, tmp_path: Path)
     name = '"remote.log.metadata.manager.class.name"'
     config.write_text(f'[broker]\n{name} = "TopicBasedRemoteLogMetadataManager"\n')
     where = ("--data", data, "--config", config, "--out", tmp_path / "out")
+    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
+    assert (ended.returncode, b"which a node alone can read" in ended.stderr) == (1, True)
+
+
+def test_metadata_in_a_topic_is_told_also_without_the_nodes_settings(tmp_path: Path) -> None:
+    name = "broker.remote.log.metadata.manager.class.name"
+    folder = tmp_path / "data"
+    asyncio.run(make_data(folder, **{name: "TopicBasedRemoteLogMetadataManager"}))
+    where = ("--data", folder, "--out", tmp_path / "out")
     ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
     assert (ended.returncode, b"which a node alone can read" in ended.stderr) == (1, True)
 

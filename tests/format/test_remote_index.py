@@ -115,6 +115,17 @@ def test_entries_that_overlap_are_refused() -> None:
         list(encode_files([ENTRIES[0], ENTRIES[0]._replace(first_offset=150)]))
 
 
+@pytest.mark.parametrize("first", [0, 1 << 40])
+def test_an_entry_that_is_too_far_for_its_file_is_corrupt(first: int) -> None:
+    """Its checksum may be right: another program wrote it."""
+    near = RemoteIndexEntry(0, 10, 1, 2, 3, b"r")
+    far = RemoteIndexEntry(first, 1 << 41, 1, 2, 3, b"r")
+    entries = [near, far] if first else [far]
+    log = b"".join(encode_entry(entry) for entry in entries)
+    with pytest.raises(Corrupt, match="too far for its file"):
+        decode_files(RemoteIndexFiles(0, log, b"", b""))
+
+
 def test_a_file_ends_where_offsets_have_no_room() -> None:
     far = RemoteIndexEntry(100 + (1 << 31), 200 + (1 << 31), 0, 0, 0, b"")
     files = list(encode_files([ENTRIES[0], far]))

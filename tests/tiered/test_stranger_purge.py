@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import UUID
 
 import pytest
 
 from streamlog.errors import ObjectNotFound, StoreUnavailable
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.opening import open_store
@@ -21,6 +22,7 @@ from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
+from streamlog.tiered.api.storage_manager import StoredFile
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
@@ -305,6 +307,82 @@ def test_a_draft_plug_in_cleans_up_what_copies_left_and_no_copy_under_way() -> N
             assert set(plugin.segments) == segments
 
     asyncio.run(body())
+
+
+class ByAge(MemoryPlugin):
+    """Its clean-up removes whole segments, too, where they are older; it waits for `may_clean`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleans = asyncio.Event()
+        self.may_clean = asyncio.Event()
+
+    async def cleanup_log_until(
+        self, topic_partition: TopicPartition, clean_up_till_ms: int
+    ) -> int:
+        self.cleans.set()
+        await self.may_clean.wait()
+        old = [
+            key
+            for key, stored in self.segments.items()
+            if key[0] == topic_partition and stored.max_timestamp_ms < clean_up_till_ms
+        ]
+        for key in old:
+            del self.segments[key]
+        return len(old)
+
+
+def test_a_copy_of_old_records_that_begins_during_a_clean_up_stays() -> None:
+    async def body() -> None:
+        plugin = ByAge()
+        tree = TornTree(SeededRandom(3))
+        async with tiered_log(tree, {}, CONFIG, DraftStorageAdapter(plugin)) as t:
+            await t.copy()
+            t.clock.advance(9 * DAY_MS)
+            cleaning = asyncio.ensure_future(purge(t))
+            await plugin.cleans.wait()
+            # Records of 1970: a producer says when they are from.
+            for number in range(40):
+                await append(t.log, encoded([b"%06d" % number * 16], at_ms=number))
+            await t.manager.tick()
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            plugin.may_clean.set()
+            await cleaning
+            await t.copy()
+            wanted = await values(t.log)
+            assert len(wanted) == 40
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            assert t.log.local_log_start_offset > 0
+            assert await values(t.log) == wanted
+
+    asyncio.run(body())
+
+
+def test_a_plug_in_that_hangs_in_a_purge_is_given_up_and_told() -> None:
+    class Hangs(Laggard):
+        listed = 0
+
+        async def stored_files(self) -> AsyncIterator[StoredFile]:
+            self.listed += 1
+            await asyncio.Event().wait()
+            yield StoredFile(GONE, 0, STRANGE, "", 0, 0)
+
+    async def body() -> None:
+        clock = VirtualClock()
+        storage = Hangs(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            t.names = lambda _: None
+            await t.reopened()
+            await asyncio.sleep(2 * 3600)
+            assert storage.listed == 1
+            labels = {"operation": "purge", "topic": ""}
+            assert t.registry.get_sample_value("streamlog_remote_errors_total", labels) == 1
+            await asyncio.sleep(DAY_MS / 1000)
+            assert storage.listed == 2, "the next purge comes in its time"
+
+    run_virtually(body)
 
 
 def test_strangers_go_from_a_real_s3_server(s3: S3Tests) -> None:

@@ -367,6 +367,63 @@ def test_tiering_is_turned_off_and_its_data_goes() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_tier_that_is_turned_off_and_on_in_an_outage_loses_nothing(restarts: bool) -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        await t.copy()
+        copied = t.log.copied_end_offset
+        deletions = 0
+
+        def away(call: str) -> None:
+            nonlocal deletions
+            deletions += call == "delete"
+            if deletions > 2:
+                raise OSError("no connection")
+
+        t.storage.strike = away
+        await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await t.copy()
+        assert t.storage.segments, "not all is deleted"
+        assert t.log.copied_end_offset == 0, "no local segment may go"
+        t.storage.strike = lambda _: None
+        await t.configure(remote_storage_enable="true")
+        if restarts:
+            await t.crashed()
+        await t.copy()
+        await t.copy()
+        assert t.log.copied_end_offset == copied
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert t.log.local_log_start_offset > 0
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_a_tier_that_was_turned_off_is_emptied_by_the_next_life() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        await t.copy()
+
+        def away(call: str) -> None:
+            raise OSError("no connection")
+
+        t.storage.strike = away
+        await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await t.copy()
+        assert t.storage.segments
+        t.storage.strike = lambda _: None
+        await t.crashed()
+        await t.copy()
+        await t.copy()
+        assert t.storage.segments == {}
+        assert await t.metadata.list_remote_log_segments(t.partition) == []
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
 def test_a_folder_that_lost_what_was_copied_is_refused() -> None:
     async def test(t: TieredLogUnderTest) -> None:
         await filled(t)

@@ -113,6 +113,7 @@ async def _entries(locations: DataLocations, topic: str, partition: int) -> list
     from streamlog.engine.cluster import read_cluster_id
     from streamlog.engine.kv_client import EngineKVClient
     from streamlog.errors import PolicyViolation, UnknownTopicOrPartition
+    from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
     from streamlog.log.topics.topic_record import decode_topic, topic_key
     from streamlog.metadata.keys.space import prefix_of
     from streamlog.tiered.api import TopicIdPartition
@@ -120,16 +121,21 @@ async def _entries(locations: DataLocations, topic: str, partition: int) -> list
     from streamlog.tiered.reading.remote_index_build import remote_index_entries
     from streamlog.wiring.tiers import tier_plugins
 
+    in_a_topic = PolicyViolation(
+        "the metadata of remote segments is in a topic, which a node alone can read: there is no "
+        "index of it from files"
+    )
     if locations.tiers.metadata_class in TOPIC_BASED:
-        raise PolicyViolation(
-            "the metadata of remote segments is in a topic, which a node alone can read: there is "
-            "no index of it from files"
-        )
+        raise in_a_topic
     async with open_offline(locations) as stores:
         cluster_id = await read_cluster_id(stores.kv)
         kv = EngineKVClient(stores.kv, prefix_of(cluster_id or ""))
         value = None if cluster_id is None else await kv.get_kv(topic_key(topic))
         record = None if value is None else decode_topic(topic, value.data)
+        is_own = not locations.tiers.metadata_class
+        if is_own and await kv.get_kv(topic_key(REMOTE_LOG_METADATA)) is not None:
+            # The node had a --config that this command did not get.
+            raise in_a_topic
         if record is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
         if partition >= record.partitions:

@@ -183,13 +183,15 @@ class Copier:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         parts = self._parts
+        doing = f"copying {metadata.remote_log_segment_id}"
         try:
-            async with asyncio.timeout(parts.timeout_ms / 1000):
-                custom = await parts.storage.copy_log_segment_data(metadata, data)
+            with parts.failures.watched(doing, parts.timeout_ms):
+                async with asyncio.timeout(parts.timeout_ms / 1000):
+                    custom = await parts.storage.copy_log_segment_data(metadata, data)
         except Exception as error:
             # A plug-in may raise anything.
             parts.failures.failed(error)
-            raise parts.failures.error(f"copying {metadata.remote_log_segment_id}") from error
+            raise parts.failures.error(doing) from error
         parts.failures.succeeded()
         if custom is not None and len(custom) > parts.custom_metadata_bytes_max:
             raise InvalidConfig(

@@ -52,8 +52,9 @@ class SegmentRemoval:
     async def _tried(self, doing: str, work: Callable[[], Awaitable[None]]) -> None:
         """Errors: StoreUnavailable."""
         try:
-            async with asyncio.timeout(self.timeout_ms / 1000):
-                await work()
+            with self.failures.watched(doing, self.timeout_ms):
+                async with asyncio.timeout(self.timeout_ms / 1000):
+                    await work()
         except Exception as error:
             # A plug-in may raise anything.
             self.failures.failed(error)

@@ -13,9 +13,11 @@ rare: a write that arrived after its deletion, or files of metadata that was los
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import UUID
 
 from streamlog.runtime.clock import Clock
@@ -23,12 +25,16 @@ from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import TopicIdPartition
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
 from streamlog.tiered.metrics import RemoteLogMetrics
+from streamlog.tiered.reading.failures import RemoteFailures
 
 log = logging.getLogger(__name__)
 
 SEGMENTS_UNSUSPICIOUS = 3
 """So many strangers are purged whatever their share is."""
 DELETED_AT_ONCE = 1000
+CALL_S = 60
+"""How long the plug-in may take for a file of the listing, a deletion or a clean-up."""
+T = TypeVar("T")
 
 TopicNames = Callable[[UUID], str | None]
 """The name of a topic that has the id, also of one whose remote data is being deleted."""
@@ -57,6 +63,7 @@ class Strangers:
 class StrangerPurge:
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
+    failures: RemoteFailures
     metrics: RemoteLogMetrics
     clock: Clock
     config: PurgeConfig
@@ -66,8 +73,6 @@ class StrangerPurge:
 
         `led`: partitions that this node answers for. Errors: what the plug-ins raise.
         """
-        for partition in led:
-            await self._clean_up(partition)
         found = await self.look(names, led)
         if found is None:
             return None
@@ -80,20 +85,40 @@ class StrangerPurge:
             )
         for first in range(0, len(found.files), DELETED_AT_ONCE):
             files = found.files[first : first + DELETED_AT_ONCE]
-            await self.storage.delete_stored_files([one.name for one in files])
+            names_of = [one.name for one in files]
+            await self._bounded(
+                "purging files of no segment", self.storage.delete_stored_files(names_of)
+            )
             self.metrics.purged(len(files), sum(one.size_bytes for one in files))
         if found.files:
             log.warning("%d files of no segment were purged from the tier", len(found.files))
         return None
 
-    async def _clean_up(self, partition: TopicIdPartition) -> None:
-        """Has the plug-in remove what is older than everything that is known of the partition."""
+    async def clean_up(self, partition: TopicIdPartition) -> None:
+        """Has the plug-in remove what is older than everything that is known of the partition.
+
+        Nothing may be copied meanwhile: a copy of old records would be older than what is known.
+        Errors: what the plug-ins raise; TimeoutError.
+        """
+        # Another node may lead the partition, and this one not know it yet.
+        await self.metadata.on_partition_leadership_changes([partition], [])
         known = await self.metadata.list_remote_log_segments(partition)
         until = self.clock.now_ms() - self.config.age_ms
         for one in known:
             until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
-        files = await self.storage.delete_left_overs(partition, until)
+        files = await self._bounded(
+            f"cleaning up {partition}", self.storage.delete_left_overs(partition, until)
+        )
         self.metrics.purged(files, 0)
+
+    async def _bounded(self, doing: str, call: Awaitable[T]) -> T:
+        """Errors: TimeoutError; what the call raises."""
+        with self.failures.watched(doing, CALL_S * 1000):
+            try:
+                async with asyncio.timeout(CALL_S):
+                    return await call
+            except TimeoutError as error:
+                raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
 
     async def look(self, names: TopicNames, led: Collection[TopicIdPartition]) -> Strangers | None:
         """Deletes nothing. None: the storage cannot be listed."""
@@ -102,7 +127,7 @@ class StrangerPurge:
             return None
         before_ms = self.clock.now_ms() - self.config.age_ms
         by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
-        async for one in listing:
+        while one := await self._bounded("listing the remote storage", anext(listing, None)):
             segments = by_partition.setdefault((one.topic_id, one.partition), {})
             segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()

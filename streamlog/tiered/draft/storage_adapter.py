@@ -1,7 +1,8 @@
 """DraftStorageAdapter: a RemoteStorageManager made of a plug-in of KIP-405's first draft.
 
 1. The draft names a segment by partition and base offset, and knows no topic id. Its partitions
-   have the topic id in the topic's name.
+   have the topic id in the topic's name. A deletion that comes when a later copy has the name does
+   nothing.
 2. The draft's storage keeps logs alone. A segment's indexes go into one record of a second segment,
    in a partition of their own (`index_bundle.py`). They are stored before the log: a log that is
    there has its indexes.
@@ -15,11 +16,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from streamlog.codec.batch import HEADER_BYTES, parse_header
 from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable
@@ -27,6 +30,7 @@ from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.properties import encode_id
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -51,6 +55,8 @@ from streamlog.tiered.draft.index_bundle import (
     encode_bundle,
 )
 
+log = logging.getLogger(__name__)
+
 SEGMENTS_KNOWN = 64
 """Segments whose entries and offset indexes are in memory: those that are read just now."""
 CANCEL_S = 30
@@ -67,6 +73,14 @@ def index_partition(partition: TopicIdPartition) -> TopicPartition:
     """Where the plug-in keeps the indexes."""
     of = data_partition(partition)
     return TopicPartition(f"{of.topic}.indexes", of.partition)
+
+
+_Place = tuple[TopicIdPartition, int]
+"""Partition and base offset."""
+
+
+def _place_of(metadata: RemoteLogSegmentMetadata) -> _Place:
+    return metadata.topic_id_partition, metadata.start_offset
 
 
 class _BytesFile:
@@ -102,6 +116,10 @@ class DraftStorageAdapter(RemoteStorageManager):
     def __init__(self, plugin: DraftRemoteStorageManager) -> None:
         self.plugin = plugin
         self._known: OrderedDict[RemoteLogSegmentId, _Located] = OrderedDict()
+        self._turns = KeyedLock[_Place]()
+        """A copy and the deletion of an earlier one have the same name for the plug-in."""
+        self._holders: dict[_Place, UUID] = {}
+        """Whose copy is at a place, of the copies that this process began."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.plugin.configure(configs)
@@ -110,6 +128,12 @@ class DraftStorageAdapter(RemoteStorageManager):
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> None:
         """Errors: Corrupt (the entries do not have the segment), what the plug-in raises."""
+        place = _place_of(metadata)
+        async with self._turns.holding(place):
+            self._holders[place] = metadata.remote_log_segment_id.id
+            await self._copy_both(metadata, data)
+
+    async def _copy_both(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         start, time_ms = metadata.start_offset, metadata.max_timestamp_ms
         batch = bundle_batch(encode_bundle(await _indexes(data)), start, time_ms)
         partition = metadata.topic_id_partition
@@ -126,15 +150,24 @@ class DraftStorageAdapter(RemoteStorageManager):
         try:
             return await asyncio.shield(copy)
         except asyncio.CancelledError:
-            try:
-                async with asyncio.timeout(CANCEL_S):
-                    await self.plugin.cancel_copying_log_segment(partition)
-                    await asyncio.wait({copy})
-            except TimeoutError:
-                copy.cancel()
-            if copy.done() and not copy.cancelled():
-                copy.exception()  # The caller hears of its cancellation alone.
+            await self._cancel(partition, copy)
             raise
+
+    async def _cancel(
+        self, partition: TopicPartition, copy: asyncio.Future[Sequence[RemoteLogIndexEntry]]
+    ) -> None:
+        """Returns when the copy has ended, or cannot be made to end."""
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await self.plugin.cancel_copying_log_segment(partition)
+                await asyncio.wait({copy})
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything, or hang
+            log.warning("the plug-in did not cancel a copy of %s: %r", partition, error)
+        finally:
+            copy.cancel()
+        await asyncio.wait({copy}, timeout=CANCEL_S)
+        if copy.done() and not copy.cancelled():
+            copy.exception()  # The caller hears of its cancellation alone.
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
@@ -195,6 +228,14 @@ class DraftStorageAdapter(RemoteStorageManager):
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The log goes first: whoever finds it finds its indexes. Errors: StoreUnavailable."""
         self._known.pop(metadata.remote_log_segment_id, None)
+        place, segment_id = _place_of(metadata), metadata.remote_log_segment_id.id
+        async with self._turns.holding(place):
+            # A later copy has replaced it, and is not to be deleted in its stead.
+            if self._holders.get(place, segment_id) == segment_id:
+                await self._delete_both(metadata)
+                self._holders.pop(place, None)
+
+    async def _delete_both(self, metadata: RemoteLogSegmentMetadata) -> None:
         partition = metadata.topic_id_partition
         for where in (data_partition(partition), index_partition(partition)):
             for info in await self._infos(where, metadata):
@@ -206,6 +247,8 @@ class DraftStorageAdapter(RemoteStorageManager):
         for where in (data_partition(partition), index_partition(partition)):
             if not await self.plugin.delete_topic_partition(where):
                 raise StoreUnavailable(f"the plug-in has not deleted {where}; it is asked again")
+        for place in [one for one in self._holders if one[0] == partition]:
+            del self._holders[place]
 
     async def delete_left_overs(self, partition: TopicIdPartition, until_ms: int) -> int:
         """As RemoteStorageManager.delete_left_overs."""

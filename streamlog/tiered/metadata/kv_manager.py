@@ -91,20 +91,20 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
     async def remote_log_segment_metadata(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        return (await self._loaded(partition)).segment(epoch, offset)
+        return (await self._cache(partition)).segment(epoch, offset)
 
     async def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        return (await self._loaded(partition)).highest_offset(epoch)
+        return (await self._cache(partition)).highest_offset(epoch)
 
     async def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        return (await self._loaded(partition)).next_with_txn_index(epoch, offset)
+        return (await self._cache(partition)).next_with_txn_index(epoch, offset)
 
     async def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        return (await self._loaded(partition)).list(epoch)
+        return (await self._cache(partition)).list(epoch)
 
     async def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
@@ -112,21 +112,23 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
         """As RemoteLogMetadataManager.put_remote_partition_delete_metadata."""
         partition, state = metadata.topic_id_partition, metadata.state
         key = deletion_key(partition)
-        while True:
-            value = await self._kv.get_kv(key)
-            known = None if value is None else decode_deletion(key.name, value.data).state
-            check_partition_transition(partition, known, state)
-            revision = 0 if value is None else value.revision
-            try:
-                if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                    # First what the deletion is remembered for.
-                    await self._forget(partition)
-                    await self._kv.del_kv(key, revision)
-                else:
-                    await self._kv.compare_and_set_kv(key, encode_deletion(metadata), revision)
-            except ValueConflict:
-                continue
-            return
+        async with self._turns.holding(partition):
+            while True:
+                value = await self._kv.get_kv(key)
+                known = None if value is None else decode_deletion(key.name, value.data).state
+                check_partition_transition(partition, known, state)
+                revision = 0 if value is None else value.revision
+                try:
+                    if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                        # First what the deletion is remembered for.
+                        await self._forget(partition)
+                        await self._kv.del_kv(key, revision)
+                    else:
+                        data = encode_deletion(metadata)
+                        await self._kv.compare_and_set_kv(key, data, revision)
+                except ValueConflict:
+                    continue
+                return
 
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         found = await self._all(DELETIONS, b"")
@@ -153,7 +155,17 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             await self._kv.del_kv(entry.key)
         self._partitions.pop(partition, None)
 
+    async def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
+        """For a reader. What is in memory needs no turn; a load beside a change or another load
+        could put back what it had read before them."""
+        loaded = self._partitions.get(partition)
+        if loaded is None:
+            async with self._turns.holding(partition):
+                loaded = await self._loaded(partition)
+        return loaded
+
     async def _loaded(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
+        """The caller has the partition's turn."""
         loaded = self._partitions.get(partition)
         if loaded is None:
             cache = RemoteLogMetadataCache()
@@ -161,8 +173,7 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             # In the order in which they were written: one that was finished later comes first.
             for entry in sorted(entries, key=lambda one: one.value.revision):
                 cache.put(decode_segment(entry.key.name, entry.value.data))
-            # Another call may have loaded it meanwhile, and have changed it since.
-            loaded = self._partitions.setdefault(partition, cache)
+            loaded = self._partitions[partition] = cache
         return loaded
 
     async def _all(self, namespace: str, prefix: bytes) -> list[KeyValue]:

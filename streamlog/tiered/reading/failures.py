@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from streamlog.errors import StoreUnavailable
 from streamlog.runtime.clock import Clock
 
@@ -13,6 +16,8 @@ class RemoteFailures:
         self._clock = clock
         self._since_ms: int | None = None
         self._error = ""
+        self._watched: dict[object, tuple[str, float]] = {}
+        """What each call under way does, and the monotonic second at which its time is up."""
 
     @property
     def since_ms(self) -> int | None:
@@ -26,6 +31,27 @@ class RemoteFailures:
         self._error = str(error) or type(error).__name__
         if self._since_ms is None:
             self._since_ms = self._clock.now_ms()
+
+    @contextmanager
+    def watched(self, doing: str, timeout_ms: int) -> Iterator[None]:
+        """Around a call that has this time, and is waited for although it was given up: a delete
+        must not overtake a write that hangs in a thread."""
+        call = object()
+        self._watched[call] = doing, self._clock.monotonic() + timeout_ms / 1000
+        try:
+            yield
+        finally:
+            del self._watched[call]
+
+    def hanging(self) -> tuple[int, str, float]:
+        """How many calls were given up and have not ended; what the first of them does, and for how
+        many seconds it is overdue."""
+        now = self._clock.monotonic()
+        late = [one for one in self._watched.values() if one[1] < now]
+        if not late:
+            return 0, "", 0.0
+        doing, until = min(late, key=lambda one: one[1])
+        return len(late), doing, now - until
 
     def error(self, doing: str) -> StoreUnavailable:
         """What a caller is told whose try failed."""

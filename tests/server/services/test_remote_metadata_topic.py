@@ -82,6 +82,28 @@ async def read(node: RunningNode, topic: str, count: int) -> list[bytes | None]:
         return found
 
 
+def test_what_was_copied_before_the_tier_was_turned_off_is_copied_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        wanted = [value_of(number) for number in range(COUNT)]
+        async with node_on(tmp_path) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("tiered", 1, TIERED | {"local.retention.bytes": "-2"})
+            await filled(node, "tiered")
+            await tiers_of(node).run_tasks()
+            copied = tiers_of(node).highest_offset(TopicPartition("tiered", 0))
+            assert copied > 0
+            off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+            await admin.alter_configs(topic="tiered", configs=off)
+            await tiers_of(node).run_tasks()
+            on = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+            await admin.alter_configs(topic="tiered", configs=on)
+        async with node_on(tmp_path) as node:
+            assert await read(node, "tiered", COUNT) == wanted
+            assert await moved(node, "tiered") == copied
+            assert await read(node, "tiered", COUNT) == wanted
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("value", TOPIC_BASED)
 def test_a_node_finds_its_segments_again_after_its_end_and_after_a_kill(
     tmp_path: Path, value: str

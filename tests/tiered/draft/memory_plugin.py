@@ -59,6 +59,7 @@ class MemoryPlugin(DraftRemoteStorageManager):
         self.cancelled: list[TopicPartition] = []
         self.deleted: list[TopicPartition] = []
         self.is_stubborn = False
+        self.fails_to_cancel = False
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.configs = configs
@@ -96,6 +97,8 @@ class MemoryPlugin(DraftRemoteStorageManager):
 
     async def cancel_copying_log_segment(self, topic_partition: TopicPartition) -> None:
         self.cancelled.append(topic_partition)
+        if self.fails_to_cancel:
+            raise OSError("no connection")
         self._copies.pop(topic_partition).cancel()
 
     async def list_remote_segments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +11,17 @@ import pytest
 
 from streamlog.errors import Corrupt, InvalidConfig, StoreUnavailable, UnsupportedVersion
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
+from streamlog.testing.tiers.segments import BytesFile, SegmentMaker
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import IndexType
 from streamlog.tiered.config import RemoteLogConfig
-from streamlog.tiered.draft import RemoteLogIndexEntry
+from streamlog.tiered.draft import RemoteLogIndexEntry, RemoteLogSegmentInfo
 from streamlog.tiered.draft.index_bundle import (
     bundle_batch,
     bundle_of,
@@ -164,6 +166,72 @@ def test_a_copy_is_cancelled_in_its_middle_and_made_again() -> None:
         assert plugin.cancelled == [index_partition(t.partition)]
         assert plugin.segments == {}
         plugin.free.set()
+        await only_newest_local(t)
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+class SlowLister(MemoryPlugin):
+    """The first listing for a deletion waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def list_remote_segments(
+        self, topic_partition: TopicPartition, min_base_offset: int = 0
+    ) -> Sequence[RemoteLogSegmentInfo]:
+        if not self.lists.is_set():
+            self.lists.set()
+            await self.may_go_on.wait()
+        return await super().list_remote_segments(topic_partition, min_base_offset)
+
+
+def test_a_late_deletion_of_a_copy_spares_the_copy_that_replaced_it() -> None:
+    async def body() -> None:
+        plugin, make = SlowLister(), SegmentMaker()
+        adapter = DraftStorageAdapter(plugin)
+        data = make.data(log_segment=BytesFile(bundle_batch(b"value", 0, 0)))
+        first, second = make.metadata(data), make.metadata(data)
+        assert first.start_offset == second.start_offset
+        await adapter.copy_log_segment_data(first, data)
+        async with asyncio.TaskGroup() as both:
+            # Of the expiration and of the copy task, which goes on with the next copy.
+            both.create_task(adapter.delete_log_segment_data(first))
+            await plugin.lists.wait()
+            other = both.create_task(adapter.delete_log_segment_data(first))
+            copy = both.create_task(adapter.copy_log_segment_data(second, data))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            plugin.may_go_on.set()
+            await other
+            await copy
+        await adapter.delete_log_segment_data(first)
+        where = second.topic_id_partition
+        assert set(plugin.segments) == {(data_partition(where), 0), (index_partition(where), 0)}
+        await adapter.delete_log_segment_data(second)
+        assert plugin.segments == {}
+
+    asyncio.run(body())
+
+
+def test_a_plugin_that_fails_to_cancel_a_copy_has_it_cancelled_all_the_same() -> None:
+    async def test(t: TieredLogUnderTest, plugin: MemoryPlugin) -> None:
+        wanted = await filled(t)
+        plugin.free.clear()
+        plugin.fails_to_cancel = True
+        await t.manager.tick()
+        await plugin.waits.wait()
+        await t.log.close()
+        await t.open()
+        copied = len(plugin.segments)
+        # The copy would write on, behind the deletion of what it left.
+        plugin.free.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(plugin.segments) == copied
         await only_newest_local(t)
         assert await values(t.log) == wanted
 
