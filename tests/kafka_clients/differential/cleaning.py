@@ -151,7 +151,8 @@ def main() -> int:
             for first in range(given.first, given.first + given.sequences, AT_ONCE):
                 last = min(first + AT_ONCE, given.first + given.sequences)
                 round_of = [Sequence(seed) for seed in range(first, last)]
-                differ += _round(round_of, {"kafka": kafka.server, "shared": address, "unified": address})
+                nodes = dict.fromkeys(("shared", "unified"), address)
+                differ += _round(round_of, {"kafka": kafka.server, **nodes})
                 seconds = time.monotonic() - began
                 print(
                     f"{last - given.first} sequences, {differ} differ, {seconds:.0f} s", flush=True
