@@ -475,7 +475,6 @@ def test_the_switch_waits_for_every_batch() -> None:
     async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
         await filled(t.log, 40, 40)
         await clean(t)
-        await filled(t.log, 40, 40)
         (held,) = (
             row.stream_id for row in cleaned_rows(medium) if row.tags["role"] == "cleaned_data"
         )
@@ -498,7 +497,7 @@ def test_the_switch_waits_for_every_batch() -> None:
 
         stream.append = late
         segments = t.log.segments
-        cleaning = asyncio.ensure_future(clean(t))
+        cleaning = asyncio.ensure_future(clean_again(t))
         while answers < 2:  # noqa: ASYNC110 - another thread fills the map of keys
             await asyncio.sleep(0)
         await turns(200)
