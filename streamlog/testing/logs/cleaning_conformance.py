@@ -550,6 +550,28 @@ class CleaningConformance(ABC):
 
         self.run(scene, cleanup_policy="compact,delete", retention_ms="5000")
 
+    def test_a_start_behind_cleaned_segments_leaves_what_follows(self) -> None:
+        both = {**COMPACT, "cleanup.policy": "compact,delete"}
+
+        async def scene(t: LogUnderTest) -> None:
+            await filled(t.log, 60, 2)
+            for _ in range(2):
+                await clean_again(t, both)
+            assert [one.end_offset for one in t.log.segments[:-1]] == [60]
+            await filled(t.log, 60, 60)
+            for start in (60, 100):
+                assert await t.log.delete_records(start) == start
+                assert sorted(await contents(t.log)) == list(range(start, 120))
+                await t.crashed()
+                assert sorted(await contents(t.log)) == list(range(start, 120))
+            await clean_again(t, both)
+            assert sorted(await contents(t.log)) == list(range(100, 120))
+            await t.log.delete_oldest_segments(t.log.log_start_offset, "start_offset")
+            await t.crashed()
+            assert sorted(await contents(t.log)) == list(range(100, 120))
+
+        self.run(scene, cleanup_policy="compact,delete")
+
     def test_a_deletion_beside_a_cleaning_wins(self) -> None:
         async def scene(t: LogUnderTest) -> None:
             for bound in (20, 60, 100, 140):
