@@ -548,6 +548,38 @@ def test_a_trim_beside_a_cleaning_takes_nothing_of_it() -> None:
     run(scene)
 
 
+def test_a_switch_whose_caller_gave_up_keeps_its_slices() -> None:
+    """A deletion that trims comes between the caller's end and the switch."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 40)
+        log = cleanable(t.log)
+        expected, old = await contents(log), log.segments[:1]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await turns(50)
+        (meta,) = (row.stream_id for row in medium.rows.values() if row.tags["role"] == "meta")
+        t.client.hold(meta)
+        deletion = asyncio.ensure_future(t.log.raise_start(2))
+        await turns(20)
+        switch = asyncio.ensure_future(replacement.commit())
+        await turns(20)
+        switch.cancel()
+        await asyncio.wait({switch})
+        await replacement.abandon()
+        t.client.release()
+        assert await deletion == 2
+        await turns(50)
+        assert log.segments[0] is not old[0]
+        left = {offset: record for offset, record in expected.items() if offset >= 2}
+        assert await contents(log) == left
+        await t.crashed()
+        assert await contents(t.log) == left
+
+    run(scene)
+
+
 def test_a_cleaning_whose_segments_are_deleted_switches_nothing() -> None:
     async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
         await filled(t.log, 40, 40)
