@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from streamlog.testing.clocks import ManualClock as ManualClock
     from streamlog.testing.file_streams import FileMedium as FileMedium
     from streamlog.testing.kv_conformance import KVStoreConformance as KVStoreConformance
+    from streamlog.testing.logs.cleaning_conformance import (
+        CleaningConformance as CleaningConformance,
+    )
     from streamlog.testing.logs.condition_conformance import (
         ConditionConformance as ConditionConformance,
     )
@@ -43,6 +46,7 @@ __all__ = [
     "Backing",
     "BasicKV",
     "BasicStreamClient",
+    "CleaningConformance",
     "ConditionConformance",
     "FileMedium",
     "KVStoreConformance",
@@ -69,6 +73,7 @@ __getattr__ = lazy_exports(
         "ManualClock": "streamlog.testing.clocks",
         "FileMedium": "streamlog.testing.file_streams",
         "KVStoreConformance": "streamlog.testing.kv_conformance",
+        "CleaningConformance": "streamlog.testing.logs.cleaning_conformance",
         "ConditionConformance": "streamlog.testing.logs.condition_conformance",
         "LogConformance": "streamlog.testing.logs.log_conformance",
         "LogUnderTest": "streamlog.testing.logs.log_conformance",

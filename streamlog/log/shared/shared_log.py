@@ -703,6 +703,9 @@ class SharedLog(CleanableLog):
     async def switch(self, old: Sequence[SharedLogSegment], new: SegmentSealed) -> None:
         """As SwitchesSegments.switch."""
 
+        # The caller may give up, and its hold with it, before the switch has its turn.
+        written = self._trimmer.hold((new.data, new.time, new.txn))
+
         async def write() -> None:
             async with self._removing:
                 self._check_open()
@@ -717,15 +720,22 @@ class SharedLog(CleanableLog):
                 )
             self._background.spawn(self._trim_later(held), name="trim")
 
+        async def release_after_write() -> None:
+            try:
+                await write()
+            finally:
+                self._trimmer.release(written)
+
         # Once the meta stream has the switch, this log must follow, even if the caller gave up.
-        await self._background.shielded(write, name="switch")
+        await self._background.shielded(release_after_write, name="switch")
 
     async def _trim_later(self, held: Hold) -> None:
         await asyncio.sleep(self._placer.config.file_delete_delay_ms / 1000)
         self._trimmer.release(held)
         try:
             async with self._removing:
-                await self._trimmer.trim()
+                if self._lifecycle.is_open:
+                    await self._trimmer.trim()
         except STREAM_LOST as error:
             self._lifecycle.fail(error)
         except StreamlogError as error:

@@ -229,6 +229,47 @@ class CleaningConformance(ABC):
 
         self.run(scene)
 
+    def test_the_largest_timestamp_is_that_of_a_record_that_is_left(self) -> None:
+        async def scene(t: LogUnderTest) -> None:
+            await append(t.log, keyed(b"a", b"1", at_ms=AT_MS))
+            late = keyed(b"k", b"gone", at_ms=AT_MS + 50, producer=(1, 0, 0))
+            await append(t.log, late)
+            await append(t.log, keyed(b"k", b"kept", at_ms=AT_MS + 7))
+            t.clock.advance(100)
+            await append(t.log, keyed(b"b", b"1", at_ms=AT_MS + 3))
+            await t.log.roll()
+            appended = max(one.last_append_ms for one in t.log.segments)
+            await clean(t)
+            for _ in range(2):
+                largest = await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)
+                assert (largest.offset, largest.timestamp_ms) == (2, AT_MS + 7)
+                after = await t.log.offset_for_timestamp(AT_MS + 8, UNCOMMITTED)
+                assert after.offset == -1
+                assert t.log.segments[0].largest_timestamp_ms == AT_MS + 7
+                # The producer's batch is there for its sequence, without its record.
+                assert (await append(t.log, late)).is_duplicate
+                await t.reopened()
+            assert appended == AT_MS + 100
+
+        self.run(scene)
+
+    def test_a_segment_without_a_record_is_as_old_as_its_last_append(self) -> None:
+        async def scene(t: LogUnderTest) -> None:
+            await append(t.log, keyed(b"k", b"1"))
+            t.clock.advance(100)
+            await append(t.log, keyed(b"k", b"2"))
+            await t.log.roll()
+            await append(t.log, keyed(b"k", b"3" * 400))
+            await append(t.log, keyed(b"m", b"3" * 400))
+            await t.log.roll()
+            before = t.log.segments[0].last_append_ms
+            await clean(t)
+            segment = t.log.segments[0]
+            assert (segment.end_offset, segment.largest_timestamp_ms) == (2, -1)
+            assert segment.last_append_ms == before == AT_MS + 100
+
+        self.run(scene)
+
     def test_a_fetch_of_an_offset_that_is_gone_finds_the_next_batch(self) -> None:
         async def scene(t: LogUnderTest) -> None:
             await filled(t.log, 40, 1)
@@ -508,6 +549,28 @@ class CleaningConformance(ABC):
                 await t.reopened()
 
         self.run(scene, cleanup_policy="compact,delete", retention_ms="5000")
+
+    def test_a_start_behind_cleaned_segments_leaves_what_follows(self) -> None:
+        both = {**COMPACT, "cleanup.policy": "compact,delete"}
+
+        async def scene(t: LogUnderTest) -> None:
+            await filled(t.log, 60, 2)
+            for _ in range(2):
+                await clean_again(t, both)
+            assert [one.end_offset for one in t.log.segments[:-1]] == [60]
+            await filled(t.log, 60, 60)
+            for start in (60, 100):
+                assert await t.log.delete_records(start) == start
+                assert sorted(await contents(t.log)) == list(range(start, 120))
+                await t.crashed()
+                assert sorted(await contents(t.log)) == list(range(start, 120))
+            await clean_again(t, both)
+            assert sorted(await contents(t.log)) == list(range(100, 120))
+            await t.log.delete_oldest_segments(t.log.log_start_offset, "start_offset")
+            await t.crashed()
+            assert sorted(await contents(t.log)) == list(range(100, 120))
+
+        self.run(scene, cleanup_policy="compact,delete")
 
     def test_a_deletion_beside_a_cleaning_wins(self) -> None:
         async def scene(t: LogUnderTest) -> None:

@@ -86,7 +86,8 @@ class UnifiedReplacement(SegmentReplacement):
                 header,
                 leader_epoch=header.leader_epoch,
                 append_time_ms=-1,
-                max_timestamp_ms=header.max_timestamp_ms,
+                # What is left of it for its sequence is found by no look-up by time.
+                max_timestamp_ms=header.max_timestamp_ms if header.record_count else -1,
             )
             span = header.last_offset_delta + 1
             new.account(header.base_offset, span, metadata, self._interval_bytes)

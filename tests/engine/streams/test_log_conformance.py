@@ -105,7 +105,3 @@ class TestObjectModeOnS3(_OverEngine):
 
 class TestCleaningInObjectMode(_OnEngine, CleaningConformance):
     mode = "object"
-
-
-class TestCleaningInDiskMode(_OnEngine, CleaningConformance):
-    mode = "disk"

@@ -1,7 +1,7 @@
 """`python -m tests.kafka_clients.differential.cleaning [--sequences N] [--first SEED]`.
 
-Compacted topics on a real Kafka and, with log.type=unified, on a node get the same batches; both
-are cleaned; what is left has to be the same, and what the rule says: of all before the last segment
+Compacted topics on a real Kafka and, of both kinds, on a node get the same batches; all are
+cleaned; what is left has to be the same, and what the rule says: of all before the last segment
 the newest record of each key, at its offset. Prints each difference, and ends with exit code 1 if
 there was any.
 """
@@ -151,7 +151,8 @@ def main() -> int:
             for first in range(given.first, given.first + given.sequences, AT_ONCE):
                 last = min(first + AT_ONCE, given.first + given.sequences)
                 round_of = [Sequence(seed) for seed in range(first, last)]
-                differ += _round(round_of, {"kafka": kafka.server, "node": address})
+                nodes = dict.fromkeys(("shared", "unified"), address)
+                differ += _round(round_of, {"kafka": kafka.server, **nodes})
                 seconds = time.monotonic() - began
                 print(
                     f"{last - given.first} sequences, {differ} differ, {seconds:.0f} s", flush=True
@@ -163,7 +164,7 @@ def _round(sequences: list[Sequence], servers: dict[str, str]) -> int:
     """How many differ."""
     found: dict[str, list[list[Stored]]] = {}
     for name, server in servers.items():
-        settings = CONFIGS if name == "kafka" else {**CONFIGS, "log.type": "unified"}
+        settings = CONFIGS if name == "kafka" else {**CONFIGS, "log.type": name}
         with KafkaConnection(server) as connection, RawClient(server) as client:
             for sequence in sequences:
                 connection.make_topic(sequence.topic, 1, settings)

@@ -5,15 +5,29 @@ Mutants change the cleaner, or what a shared log does for it, so that one promis
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import Record
 from streamlog.errors import StreamlogError
+from streamlog.log.api.topic_config import parse
 from streamlog.log.cleaning import batch_filter, cleaned_transactions, offset_map
+from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.shared.cleaning import replacement
 from streamlog.model.batch import RecordBatch
-from streamlog.testing.logs.cleaning_conformance import CleaningConformance
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.testing.logs.cleaning_conformance import (
+    COMPACT,
+    CleaningConformance,
+    clean,
+    cleanable,
+    contents,
+    filled,
+)
+from tests.log.cleaning.cleanable_list_log import CleanableListLog
 from tests.log.cleaning.kinds import SharedInMemory, UnifiedInMemory
 
 
@@ -63,6 +77,36 @@ def counts_batches_without_gaps(patch: pytest.MonkeyPatch) -> None:
         return real(count, stamp, parts, attributes)
 
     patch.setattr(replacement, "RecordBatch", own_span)
+
+
+def test_one_cleaner_cleans_every_kind_of_log_the_dirtiest_first() -> None:
+    """Of a third kind, too, which knows neither streams nor files."""
+
+    async def body() -> None:
+        offload, cleaned = ThreadOffload(), []
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        async with SharedInMemory().make(COMPACT) as shared, UnifiedInMemory().make(COMPACT) as own:
+            plain = CleanableListLog()
+            logs = [shared.log, own.log, plain]
+            for log, count in zip(logs, (60, 60, 60), strict=True):
+                await filled(log, count, 10)
+            await clean(shared)
+            await filled(shared.log, 20, 10)
+            cleaner = LogCleaner(shared.environment(), offload, lambda: UNLIMITED)
+            ends = [cleanable(log).clean_end_offset for log in logs]
+            while await cleaner.clean_one([(log, config) for log in logs]):
+                now = [cleanable(log).clean_end_offset for log in logs]
+                cleaned += [number for number in range(3) if now[number] != ends[number]]
+                ends = now
+            assert sorted(cleaned) == [0, 1, 2]
+            assert cleaned[-1] == 0
+            assert ends == [80, 60, 60]
+            for log in (shared.log, own.log):
+                assert len(await contents(log)) == 10
+            assert [one[0] for one in plain.records()] == list(range(50, 60))
+        await offload.close()
+
+    asyncio.run(body())
 
 
 BOTH = (SharedInMemory, UnifiedInMemory)

@@ -438,6 +438,166 @@ def test_a_cancelled_cleaning_leaves_the_log_and_the_next_one_works() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("role", ["cleaned_data", "cleaned_time"])
+def test_the_switch_waits_for_all_that_it_names(role: str) -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 60, 10)
+        await clean(t)
+        await filled(t.log, 60, 10)
+        expected = newest(await contents(t.log))
+        segments = t.log.segments
+        (held,) = (row.stream_id for row in cleaned_rows(medium) if row.tags["role"] == role)
+        t.client.hold(held)
+        cleaning = asyncio.ensure_future(clean(t))
+        stream = await t.client.open_stream(
+            held, OpenStreamOptions(epoch=(await t.client.describe_stream(held)).epoch)
+        )
+        while stream.next_offset == stream.confirm_offset:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+        await turns(200)
+        assert not cleaning.done()
+        # Small segments have no time index, and are switched.
+        assert role == "cleaned_time" or t.log.segments == segments
+        assert newest(await contents(t.log)) == expected
+        cleaning.cancel()
+        await asyncio.wait({cleaning})
+        await t.crashed()
+        assert newest(await contents(t.log)) == expected
+        await clean(t)
+        assert len(await contents(t.log)) == 10
+
+    run(scene)
+
+
+def test_the_switch_waits_for_every_batch() -> None:
+    """On a medium whose streams do not wait for one another, the last one may come late."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 40)
+        await clean(t)
+        (held,) = (
+            row.stream_id for row in cleaned_rows(medium) if row.tags["role"] == "cleaned_data"
+        )
+        stream: Any = await t.client.open_stream(
+            held, OpenStreamOptions(epoch=(await t.client.describe_stream(held)).epoch)
+        )
+        append_to, gate, answers = stream.append, asyncio.Event(), 0
+
+        def late(*args: Any) -> Any:
+            nonlocal answers
+            answers += 1
+            waits, real = answers > 1, append_to(*args)
+
+            async def answer() -> Any:
+                if waits:
+                    await gate.wait()
+                return await real
+
+            return asyncio.ensure_future(answer())
+
+        stream.append = late
+        segments = t.log.segments
+        cleaning = asyncio.ensure_future(clean_again(t))
+        while answers < 2:  # noqa: ASYNC110 - another thread fills the map of keys
+            await asyncio.sleep(0)
+        await turns(200)
+        assert t.log.segments == segments
+        gate.set()
+        await cleaning
+        assert len(await contents(t.log)) == 40
+
+    run(scene)
+
+
+def test_a_cleaning_waits_for_the_meta_records_of_its_segments() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        (time,) = (row.stream_id for row in medium.rows.values() if row.tags["role"] == "time")
+        t.client.hold(time)
+        for number in range(60):
+            await append(t.log, keyed(b"k%d" % (number % 5), b"%d" % number))
+        assert len(t.log.segments) > 2
+        beginning = asyncio.ensure_future(cleanable(t.log).replace_segments(t.log.segments[:2]))
+        await turns(200)
+        assert not beginning.done()
+        t.client.release()
+        await (await beginning).abandon()
+        await t.log.roll()
+        await clean(t)
+        assert len(await contents(t.log)) == 5
+        assert t.failures == []
+
+    run(scene)
+
+
+def test_a_trim_beside_a_cleaning_takes_nothing_of_it() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 40)
+        log = cleanable(t.log)
+        expected, old = await contents(log), log.segments[:1]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await turns(50)
+        await t.log.raise_start(2)
+        await replacement.commit()
+        left = await contents(log)
+        assert left == {offset: record for offset, record in expected.items() if offset >= 2}
+        await t.crashed()
+        assert await contents(t.log) == left
+
+    run(scene)
+
+
+def test_a_switch_whose_caller_gave_up_keeps_its_slices() -> None:
+    """A deletion that trims comes between the caller's end and the switch."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 40)
+        log = cleanable(t.log)
+        expected, old = await contents(log), log.segments[:1]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await turns(50)
+        (meta,) = (row.stream_id for row in medium.rows.values() if row.tags["role"] == "meta")
+        t.client.hold(meta)
+        deletion = asyncio.ensure_future(t.log.raise_start(2))
+        await turns(20)
+        switch = asyncio.ensure_future(replacement.commit())
+        await turns(20)
+        switch.cancel()
+        await asyncio.wait({switch})
+        await replacement.abandon()
+        t.client.release()
+        assert await deletion == 2
+        await turns(50)
+        assert log.segments[0] is not old[0]
+        left = {offset: record for offset, record in expected.items() if offset >= 2}
+        assert await contents(log) == left
+        await t.crashed()
+        assert await contents(t.log) == left
+
+    run(scene)
+
+
+def test_a_cleaning_whose_segments_are_deleted_switches_nothing() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 40)
+        log = cleanable(t.log)
+        old = log.segments[:2]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await log.delete_oldest_segments(old[0].end_offset, "start_offset")
+        await refused(Invalid, replacement.commit())
+        await replacement.abandon()
+        assert (log.log_start_offset, t.failures) == (old[0].end_offset, [])
+        await clean(t)
+        assert min(await contents(log)) == old[0].end_offset
+
+    run(scene)
+
+
 def test_segments_that_do_not_follow_or_are_active_are_refused() -> None:
     async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
         await filled(t.log, 60, 60)

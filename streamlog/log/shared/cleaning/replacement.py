@@ -218,7 +218,8 @@ class SharedReplacement(SegmentReplacement):
                 raise
             start = answer.base_offset if start is None else start
         if start is None:
-            start = stream.next_offset
+            # Durable, unlike the end of what a cleaning that was given up may still append.
+            start = stream.confirm_offset
         return StreamSlice(stream.stream_id, start, start + len(entries))
 
     async def abandon(self) -> None:

@@ -52,7 +52,9 @@ class SliceTrimmer:
 
     def _starts(self) -> dict[int, int]:
         oldest = self._segments[0]
-        data_start = max(self._log_start(), oldest.base_offset) + oldest.data_shift
+        # The stream may end with the segment, and the log begin behind it.
+        start = min(max(self._log_start(), oldest.base_offset), oldest.end_offset)
+        data_start = start + oldest.data_shift
         pairs = [(oldest.data.stream_id, data_start)]
         pairs += [pair for hold in self._holds for pair in hold]
         for segment in self._segments:
