@@ -333,8 +333,7 @@ class ProduceService:
                         may_create = call.may_create and self._auto_create() and not topic_id
                         opening = self._open(context, partition, may_create)
                         log = await opened_until(place_by, self._clock, opening, partition)
-                    if topic_id:
-                        check_topic_id(self._logs, name, part.partition, topic_id)
+                    check_topic_id(self._logs, name, part.partition, topic_id)
                     if refused and partition in refused:
                         raise refused[partition]
                     if part.condition is not None:
