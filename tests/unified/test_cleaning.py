@@ -227,3 +227,34 @@ def test_a_power_cut_at_any_call_of_a_cleaning_loses_no_newest_value(seed: int) 
             assert newest(await contents(t)) == expected
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("step", range(48))
+def test_a_cleaning_that_fails_at_any_call_of_the_disk_loses_no_newest_value(step: int) -> None:
+    """The folder stays as it was left: a rename that was made is there, and those behind it are
+    not."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(step))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            for number in range(30):
+                value = None if number % 9 == 0 else b"%d" % number
+                await append(t.log, keyed(b"k%d" % (number % 7), value))
+            await t.log.roll()
+            expected = newest(await contents(t))
+            left = [step]
+
+            def strike(_operation: str, _name: str) -> DiskFault | None:
+                left[0] -= 1
+                return DiskFault.IO_ERROR if left[0] < 0 else None
+
+            tree.plan_faults(strike)
+            with contextlib.suppress(StreamlogError, OSError):
+                await clean(t)
+            tree.plan_faults(None)
+            tree.restart()
+            await t.crashed()
+            assert newest(await contents(t)) == expected
+            assert t.log.log_start_offset == 0
+
+    asyncio.run(body())

@@ -170,23 +170,30 @@ class LogLoader:
                 end = batch.header.next_offset
         finally:
             file.close()
-        for offset in self._bases():
+        for offset in self._log_bases():
             if base_offset <= offset < max(end, base_offset + 1):
                 self._remove_segment(offset)
-        for suffix in SEGMENT_SUFFIXES:
+        # The .log last, as long as it waits, another crash ends here again.
+        for suffix in reversed(SEGMENT_SUFFIXES):
             name = file_name(base_offset, suffix)
             if name + SWAP in self._folder.list():
                 self._folder.rename(name + SWAP, name)
         self._folder.sync()
 
-    def _bases(self) -> list[int]:
-        """First offsets of the segments. Index files without a segment go."""
+    def _log_bases(self) -> list[int]:
+        """First offsets of the segments that are there."""
         found = [parse_file_name(name) for name in self._folder.list()]
-        bases = {one[0] for one in found if one is not None and one[1:] == (LOG, "")}
+        return sorted(one[0] for one in found if one is not None and one[1:] == (LOG, ""))
+
+    def _bases(self) -> list[int]:
+        """First offsets of the segments, once the leftovers are gone. Index files without a segment
+        go."""
+        bases = self._log_bases()
+        found = [parse_file_name(name) for name in self._folder.list()]
         for one in found:
             if one is not None and one[1] in SEGMENT_SUFFIXES and one[0] not in bases:
                 self._remove(file_name(one[0], one[1]) + one[2])
-        return sorted(bases)
+        return bases
 
     def _remove(self, name: str) -> None:
         remove_if_there(self._folder, name)
