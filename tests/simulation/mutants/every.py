@@ -56,6 +56,7 @@ from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
+from tests.simulation.mutants.unified import UNIFIED_MUTANTS
 
 # Transactions without one of their compares, selected by the keys that they put.
 
@@ -883,4 +884,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *UNIFIED_MUTANTS,
 )
