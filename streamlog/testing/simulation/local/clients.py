@@ -25,6 +25,7 @@ from streamlog.codec.records import BatchBuilder, decode
 from streamlog.errors import (
     Closed,
     Conflict,
+    Corrupt,
     DeadlinePassed,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -67,6 +68,7 @@ IDEMPOTENT, TRANSACTIONAL = 100, (200, 201)
 """Producer ids."""
 APPEND_S_MAX = 30.0
 LARGE_BYTES = 700
+TRIES_MAX = 200
 NUMBER = "n"
 """The header that has a record's number."""
 
@@ -310,7 +312,8 @@ class PartitionClients:
     # Readers
 
     def _is_current(self, node: LogNode, log: AbstractLog) -> bool:
-        return node.is_up and node.logs.open_log(self.partition) is log
+        is_leader = node.is_up and not node.is_replaced
+        return is_leader and node.logs.open_log(self.partition) is log
 
     def look(self, node: LogNode, log: AbstractLog) -> None:
         """Judges the log's offsets. A log object that has failed may be behind."""
@@ -466,13 +469,15 @@ class PartitionClients:
         """What is in the log, from its start to its end. Retention may go on meanwhile."""
         found: dict[int, int] = {}
         start = offset = log.log_start_offset
-        end = log.high_watermark
+        end, tries = log.high_watermark, 0
         while offset < end:
             following = await self.fetch(node, log, offset, isolation, found)
             if log.log_start_offset > offset:
                 start = offset = log.log_start_offset
             elif following > offset:
                 offset = following
+            elif log.has_tier and tries < TRIES_MAX:
+                tries += 1  # What is remote may come later than a fetch may wait.
             elif self.model.is_compacted and all(one < offset for one in self.model.at):
                 break  # Behind its last record a compacted log may have offsets without any.
             else:
@@ -522,8 +527,10 @@ async def keep(
         await asyncio.sleep(pause_s * random.random())
         try:
             await work(node, await node.logs.log(clients.partition))
-        except (*PASSING, UnknownTopicOrPartition) as error:
+        except (*PASSING, UnknownTopicOrPartition, Corrupt) as error:
             if isinstance(error, UnknownTopicOrPartition) and clients.is_made:
+                raise
+            if isinstance(error, Corrupt) and not world.is_remote_read(error):
                 raise
             world.trace.add("failed", repr(node), clients.model.name, type(error).__name__)
             await asyncio.sleep(0.05 + 0.2 * random.random())

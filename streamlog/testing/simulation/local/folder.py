@@ -43,6 +43,7 @@ class MachineFolder:
         """For a new process; the one before it has no disk any more."""
         if self._attached is not None:
             self._attached.is_attached = False
+            self.tree.restart()
         self._attached = ProcessTree(self.tree)
         return self._attached
 

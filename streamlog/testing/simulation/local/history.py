@@ -2,36 +2,46 @@
 
 1. A node lives on a machine for a random time. It ends by a crash within its disk accesses, a power
    cut or a clean close, or it stands still for a while first. The next process has the same folder.
-2. Clients use a topic that expires and a topic that is compacted.
+2. Clients use a topic that expires and a topic that is compacted; or a topic with a remote tier,
+   and then a node may live on, without its disk, beside the one that has its folder now.
 3. The history goes on until it had enough operations, faults and crashes.
 4. Then the world heals: every call that waits is answered, every transaction is ended, and every
    promise is checked on three nodes in a row: the last one, and after a clean end and a crash.
-5. At the end the topics are deleted, and nothing of them is left.
+5. At the end the topics are deleted, and nothing of them is left, in either tier.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from streamlog.errors import NotFound, TopicAlreadyExists, Unavailable
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation, few
 from streamlog.testing.simulation.history import Failed, Report
 from streamlog.testing.simulation.local.checker import LocalLogModel
 from streamlog.testing.simulation.local.clients import PASSING, PartitionClients, keep
 from streamlog.testing.simulation.local.node import CLOCK_SKEW_MS, LogMachine, LogNode
+from streamlog.testing.simulation.local.remote import TIER_CONFIG
+from streamlog.testing.simulation.local.tier_checker import TierChecker
 from streamlog.testing.simulation.local.world import LocalWorld
-from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
+from streamlog.testing.simulation.world.faults import FAULTS, LATE_EFFECT_S_MAX, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.reading.index_cache import FOLDER as INDEX_CACHE
 
 ANSWER_S_MAX = 150.0
 """Virtual seconds within which a healed node answers."""
 HISTORY_S_MAX = 1800.0
-EXPIRING, COMPACTED = "expiring", "compacted"
+LEFT_OVER_S_MAX = 120.0
+"""Virtual seconds within which a healed node has removed what copies and deletions left."""
+WATCH_S = 0.2
+ZOMBIE_S_MAX = 6.0
+EXPIRING, COMPACTED, TIERED = "expiring", "compacted", "tiered"
 SETTINGS = {
     "log.type": "unified",
     "internal.segment.bytes": "900",
@@ -53,9 +63,14 @@ class LocalPlan:
     lives_min: int = 4
     life_s_max: float = 2.5
     rates: FaultRates = LOCAL_FAULTS
+    tiers: RemoteLogConfig | None = None
+    """How nodes keep the remote tier of the one topic; None: the topics have none."""
+    zombies: float = 0.2
+    """Share of the lives, with tiers, that go on beside the next one."""
 
 
 UNIFIED_PLAN = LocalPlan()
+TIERED_PLAN = LocalPlan(tiers=TIER_CONFIG)
 
 
 def run_local_history(
@@ -92,7 +107,9 @@ class _LocalHistory:
         self._world = world
         self._plan = plan
         self._random = world.fork()
-        self._machine = LogMachine(world)
+        self._machine = LogMachine(world, plan.tiers)
+        self._tier = TierChecker(world)
+        self._zombies: list[asyncio.Task[None]] = []
         self._lives = 0
         self._topics = self._draw_topics()
         self._clients = [
@@ -105,6 +122,12 @@ class _LocalHistory:
         random = self._random.random
         delay = ("0", "300", "60000")[int(random() * 3)]
         settings = {**SETTINGS, "file.delete.delay.ms": delay}
+        if self._plan.tiers is not None:
+            local = {"local.retention.bytes": ("0", "1000", "3000")[int(random() * 3)]}
+            if random() < 0.3:
+                local["local.retention.ms"] = "1000"
+            tiered = {"remote.storage.enable": "true", "retention.ms": "-1", **local}
+            return {TIERED: {**settings, **tiered}}
         return {
             EXPIRING: {**settings, "retention.ms": "-1"},
             COMPACTED: {
@@ -121,7 +144,7 @@ class _LocalHistory:
         random = self._random.random
         limits: dict[str, str] = {}
         if random() < 0.5:
-            limits["retention.bytes"] = ("1500", "4000")[int(random() * 2)]
+            limits["retention.bytes"] = ("3500", "8000")[int(random() * 2)]
         if random() < 0.5:
             limits["retention.ms"] = ("1500", "5000")[int(random() * 2)]
         return limits
@@ -138,11 +161,13 @@ class _LocalHistory:
     async def run(self) -> None:
         world = self._world
         nemesis = world.loop.create_task(world.nemesis())
+        watch = world.loop.create_task(self._watch())
         while not self._is_enough:
             await self._live()
             world.raise_failures()
         nemesis.cancel()
         await self._finish()
+        watch.cancel()
         world.raise_failures()
 
     @property
@@ -159,6 +184,7 @@ class _LocalHistory:
         """One life of the node."""
         world, random = self._world, self._random.random
         node = self._start()
+        tasks: list[asyncio.Task[None]] = []
         opening = node.incarnation.start(node.open_until_up(), name="open")
         is_early = random() < 0.15
         await asyncio.wait([opening], timeout=0.1 * random() if is_early else None)
@@ -170,6 +196,12 @@ class _LocalHistory:
                 if task.done() and not task.cancelled():
                     task.result()
         self._lives += 1
+        if self._plan.tiers is not None and node.is_up and random() < self._plan.zombies:
+            world.trace.add("zombie", repr(node))
+            for task in tasks:
+                task.cancel()
+            self._zombies.append(world.loop.create_task(self._end_zombie(node)))
+            return
         draw = random()
         if draw < 0.2 and node.is_up:
             await node.close(timeout_s=2 + 25 * random() ** 2)
@@ -183,6 +215,26 @@ class _LocalHistory:
         else:
             node.crash(is_power_cut=random() < 0.5)
         world.raise_failures()
+
+    async def _end_zombie(self, node: LogNode) -> None:
+        await asyncio.sleep(ZOMBIE_S_MAX * self._random.random() ** 2)
+        node.crash()
+
+    async def _watch(self) -> None:
+        """Looks at the tier from outside, again and again."""
+        world, clients = self._world, self._clients[0]
+        while self._plan.tiers is not None:
+            await asyncio.sleep(WATCH_S * self._random.random())
+            node = world.node
+            if node is None or not node.is_up:
+                continue
+            log = node.logs.open_log(clients.partition)
+            if isinstance(log, TierableLog):
+                clients.look(node, log)
+                try:
+                    await self._tier.look(log)
+                except Violation as error:
+                    world.fail(error)
 
     def _start(self) -> LogNode:
         self._world.tally.count("start")
@@ -244,10 +296,10 @@ class _LocalHistory:
                 size_bytes=None if size is None else int(size),
                 age_ms=None if age is None else int(age),
             )
-            await node.logs.alter_topic_configs(EXPIRING, set=limits)
+            await node.logs.alter_topic_configs(self._clients[0].partition.topic, set=limits)
         else:
             off = dict.fromkeys(limits, "-1")
-            await node.logs.alter_topic_configs(EXPIRING, set=off)
+            await node.logs.alter_topic_configs(self._clients[0].partition.topic, set=off)
 
     # The end
 
@@ -257,17 +309,22 @@ class _LocalHistory:
         node = await self._restarted()
         tasks = self._work(node)
         await asyncio.sleep(self._random.random())
+        for zombie in self._zombies:
+            zombie.cancel()
         world.faults.is_healed = True
         world.is_ending = True
         for task in tasks:
             await self._within(f"an answer to {task.get_name()}", task)
         await self._checked(node)
+        # A request that lands now may leave something: the next run removes it.
+        await asyncio.sleep(LATE_EFFECT_S_MAX + 0.5)
         await node.close(ANSWER_S_MAX)
-        node = await self._restarted()
-        await self._checked(node)
-        node.crash(is_power_cut=self._random.random() < 0.7)
-        node = await self._restarted()
-        await self._checked(node)
+        for is_last in (False, True):
+            node = await self._restarted()
+            await self._checked(node)
+            await self._await_nothing_left("of copies and deletions", self._tier.left_over)
+            if not is_last:
+                node.crash(is_power_cut=self._random.random() < 0.7)
         await self._within("the deletion", node.incarnation.start(self._empty(node), name="empty"))
         await node.close(ANSWER_S_MAX)
 
@@ -295,6 +352,17 @@ class _LocalHistory:
             await clients.end_all(node, log)
             await clients.check(node, log)
 
+    async def _await_nothing_left(
+        self, what: str, left_over: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
+        """Errors: Violation; those of the workloads."""
+        ends_at = self._world.now + LEFT_OVER_S_MAX
+        while left := await left_over():
+            if self._world.now >= ends_at:
+                raise Violation(f"{what}, {few(list(left))} is left")
+            self._world.raise_failures()
+            await asyncio.sleep(1.0)
+
     async def _opened(self, node: LogNode, clients: PartitionClients) -> AbstractLog:
         """Creations that a crash cut off are tried again. Errors: NotFound, Corrupt."""
         while True:
@@ -312,10 +380,9 @@ class _LocalHistory:
                 await node.logs.delete_topic(name, "")
             except NotFound:
                 continue
-        left = self._machine.folder.tree.folders()
-        for _ in range(60):
-            if not left:
-                return
-            await asyncio.sleep(1.0)
-            left = self._machine.folder.tree.folders()
-        raise Violation(f"all topics were deleted, and folders stay: {few(left)}")
+        await self._await_nothing_left("of deleted topics", self._left_of_topics)
+
+    async def _left_of_topics(self) -> Sequence[str]:
+        """Folders, segments and objects; the folder of the index cache is the node's."""
+        folders = [name for name in self._machine.folder.tree.folders() if name != INDEX_CACHE]
+        return [*folders, *await self._tier.left_over(), *await self._tier.objects()]

@@ -23,12 +23,17 @@ from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
 from streamlog.runtime.offload import Lane
 from streamlog.testing.simulation.local.folder import MachineFolder
+from streamlog.testing.simulation.local.remote import RemoteSimulationStore
 from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.incarnation import Incarnation, SimulationClock
 from streamlog.testing.simulation.world.kv import SimulationKV
 from streamlog.testing.simulation.world.offload import SimulationOffload
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.opening import TierRuntime
+from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
+from streamlog.wiring.tiers import OpenedTiers, open_tiers
 
 NODE_ID = 1
 OWNER = FolderOwner("simulated", NODE_ID)
@@ -42,8 +47,10 @@ LOCAL_LOGS = LogConfig(retention_check_interval_ms=500, cleaner_backoff_ms=400)
 class LogMachine:
     """A place for one node: its log folder outlives the processes."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, tiers: RemoteLogConfig | None = None) -> None:
+        """`tiers`: how its nodes keep remote tiers; None: they keep none."""
         self.environment = environment
+        self.tiers = tiers
         self.folder = MachineFolder(environment, f"m{NODE_ID}")
         self._lives = 0
 
@@ -58,6 +65,7 @@ class OpenNode:
 
     folder: LogFolder
     logs: LogManager
+    tiers: RemoteLogManager | None
 
 
 class LogNode:
@@ -83,6 +91,11 @@ class LogNode:
     @property
     def is_up(self) -> bool:
         return self._parts is not None and self.incarnation.is_alive and not self.is_closing
+
+    @property
+    def is_replaced(self) -> bool:
+        """Another process has the folder: its volume is attached there."""
+        return not self._tree.is_attached
 
     @property
     def parts(self) -> OpenNode:
@@ -124,13 +137,39 @@ class LogNode:
             self.clock, process.random, LOCAL_LOGS, LogMetrics(registry), self._offload
         )
         folder = await LogFolder.open(self._tree, OWNER, environment, self._offload, kv=kv)
+        opened, tiers = None, None
         try:
-            factories = LogFactories({LogKind.UNIFIED: UnifiedLogFactory(folder)})
+            opened = await self._open_tiers(kv, registry)
+            tiers = None if opened is None else opened.manager
+            factories = LogFactories({LogKind.UNIFIED: UnifiedLogFactory(folder, tiers)})
             logs = await LogManager.open(factories, kv, environment, Leadership(NODE_ID))
         except BaseException:
             await folder.kill()
+            if tiers is not None:
+                await tiers.close()
             raise
-        return OpenNode(folder, logs)
+        try:
+            if opened is not None:
+                await opened.start(logs)
+        except BaseException:
+            await logs.kill()
+            await folder.kill()
+            if tiers is not None:
+                await tiers.close()
+            raise
+        return OpenNode(folder, logs, tiers)
+
+    async def _open_tiers(
+        self, kv: EngineKVClient, registry: CollectorRegistry
+    ) -> OpenedTiers | None:
+        config, world = self.machine.tiers, self.environment
+        if config is None:
+            return None
+        store = RemoteSimulationStore(world.store, self.incarnation, world.faults)
+        runtime = TierRuntime(
+            self.clock, self.incarnation.random, self._offload, registry, self._tree, NODE_ID
+        )
+        return await open_tiers(store, kv, config, runtime)
 
     def pause(self) -> None:
         """The process stands still."""
@@ -150,7 +189,8 @@ class LogNode:
             self.incarnation.crash()
             if self.is_paused:
                 self.resume()
-            self.machine.folder.end(self._offload, is_power_cut=is_power_cut)
+            if not self.is_replaced:
+                self.machine.folder.end(self._offload, is_power_cut=is_power_cut)
 
     async def crash_soon(self, *, is_power_cut: bool) -> None:
         """As `crash`, in a disk access if there is one before long."""
@@ -178,3 +218,5 @@ class LogNode:
             await parts.logs.stop()
         with suppress(StreamlogError):
             await parts.folder.close()
+        if parts.tiers is not None:
+            await parts.tiers.close()

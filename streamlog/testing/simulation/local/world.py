@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from streamlog.errors import Corrupt
 from streamlog.testing.simulation.local.node import LogNode
 from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.faults import FaultRates
@@ -34,7 +35,8 @@ class LocalWorld(Environment):
         return sum(self.faults_by_kind().values())
 
     def faults_by_kind(self) -> dict[str, int]:
-        return {kind: n for kind, n in self.trace.counts.items() if kind in FAULT_KINDS}
+        kinds = FAULT_KINDS | {"store-short", "store-odd"}
+        return {kind: n for kind, n in self.trace.counts.items() if kind in kinds}
 
     async def nemesis(self) -> None:
         """Begins outages and sets the clock, until cancelled."""
@@ -54,6 +56,11 @@ class LocalWorld(Environment):
             if self.node is not None and self.node.is_up and faults.happens(rates.clock_jump):
                 self.node.set_clock()
                 self.trace.add("clock-jump", repr(self.node), self.node.clock.skew_ms)
+
+    def is_remote_read(self, error: Corrupt) -> bool:
+        """Whether the error is of bytes of the remote tier, some of which did not come."""
+        of_segment = "remote segment" in str(error)
+        return of_segment and not self.faults.is_healed and "store-short" in self.trace.counts
 
     def fail(self, error: BaseException) -> None:
         self.failures.append(error)
