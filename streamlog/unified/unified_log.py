@@ -475,11 +475,11 @@ class UnifiedLog(CleanableLog, TierableLog):
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
                 continue
-            if changes == self._changes:
+            if changes == self._changes and offset >= visible.log_start_offset:
                 aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
                 break
             # The batches may be of an old segment, whose aborted transactions are no longer here,
-            # and the list of the one in its place.
+            # and the list of the one in its place. In front of the start no tier was searched.
         self._metrics.fetched(read.size_bytes)
         return LogFetch(
             parts=tuple(read.parts),
@@ -555,7 +555,7 @@ class UnifiedLog(CleanableLog, TierableLog):
     ) -> TimestampAndOffset:
         while True:
             self._check_open()
-            start = self.log_start_offset
+            start, changes = self.log_start_offset, self._changes
             found = await self._in_tier(timestamp_ms)
             if found is not None:
                 return found
@@ -569,9 +569,9 @@ class UnifiedLog(CleanableLog, TierableLog):
             try:
                 return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
             except OffsetOutOfRange:
-                if self.log_start_offset == start:
+                if self.log_start_offset == start and self._changes == changes:
                     raise
-                # Segments were removed during the search: search those that are left.
+                # Segments were removed during the search: search those that are left, and the tier.
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
 
