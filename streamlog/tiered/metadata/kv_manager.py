@@ -75,6 +75,8 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             while True:
                 value = await self._kv.get_kv(key)
                 if value is None:
+                    # It was deleted, by a call whose answer was lost or by another node.
+                    cache.forget(segment_id)
                     raise NotFound(f"no remote segment {segment_id} is known")
                 updated = decode_segment(key.name, value.data).updated(update)
                 try:

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from streamlog.errors import NotFound
 from streamlog.model.kv import Key, Value
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.tiers.metadata_conformance import (
     FIRST,
     OpenManager,
     RemoteLogMetadataManagerConformance,
+    change,
     segment,
 )
-from streamlog.tiered.api import RemoteLogMetadataManager
+from streamlog.tiered.api import RemoteLogMetadataManager, RemoteLogSegmentState
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 
 
@@ -62,5 +66,24 @@ def test_a_cache_that_is_replaced_during_a_write_has_it() -> None:
         # Tasks begin in the order in which they were made: the gate opens when all calls wait.
         await asyncio.gather(write, *calls, open_gate())
         assert await manager.list_remote_log_segments(FIRST) == [one]
+
+    asyncio.run(body())
+
+
+def test_a_segment_that_another_node_deleted_is_forgotten() -> None:
+    async def body() -> None:
+        kv = BasicKV()
+        stale, other = KVRemoteLogMetadataManager(kv), KVRemoteLogMetadataManager(kv)
+        one = segment(1, (0, 9))
+        await stale.add_remote_log_segment_metadata(one)
+        await stale.update_remote_log_segment_metadata(
+            change(one, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        )
+        deleted = change(one, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        await other.update_remote_log_segment_metadata(deleted)
+        assert len(await stale.list_remote_log_segments(FIRST)) == 1
+        with pytest.raises(NotFound):
+            await stale.update_remote_log_segment_metadata(deleted)
+        assert await stale.list_remote_log_segments(FIRST) == []
 
     asyncio.run(body())
