@@ -109,7 +109,7 @@ class _LocalHistory:
         self._random = world.fork()
         self._machine = LogMachine(world, plan.tiers)
         self._tier = TierChecker(world)
-        self._zombies: list[asyncio.Task[None]] = []
+        self._zombies: list[LogNode] = []
         self._lives = 0
         self._topics = self._draw_topics()
         self._clients = [
@@ -200,7 +200,8 @@ class _LocalHistory:
             world.trace.add("zombie", repr(node))
             for task in tasks:
                 task.cancel()
-            self._zombies.append(world.loop.create_task(self._end_zombie(node)))
+            self._zombies.append(node)
+            world.loop.call_later(ZOMBIE_S_MAX * random() ** 2, node.crash)
             return
         draw = random()
         if draw < 0.2 and node.is_up:
@@ -215,10 +216,6 @@ class _LocalHistory:
         else:
             node.crash(is_power_cut=random() < 0.5)
         world.raise_failures()
-
-    async def _end_zombie(self, node: LogNode) -> None:
-        await asyncio.sleep(ZOMBIE_S_MAX * self._random.random() ** 2)
-        node.crash()
 
     async def _watch(self) -> None:
         """Looks at the tier from outside, again and again."""
@@ -310,7 +307,7 @@ class _LocalHistory:
         tasks = self._work(node)
         await asyncio.sleep(self._random.random())
         for zombie in self._zombies:
-            zombie.cancel()
+            zombie.crash()
         world.faults.is_healed = True
         world.is_ending = True
         for task in tasks:
