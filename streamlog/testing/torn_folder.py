@@ -133,6 +133,12 @@ class TornGrowingFile(TornHandle):
         self._content.truncate(size)
         self._end = size
 
+    def write_again(self, position: int) -> None:
+        fault = self._begin("write")
+        if fault is not None:
+            raise failed_by(fault, self._name)
+        self._content.write(position, bytes(self._content.newest[position : self._end]))
+
     def sync(self) -> None:
         fault = self._begin("sync")
         if fault is not None:

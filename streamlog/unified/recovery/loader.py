@@ -50,7 +50,7 @@ from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
-from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
@@ -397,7 +397,20 @@ class LogLoader:
 
     def _cut(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
         self._check_durable(segment, file)
-        return self._truncate(segment, file, size)
+        cut = self._truncate(segment, file, size)
+        self._make_durable(segment, file)
+        return cut
+
+    def _make_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:
+        """Bytes that were only in the page cache when the process died are durable from here on.
+
+        Its last sync may have failed: what it had written since the one before is readable, and a
+        sync passes over it. That is the last group at most, because a log ends with a failed sync.
+        """
+        if segment.end > self._plan.recovery_point:
+            unsure = max(GROUP_BYTES, self._plan.config.max_message_bytes)
+            file.write_again(max(0, segment.size - unsure))
+        file.sync()
 
     def _truncate(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
         left = file.size() - size
@@ -411,8 +424,6 @@ class LogLoader:
             )
             file.truncate(size)
             self._loaded.cut_bytes += left
-        # Bytes that were only in the page cache when the process died are durable from here on.
-        file.sync()
         return left
 
     def _check_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:

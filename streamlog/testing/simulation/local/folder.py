@@ -185,6 +185,10 @@ class _ProcessFile:
         self._process.check(self._name)
         self._file.truncate(size)
 
+    def write_again(self, position: int) -> None:
+        self._process.check(self._name)
+        self._file.write_again(position)
+
     def sync(self) -> None:
         self._process.check(self._name)
         self._file.sync()
