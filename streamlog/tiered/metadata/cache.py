@@ -113,6 +113,11 @@ class RemoteLogMetadataCache:
                 if (state := self._epochs.get(epoch)) is not None:
                     state.remove(metadata)
 
+    def state(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentState | None:
+        """None: the segment is not known."""
+        known = self._segments.get(segment_id)
+        return None if known is None else known.state
+
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
         """Another writer has ended the segment's deletion."""
         known = self._segments.get(segment_id)

@@ -1,4 +1,4 @@
-"""The log's start, or that of its local part, moves while somebody reads."""
+"""Starts move while somebody reads, and answers about a copy are lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from streamlog.errors import OffsetOutOfRange
+from streamlog.errors import OffsetOutOfRange, OutcomeUnknown
 from streamlog.log.api.abstract_log import Isolation
+from streamlog.model.kv import Key, Value
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.api import RemoteLogSegmentState
 from tests.tiered.harness import TieredLogUnderTest, tiered_log
 
 AT_MS = 1_700_000_000_000
@@ -68,5 +71,52 @@ def test_a_look_up_by_time_finds_what_becomes_remote_meanwhile(steps: int) -> No
             await asyncio.sleep(0)
         await t.retain()
         assert (await search).offset == 3
+
+    run(test)
+
+
+def test_a_look_up_by_time_in_a_segment_that_is_deleted_tells_the_range() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        await append(t.log, encoded([b"." * 100], at_ms=AT_MS))
+        await t.log.roll()
+        await append(t.log, encoded([b"." * 100], at_ms=AT_MS + 1))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        t.storage.segments.clear()
+        error = await refused(
+            OffsetOutOfRange, t.log.offset_for_timestamp(AT_MS, Isolation.READ_UNCOMMITTED)
+        )
+        assert error.fields["start_offset"] == 0
+
+    run(test)
+
+
+class _Answerless(BasicKV):
+    """The next change of a segment is made, and its answer lost."""
+
+    is_lost = False
+
+    async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
+        value = await super().compare_and_set_kv(key, data, expected_revision)
+        if self.is_lost:
+            self.is_lost = False
+            raise OutcomeUnknown("the answer was lost")
+        return value
+
+
+def test_a_copy_whose_end_got_no_answer_is_kept_and_counts() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        kv = t.kv = _Answerless()
+        await t.open_node()
+        await t.open()
+        await append(t.log, encoded([b"copied"]))
+        await t.log.roll()
+        kv.is_lost = True
+        await t.copy()
+        assert t.log.copied_end_offset == 1
+        (segment,) = await t.metadata.list_remote_log_segments(t.partition)
+        assert segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        assert t.storage.segments
 
     run(test)
