@@ -556,17 +556,17 @@ class UnifiedLog(CleanableLog, TierableLog):
         while True:
             self._check_open()
             start, changes = self.log_start_offset, self._changes
-            found = await self._in_tier(timestamp_ms)
-            if found is not None:
-                return found
-            search = FileSearch(
-                self._reader,
-                max(start, self.local_log_start_offset),
-                self._visible_end(isolation),
-                self._offload,
-                self._environment.config.decoded_bytes_max,
-            )
             try:
+                found = await self._in_tier(timestamp_ms)
+                if found is not None:
+                    return found
+                search = FileSearch(
+                    self._reader,
+                    max(start, self.local_log_start_offset),
+                    self._visible_end(isolation),
+                    self._offload,
+                    self._environment.config.decoded_bytes_max,
+                )
                 return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
             except OffsetOutOfRange:
                 if self.log_start_offset == start and self._changes == changes:

@@ -200,9 +200,9 @@ class SegmentFileReader:
                 batch_bytes = length + LENGTH_END
                 if batch_bytes < HEADER_BYTES or base < expected or delta < 0:
                     raise self._damaged(segment, position + at, "no batch begins here")
-                # A cleaning may have left nothing in between.
-                is_past_end = base >= end_offset
-                if at + batch_bytes > len(data) or is_past_end:
+                # A cleaning may have left nothing in between, but what is there is the segment's.
+                is_past_end = end_offset <= base < segment.end
+                if at + batch_bytes > len(data) or base >= end_offset:
                     break
                 # No CRC covers an offset: it has to come behind the last one, and before the end.
                 expected = base + delta + 1

@@ -79,6 +79,12 @@ def _roll_without_folder_sync(patch: Patch) -> None:
 def _failed_sync_believed(patch: Patch) -> None:
     """The pages are readable and clean: the next sync has nothing to do, and succeeds."""
     patch.set(LogFolder, "distrust", _nothing)
+    patch.set(LogLoader, "_make_durable", lambda _self, _segment, file: file.sync())
+
+
+def _failed_sync_of_the_dead_believed(patch: Patch) -> None:
+    """As the one before, where the process died in between: what the loader did before."""
+    patch.set(LogLoader, "_make_durable", lambda _self, _segment, file: file.sync())
 
 
 def _start_not_written(patch: Patch) -> None:
@@ -132,6 +138,11 @@ def _swap_given_up(patch: Patch) -> None:
 
 
 # What a reader is told.
+
+
+def _recovery_point_not_saved(patch: Patch) -> None:
+    """A cleaning joins segments above the recovery point that is on disk."""
+    patch.set(PartitionFolder, "save_recovery_point", _nothing_async)
 
 
 def _deleted_during_a_fetch(patch: Patch) -> None:
@@ -223,6 +234,12 @@ UNIFIED_MUTANTS = (
         "after a failed sync the next open trusts what it can read",
         _failed_sync_believed,
     ),
+    _mutant(
+        "failed sync of the dead believed",
+        "an open trusts what it can read, though the process before died of a failed sync",
+        _failed_sync_of_the_dead_believed,
+        is_quick=False,
+    ),
     _mutant("start not written", "a raised log start is in memory alone", _start_not_written),
     _mutant(
         "index trusted",
@@ -257,6 +274,12 @@ UNIFIED_MUTANTS = (
         "swap given up",
         "an open takes the new segment of a half-done swap for a left-over",
         _swap_given_up,
+    ),
+    _mutant(
+        "recovery point not saved",
+        "a cleaning joins segments above the recovery point that is on disk",
+        _recovery_point_not_saved,
+        is_quick=False,
     ),
     _mutant(
         "aborted of sealed segments not told",
