@@ -371,7 +371,8 @@ class PartitionClients:
         try:
             fetched = await log.fetch(start, bytes_max, isolation=isolation)
         except OffsetOutOfRange:
-            if start >= log.log_start_offset:
+            # A log object that has failed meanwhile does not hear of what its successor deletes.
+            if start >= log.log_start_offset and self._is_current(node, log):
                 raise
             return start
         except OffsetNotAvailable:
@@ -391,7 +392,14 @@ class PartitionClients:
                     found[batch.base_offset] = MARKER
         return following
 
-    async def _look_up(self, _node: LogNode, log: AbstractLog) -> None:
+    async def _look_up(self, node: LogNode, log: AbstractLog) -> None:
+        try:
+            await self._look_up_some(log)
+        except OffsetOutOfRange:
+            if self._is_current(node, log):
+                raise
+
+    async def _look_up_some(self, log: AbstractLog) -> None:
         model, random = self.model, self._random.random
         self._tally.count("look up time")
         before = log.log_start_offset
