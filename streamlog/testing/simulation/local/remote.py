@@ -10,7 +10,7 @@ from streamlog.testing.simulation.world.store import SimulationStore
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.reading.chunks import ChunkConfig
 
-SHORT_RATE, ODD_RATE = 0.02, 0.01
+SHORT_RATE, ODD_RATE = 0.1, 0.04
 """Per GET: of a range some bytes do not come; an error comes that is none of streamlog's."""
 
 TIER_CONFIG = RemoteLogConfig(
