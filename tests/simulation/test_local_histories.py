@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.local.history import UNIFIED_PLAN, run_local_history
+from streamlog.testing.simulation.local.history import (
+    TIERED_PLAN,
+    UNIFIED_PLAN,
+    LocalPlan,
+    run_local_history,
+)
 
-SEEDS = 50
+SEEDS = 40
 CHUNK = 10
 QUICK = 10
 CHUNKS = [
@@ -30,7 +35,24 @@ def test_every_promise_of_a_topic_in_local_files_holds(first: int) -> None:
     assert kinds >= {"delete records", "roll", "alter topic", "producer epoch", "cleaned away"}
 
 
-def test_a_seed_of_local_files_replays_identically() -> None:
-    first, second = run_local_history(3), run_local_history(3)
+@pytest.mark.parametrize("first", CHUNKS)
+def test_every_promise_of_a_topic_with_a_remote_tier_holds(first: int) -> None:
+    seeds = range(first, first + CHUNK)
+    reports = [run_local_history(seed, TIERED_PLAN, keep_trace=False) for seed in seeds]
+    for report in reports:
+        assert report.operations >= TIERED_PLAN.operations_min
+        assert report.fault_count >= TIERED_PLAN.faults_min
+        assert report.crashes >= TIERED_PLAN.crashes_min
+    faults = {kind for report in reports for kind in report.faults}
+    assert faults >= {"store-refused", "store-lost", "store-late", "kv-refused", "kv-lost"}
+    assert faults >= {"zombie", "power-cut", "disk-full", "disk-io error"}
+    kinds = {kind for report in reports for kind in report.by_kind}
+    assert kinds >= {"produce", "consume", "read committed", "look up time", "delete records"}
+    assert kinds >= {"committed", "aborted", "alter topic", "roll"}
+
+
+@pytest.mark.parametrize("plan", [UNIFIED_PLAN, TIERED_PLAN], ids=["unified", "tiered"])
+def test_a_seed_of_local_files_replays_identically(plan: LocalPlan) -> None:
+    first, second = run_local_history(3, plan), run_local_history(3, plan)
     assert first.trace == second.trace
     assert len(first.trace) > 50

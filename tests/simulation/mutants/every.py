@@ -55,6 +55,7 @@ from tests.simulation.mutants.append import APPEND_MUTANTS
 from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
+from tests.simulation.mutants.tiered import TIERED_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 from tests.simulation.mutants.unified import UNIFIED_MUTANTS
 
@@ -883,6 +884,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *APPEND_MUTANTS,
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
+    *TIERED_MUTANTS,
     *TRANSACTION_MUTANTS,
     *UNIFIED_MUTANTS,
 )

@@ -208,8 +208,11 @@ def _marker_gone_early(patch: Patch) -> None:
     patch.set(BatchFilter, "_is_past_horizon", lambda self, header: header.is_control)
 
 
-def _mutant(name: str, broken: str, install: Any, *, is_quick: bool = True) -> Mutant:
-    return Mutant(name, broken, "disk", install, is_quick, plan=UNIFIED_PLAN)
+def _mutant(
+    name: str, broken: str, install: Any, *, is_quick: bool = True, found_by: str = ""
+) -> Mutant:
+    is_quick = is_quick and not found_by
+    return Mutant(name, broken, "disk", install, is_quick, found_by, UNIFIED_PLAN)
 
 
 UNIFIED_MUTANTS = (
@@ -238,7 +241,7 @@ UNIFIED_MUTANTS = (
         "failed sync of the dead believed",
         "an open trusts what it can read, though the process before died of a failed sync",
         _failed_sync_of_the_dead_believed,
-        is_quick=False,
+        found_by="tests/unified/test_failing_logs.py",
     ),
     _mutant("start not written", "a raised log start is in memory alone", _start_not_written),
     _mutant(
@@ -279,7 +282,8 @@ UNIFIED_MUTANTS = (
         "recovery point not saved",
         "a cleaning joins segments above the recovery point that is on disk",
         _recovery_point_not_saved,
-        is_quick=False,
+        found_by="tests/unified/test_cleaning.py::"
+        "test_a_crash_after_a_cleaning_meets_no_recovery_point_within_the_new_segment",
     ),
     _mutant(
         "aborted of sealed segments not told",

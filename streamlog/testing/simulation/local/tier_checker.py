@@ -45,8 +45,10 @@ class TierChecker:
 
     async def look(self, log: TierableLog) -> None:
         """`log`: the one that its topic's clients use now. Errors: Violation."""
-        start, local_start = log.log_start_offset, log.local_log_start_offset
-        stable = log.last_stable_offset
+        await self.look_at(log.log_start_offset, log.local_log_start_offset, log.last_stable_offset)
+
+    async def look_at(self, start: int, local_start: int, stable: int) -> None:
+        """As `look`, of a log with these offsets."""
         segments = await self.segments()
         finished = [one for one in segments if one.state is _FINISHED]
         _check_covered(finished, start, local_start)
