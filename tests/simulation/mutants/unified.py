@@ -145,27 +145,6 @@ def _recovery_point_not_saved(patch: Patch) -> None:
     patch.set(PartitionFolder, "save_recovery_point", _nothing_async)
 
 
-def _deleted_during_a_fetch(patch: Patch) -> None:
-    """A fetch does not notice that its segment was deleted, and with it what aborted there."""
-
-    async def delete(self: Any, predicate_end_offset: int, reason: str) -> int:
-        changes = self._changes
-        try:
-            return int(await original(self, predicate_end_offset, reason))
-        finally:
-            self._changes = changes
-
-    async def aborted_between(self: Any, offset: int, end_offset: int) -> Any:
-        self._changes, before = 0, self._changes
-        try:
-            return await aborted(self, offset, end_offset)
-        finally:
-            self._changes = before
-
-    original = patch.set(UnifiedLog, "_delete_oldest_segments", delete)
-    aborted = patch.set(UnifiedLog, "_aborted_between", aborted_between)
-
-
 def _aborted_of_sealed_segments_not_told(patch: Patch) -> None:
     async def local(self: Any, offset: int, end_offset: int) -> Any:
         active = self._tail.active
@@ -289,12 +268,6 @@ UNIFIED_MUTANTS = (
         "aborted of sealed segments not told",
         "a fetch tells the aborted transactions of the active segment alone",
         _aborted_of_sealed_segments_not_told,
-    ),
-    _mutant(
-        "deleted during a fetch",
-        "a fetch does not notice that its segment was deleted meanwhile",
-        _deleted_during_a_fetch,
-        is_quick=False,
     ),
     _mutant("last value lost", "a cleaning drops a key's newest record", _last_value_lost),
     _mutant("deleted key back", "a tombstone goes with its first cleaning", _deleted_key_back),
