@@ -11,7 +11,7 @@ from streamlog.testing.simulation.local.history import (
     run_local_history,
 )
 
-SEEDS = 40
+SEEDS = 30
 CHUNK = 10
 QUICK = 10
 CHUNKS = [

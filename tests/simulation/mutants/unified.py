@@ -251,6 +251,7 @@ UNIFIED_MUTANTS = (
         "batches before the snapshot forgotten",
         "an open knows the last batch of each producer alone, and no resend of those before it",
         _batches_before_the_snapshot_forgotten,
+        is_quick=False,
     ),
     _mutant(
         "swap given up",
