@@ -12,7 +12,7 @@ from streamlog.unified.disk.log_files import LogFiles, SyncedTo
 from streamlog.unified.flusher import Flusher
 from streamlog.unified.log_folder import LogFolder
 from streamlog.unified.partition_folder import PartitionFolder
-from streamlog.unified.recovery import loader, scan
+from streamlog.unified.recovery import loader
 from streamlog.unified.recovery.loader import LogLoader
 from streamlog.unified.unified_log import UnifiedLog
 from tests.simulation.mutants.mutant import Mutant, Patch
@@ -101,10 +101,6 @@ def _index_trusted(patch: Patch) -> None:
         return original(folder, plan._replace(recovery_point=point))
 
     original = patch.set(log_folder, "load", trusting)
-
-
-def _recovered_without_crc(patch: Patch) -> None:
-    patch.set(scan, "_has_crc", lambda *_: True)
 
 
 def _torn_bytes_left(patch: Patch) -> None:
@@ -227,12 +223,6 @@ UNIFIED_MUTANTS = (
         "index trusted",
         "segments behind the recovery point are trusted as they are",
         _index_trusted,
-    ),
-    _mutant(
-        "recovered without CRC",
-        "an open takes batches for sound by their lengths alone",
-        _recovered_without_crc,
-        is_quick=False,
     ),
     _mutant(
         "torn bytes left", "what is behind the last sound batch is not cut off", _torn_bytes_left
