@@ -78,6 +78,17 @@ class GrowingFolderConformance(ABC):
         assert (file.size(), file.read(0, 10)) == (0, b"")
         file.close()
 
+    @pytest.mark.parametrize("position", [0, 3, 1 << 20, (1 << 21) + 5])
+    def test_what_is_written_again_stays_as_it_is(self, position: int) -> None:
+        data = bytes(range(251)) * 8400
+        file = self.folder().create("a.log")
+        file.append([data])
+        file.write_again(min(position, len(data)))
+        assert file.size() == len(data)
+        assert file.append([b"tail"]) == len(data)
+        assert file.read(0, 1 << 22) == data + b"tail"
+        file.close()
+
     @pytest.mark.parametrize("size", [-1, 4])
     def test_a_cut_makes_no_file_longer(self, size: int) -> None:
         file = self.folder().create("a.log")

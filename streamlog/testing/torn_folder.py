@@ -38,6 +38,11 @@ class _Content:
         self._dirty: set[int] = set()
         self._clean_and_lost: set[int] = set()
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a power cut would lose some of it."""
+        return bool(self._dirty or self._clean_and_lost)
+
     def write(self, position: int, data: Buffer) -> None:
         self.newest[position : position + len(data)] = data
         self._touch(position, position + len(data))
@@ -128,6 +133,12 @@ class TornGrowingFile(TornHandle):
         self._content.truncate(size)
         self._end = size
 
+    def write_again(self, position: int) -> None:
+        fault = self._begin("write")
+        if fault is not None:
+            raise failed_by(fault, self._name)
+        self._content.write(position, bytes(self._content.newest[position : self._end]))
+
     def sync(self) -> None:
         fault = self._begin("sync")
         if fault is not None:
@@ -154,6 +165,16 @@ class TornFolder(TornMedium[_Content]):
         for name in sorted(self._files):
             self._files[name].lose_power(self.random)
         self._start_anew()
+
+    def restart(self) -> None:
+        """The process ends and the machine stays up: what was not synced can be read, and lost
+        later."""
+        self._start_anew()
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a power cut would lose something."""
+        return bool(self._unsynced) or any(one.is_dirty for one in self._files.values())
 
     def path_of(self, name: str) -> None:
         """It lies in memory."""
@@ -206,6 +227,17 @@ class TornTree:
         self.top.crash()
         for name in sorted(self._folders):
             self._folders[name].crash()
+
+    def restart(self) -> None:
+        """As TornFolder.restart, of all folders at once."""
+        self.top.restart()
+        for folder in self._folders.values():
+            folder.restart()
+
+    @property
+    def has_pending(self) -> bool:
+        """As TornFolder.has_pending, of any folder."""
+        return self.top.has_pending or any(one.has_pending for one in self._folders.values())
 
     def folders(self) -> list[str]:
         return sorted(self._folders)

@@ -23,10 +23,7 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.disk.log_files import LogFiles, Step
-
-GROUP_BYTES = 8 << 20
-"""Bytes of one group: as much is on its way to the disk while others gather."""
+from streamlog.unified.disk.log_files import GROUP_BYTES, LogFiles, Step
 
 
 class _Waiting(NamedTuple):

@@ -26,11 +26,13 @@ from streamlog.format.kafka_files.names import (
     CLEANED_OFFSETS,
     DELETE_FOLDER,
     HIGH_WATERMARKS,
+    LOG,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     STRAY_FOLDER,
+    file_name,
     folder_name,
     parse_folder_name,
     renamed_folder,
@@ -49,6 +51,7 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
@@ -115,6 +118,9 @@ class LogFolder:
         self._background = Background(f"log folder {tree}", self._task_failed)
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """The partitions that have a folder."""
+        self._turns = KeyedLock[TopicPartition]()
+        """A folder is made, put aside and removed by one call at a time: a topic that is deleted
+        and one of the same name that is created have one name for it."""
         self._distrusted: dict[TopicPartition, SyncedTo] = {}
         self._in_use: dict[TopicPartition, PartitionFolder] = {}
         """Those whose files are open, of logs that may have failed."""
@@ -261,16 +267,21 @@ class LogFolder:
 
         Errors: StoreUnavailable.
         """
-        known = self._topic_ids.get(partition)
-        if known == topic_id:
-            return
-        if known is not None or folder_name(partition) in await self._run(self._tree.folders):
-            await self.put_aside(partition)
-        for checkpoint in self._checkpoints:
-            checkpoint.forget(partition)
-            await checkpoint.save()
-        await self._run(self._make, partition, topic_id)
-        self._topic_ids[partition] = topic_id
+        async with self._turns.holding(partition):
+            if self._topic_ids.get(partition) == topic_id:
+                return
+            await self._make_room(partition)
+            for checkpoint in self._checkpoints:
+                checkpoint.forget(partition)
+                await checkpoint.save()
+            await self._run(self._make, partition, topic_id)
+            self._topic_ids[partition] = topic_id
+
+    async def _make_room(self, partition: TopicPartition) -> None:
+        """A folder that has the partition's name goes: a creation that was cut off left it, or,
+        where records are in it, nobody knows why it is there."""
+        if folder_name(partition) in await self._run(self._tree.folders):
+            await self._discard(partition)
 
     async def adopt(
         self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
@@ -279,8 +290,13 @@ class LogFolder:
 
         Its first open reads every batch. Returns the bytes. Errors: Corrupt, StoreUnavailable.
         """
-        if folder_name(partition) in await self._run(self._tree.folders):
-            await self.put_aside(partition)
+        async with self._turns.holding(partition):
+            return await self._adopt(partition, topic_id, source, log_start_offset)
+
+    async def _adopt(
+        self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
+    ) -> int:
+        await self._make_room(partition)
         unique = self.environment.random.uuid().hex
         # A copy that is cut off is removed by the next start, as all folders of this name are.
         temporary = renamed_folder(partition, unique, DELETE_FOLDER)
@@ -304,36 +320,49 @@ class LogFolder:
         folder = self._tree.make(folder_name(partition))
         replace_file(folder, PARTITION_METADATA, encode_partition_metadata(topic_id))
 
-    async def put_aside(self, partition: TopicPartition) -> str:
-        """Renames the partition's folder to one that nobody reads; returns its new name."""
+    async def discard(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """Deletes a partition that no topic has, or puts it aside where it has or had records: the
+        metadata may be older than the folder. False, and nothing is done, where the partition is
+        another topic's by now. Errors: StoreUnavailable."""
+        async with self._turns.holding(partition):
+            if self._topic_ids.get(partition) != topic_id:
+                return False
+            await self._discard(partition)
+            return True
+
+    async def _discard(self, partition: TopicPartition) -> None:
+        if await self._run(self._is_empty, partition):
+            await self._remove(partition)
+            return
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, STRAY_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
         self._topic_ids.pop(partition, None)
         log.warning("the folder of %s was put aside as %s: no topic has it", partition, name)
-        return name
-
-    async def is_empty(self, partition: TopicPartition) -> bool:
-        """Whether no record was ever kept there."""
-        return await self._run(self._is_empty, partition)
 
     def _is_empty(self, partition: TopicPartition) -> bool:
+        """Whether no record was ever kept there."""
         folder = self._tree.open(folder_name(partition))
-        logs = [name for name in folder.list() if name.endswith(".log")]
-        sizes = []
-        for name in logs:
-            file = folder.open(name)
-            sizes.append(file.size())
+        logs = [name for name in folder.list() if name.endswith(LOG)]
+        if logs != [file_name(0, LOG)]:
+            return not logs
+        file = folder.open(logs[0])
+        try:
+            return not file.size()
+        finally:
             file.close()
-        return len(logs) <= 1 and not any(sizes)
 
-    async def remove(self, partition: TopicPartition) -> None:
-        """Deletes a partition that is not open; does nothing where it is gone.
+    async def remove(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Deletes a partition that is not open; does nothing where it is gone, or another topic's.
 
         Errors: StoreUnavailable.
         """
-        if self._topic_ids.pop(partition, None) is None:
-            return
+        async with self._turns.holding(partition):
+            if self._topic_ids.get(partition) == topic_id:
+                await self._remove(partition)
+
+    async def _remove(self, partition: TopicPartition) -> None:
+        self._topic_ids.pop(partition, None)
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, DELETE_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
@@ -380,8 +409,10 @@ class LogFolder:
         folder, loaded, files = await self._run(self._load, partition, plan)
         self._distrusted.pop(partition, None)
 
+        topic_id = self._topic_ids[partition]
+
         async def remove() -> None:
-            await self.remove(partition)
+            await self.remove(partition, topic_id)
 
         opened = self._in_use[partition] = PartitionFolder(partition, self, folder, files, remove)
         return opened, loaded

@@ -73,6 +73,10 @@ class PartitionFolder:
         self._owner.recovery_points.note(self._partition, offset)
         self._owner.save_soon()
 
+    async def save_recovery_point(self) -> None:
+        """What was noted is durable on return. Errors: StoreUnavailable."""
+        await self._owner.recovery_points.save()
+
     async def remove_segments(self, bases: Sequence[int], delay_ms: int) -> None:
         """The segments are no longer the log's on return; their bytes go after the delay.
 

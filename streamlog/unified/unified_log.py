@@ -134,8 +134,8 @@ class UnifiedLog(CleanableLog, TierableLog):
         self._tail = tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
         self._leader_epoch = max(tail.epochs.latest, 0) + 1
         self._jitter = environment.random.random()
-        self._swaps = 0
-        """Replacements of segments that have begun."""
+        self._changes = 0
+        """Replacements and removals of segments that have begun."""
         self._tier: RemoteTier | None = None
         self._turn = Turn()
         self._token = loaded.fencing_token
@@ -465,17 +465,10 @@ class UnifiedLog(CleanableLog, TierableLog):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         deadline: float | None = None,
     ) -> LogFetch:
-        self._check_open()
         visible = self._visibility
-        if offset < visible.log_start_offset or offset > self.log_end_offset:
-            raise self._out_of_range(offset)
-        if offset > visible.high_watermark:
-            raise OffsetNotAvailable(
-                f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
-                f"{visible.high_watermark}; fetch again"
-            )
         while True:
-            swaps, end = self._swaps, self._visible_end(isolation)
+            self._check_fetch(offset)
+            changes, end = self._changes, self._visible_end(isolation)
             reader = self._reader_until(deadline)
             read = await fetch_batches(reader, offset, end, max_bytes, min_one_batch=min_one_batch)
             if isolation is Isolation.READ_UNCOMMITTED:
@@ -485,12 +478,12 @@ class UnifiedLog(CleanableLog, TierableLog):
                 found = await self._aborted_between(offset, read.next_offset)
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
-                self._check_open()
                 continue
-            if swaps == self._swaps:
+            if changes == self._changes and offset >= visible.log_start_offset:
                 aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
                 break
-            # The batches may be of an old segment, and the list of the one in its place.
+            # The batches may be of an old segment, whose aborted transactions are no longer here,
+            # and the list of the one in its place. In front of the start no tier was searched.
         self._metrics.fetched(read.size_bytes)
         return LogFetch(
             parts=tuple(read.parts),
@@ -503,6 +496,18 @@ class UnifiedLog(CleanableLog, TierableLog):
             aborted=aborted,
             is_paced=read.is_paced,
         )
+
+    def _check_fetch(self, offset: int) -> None:
+        """Errors: OffsetOutOfRange, OffsetNotAvailable; why the log is not open."""
+        self._check_open()
+        visible = self._visibility
+        if offset < visible.log_start_offset or offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset > visible.high_watermark:
+            raise OffsetNotAvailable(
+                f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
+                f"{visible.high_watermark}; fetch again"
+            )
 
     def is_remote(self, offset: int) -> bool:
         return self._tier is not None and (
@@ -555,23 +560,23 @@ class UnifiedLog(CleanableLog, TierableLog):
     ) -> TimestampAndOffset:
         while True:
             self._check_open()
-            start = self.log_start_offset
-            found = await self._in_tier(timestamp_ms)
-            if found is not None:
-                return found
-            search = FileSearch(
-                self._reader,
-                max(start, self.local_log_start_offset),
-                self._visible_end(isolation),
-                self._offload,
-                self._environment.config.decoded_bytes_max,
-            )
+            start, changes = self.log_start_offset, self._changes
             try:
+                found = await self._in_tier(timestamp_ms)
+                if found is not None:
+                    return found
+                search = FileSearch(
+                    self._reader,
+                    max(start, self.local_log_start_offset),
+                    self._visible_end(isolation),
+                    self._offload,
+                    self._environment.config.decoded_bytes_max,
+                )
                 return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
             except OffsetOutOfRange:
-                if self.log_start_offset == start:
+                if self.log_start_offset == start and self._changes == changes:
                     raise
-                # Segments were removed during the search: search those that are left.
+                # Segments were removed during the search: search those that are left, and the tier.
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
 
@@ -655,6 +660,7 @@ class UnifiedLog(CleanableLog, TierableLog):
                 start = expired[-1].end_offset
                 await self._save_start(start)
                 self._visibility.raise_start(start)
+            self._changes += 1
             del self._tail.segments[: len(expired)]
             self._tail.epochs.raise_start(start)
             bases = [segment.base_offset for segment in expired]
@@ -810,7 +816,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             for segment in old:
                 segment.replaced = done
-            self._swaps += 1
+            self._changes += 1
             try:
                 yield
                 segments[first : first + len(old)] = [new]

@@ -120,7 +120,7 @@ class UnifiedLogFactory:
             if handle_of(topic_id, partition.partition) == handle:
                 if self._tiers is not None:
                     await self._tiers.delete_partition(partition, topic_id)
-                await self._folder.remove(partition)
+                await self._folder.remove(partition, topic_id)
         self._attempts.pop(handle, None)
 
     async def delete_orphans(
@@ -131,20 +131,16 @@ class UnifiedLogFactory:
         """As LogFactory.delete_orphans. A partition with records is put aside, and not deleted: the
         metadata may be older than the folder."""
         listed = [
-            (partition, handle_of(topic_id, partition.partition))
+            (partition, topic_id, handle_of(topic_id, partition.partition))
             for partition, topic_id in self._folder.partitions()
         ]
         under_way = set(attempts_under_way())
         handles = await registered()
         deleted = 0
-        for partition, handle in listed:
+        for partition, topic_id, handle in listed:
             if handle in handles or self._attempts.get(handle) in under_way:
                 continue
             if partition in self._folder.adopted:
                 continue
-            if await self._folder.is_empty(partition):
-                await self._folder.remove(partition)
-            else:
-                await self._folder.put_aside(partition)
-            deleted += 1
+            deleted += await self._folder.discard(partition, topic_id)
         return deleted

@@ -124,6 +124,30 @@ def test_strangers_go_when_they_are_old_and_segments_stay() -> None:
     run(test)
 
 
+def test_segments_that_another_leader_copied_meanwhile_stay() -> None:
+    """A node that does not know yet that it lost the partition has old metadata in memory."""
+
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        await filled(t)
+        await t.copy()
+        stale = t.manager
+        await t.open_node()
+        await t.open()
+        wanted = await filled(t, 8)
+        await t.copy()
+        own = await keys(storage)
+        t.clock.advance(9 * DAY_MS)
+        topic_id = t.topic_id
+        await stale.purge(lambda asked: "t" if asked == topic_id else None)
+        assert await keys(storage) == own
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert wanted.items() <= (await values(t.log)).items()
+        await stale.close()
+
+    run(test)
+
+
 def test_segments_of_a_log_that_is_not_open_stay() -> None:
     async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
         wanted = await filled(t)

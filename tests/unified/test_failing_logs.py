@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from streamlog.errors import DiskFull, StreamlogError
+from streamlog.errors import DiskFull, StoreUnavailable, StreamlogError
 from streamlog.format.kafka_files.names import INDEX, LOG, LOG_STARTS
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogAppendInfo
 from streamlog.log.api.cleaning import CleanableLog
@@ -253,5 +253,31 @@ def test_a_cleaning_begins_when_the_files_of_its_segments_are_whole() -> None:
             t.release()
             await roll
             await (await begun).abandon()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_new_process_shows_is_durable_though_a_sync_of_the_old_one_failed(seed: int) -> None:
+    """The pages of a failed write-back are readable and clean: a sync alone passes over them."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(seed))
+        async with unified_log(lambda: tree, cut_power=tree.restart) as t:
+            await append(t.log, encoded([b"acknowledged" * 30]))
+
+            def strike(operation: str, name: str) -> DiskFault | None:
+                return DiskFault.IO_ERROR if operation == "sync" and name.endswith(".log") else None
+
+            tree.plan_faults(strike)
+            await refused(StoreUnavailable, append(t.log, encoded([b"unknown" * 60])))
+            tree.plan_faults(None)
+            await t.crashed()
+            await append(t.log, encoded([b"newer"]))
+            shown = await read(t.log)
+            assert len(shown) >= 2
+            t.cut_power = tree.crash
+            await t.crashed()
+            assert await read(t.log) == shown
 
     asyncio.run(body())

@@ -263,3 +263,42 @@ def test_two_nodes_do_not_share_a_folder(tmp_path: Path) -> None:
                 pass
 
     asyncio.run(body())
+
+
+def test_orphans_of_a_name_are_looked_for_while_a_topic_of_it_is_created() -> None:
+    """The folder that is found is the orphan's, and the one that is there later the new topic's."""
+
+    async def body() -> None:
+        made = Folder(TornTree(SeededRandom(7)), BasicKV())
+        await made.open()
+        await made.create()
+        await made.folder.close()
+        await made.open()  # Another process, which knows nothing of that creation.
+
+        async def registered() -> set[int]:
+            return set(await made.create())
+
+        await made.factory.delete_orphans(set, registered)
+        log = await made.log(0)
+        await append(log, encoded([b"kept"]))
+        assert [one[3] for one in await read(log)] == [b"kept"]
+        await log.close()
+
+    asyncio.run(body())
+
+
+def test_a_creation_that_was_cut_off_leaves_no_folder_behind_the_next() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(7))
+        made = Folder(tree, BasicKV())
+        await made.open()
+        await made.create()
+        await made.create()
+        assert tree.folders() == ["t-0", "t-1"]
+        log = await made.log(0)
+        await append(log, encoded([b"kept"]))
+        await log.close()
+        await made.create()
+        assert [name for name in tree.folders() if name.endswith("-stray")], "it had a record"
+
+    asyncio.run(body())

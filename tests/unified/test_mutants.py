@@ -83,6 +83,7 @@ def roll_without_a_sync_of_the_folder(patch: Patch) -> None:
 
 def trusts_pages_of_a_failed_sync(patch: Patch) -> None:
     patch.set(LogFolder, "distrust", _nothing)
+    patch.set(LogLoader, "_make_durable", lambda _self, _segment, file: file.sync())
 
 
 def recovers_without_crc(patch: Patch) -> None:

@@ -444,9 +444,10 @@ class FetchService:
                 # One that overlaps two reads is told by both.
                 result.aborted = tuple(dict.fromkeys((*result.aborted, *fetched.aborted)))
             result.size_bytes += fetched.size_bytes
-            result.next_offset = fetched.next_offset
             poll.size_bytes += fetched.size_bytes
             poll.batches += fetched.batches
+        # Also without batches: a cleaning may have left none in between.
+        result.next_offset = fetched.next_offset
         is_committed = poll.isolation is Isolation.READ_COMMITTED
         visible = fetched.last_stable_offset if is_committed else fetched.high_watermark
         # More is there that had no room, or other readers go first.

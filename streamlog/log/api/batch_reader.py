@@ -21,11 +21,13 @@ class BatchRun(NamedTuple):
     """Batches in order, without a gap; offset o of the log is o + `shift` in `end_offset`.
 
     `is_paced`: the medium lets other requests go first; the answer is what there is by now.
+    `empty_until`: the log has no batch before this offset any more; -1: nothing is said.
     """
 
     batches: Sequence[ReadBatch]
     shift: int
     is_paced: bool
+    empty_until: int = -1
 
 
 class BatchReader(Protocol):
@@ -36,6 +38,7 @@ class BatchReader(Protocol):
     ) -> BatchRun:
         """Batches from the one with `offset`, not many more than `max_bytes`, at least one.
 
-        Not `is_required`: the run may be empty where the medium would have to wait.
+        Not `is_required`: the run may be empty where the medium would have to wait. It also is
+        where a cleaning left nothing between the offsets, and `empty_until` says so.
         """
         ...

@@ -45,12 +45,22 @@ class GrowingFile(Protocol):
         """
         ...
 
+    def write_again(self, position: int) -> None:
+        """Writes what is there from the position to the end once more, in its place.
+
+        The next `sync` brings it to the medium then, also where a write-back failed in a process
+        that has ended since: its pages are readable and clean, and a sync alone would pass over
+        them. A power cut during it loses nothing that is on the medium. Errors: OSError.
+        """
+        ...
+
     def sync(self) -> None:
         """Content and size as they are now survive a power cut, on return.
 
         After an error nothing since the last sync that succeeded is certain, and a later sync that
         succeeds does not make it so: the system keeps the pages of a failed write-back, readable
-        and clean. Truncate to what was synced and append it again. Errors: OSError.
+        and clean. Truncate to what was synced and append it again, or `write_again`. Errors:
+        OSError.
         """
         ...
 

@@ -12,6 +12,7 @@ from streamlog.runtime.disk.descriptors import read_whole, write_whole
 from streamlog.runtime.disk.real_folder import RealFolder
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_PIECE_BYTES = 1 << 20
 
 
 class SystemGrowingFile:
@@ -47,6 +48,11 @@ class SystemGrowingFile:
             raise ValueError(f"a file of {self._end} bytes cannot be cut to {size}")
         os.ftruncate(self._descriptor, size)
         self._end = size
+
+    def write_again(self, position: int) -> None:
+        while position < self._end:
+            data = self.read(position, _PIECE_BYTES)
+            position = write_whole(self._descriptor, position, [data])
 
     def sync(self) -> None:
         if self._descriptor < 0:

@@ -16,12 +16,11 @@ from streamlog.testing.simulation.history import (
     PLAN,
     TRANSACTIONS_PLAN,
     Failed,
-    HistoryPlan,
     Report,
     mode_of,
-    run_history,
 )
-from streamlog.testing.simulation.many import Total, run_many
+from streamlog.testing.simulation.local.history import TIERED_PLAN, UNIFIED_PLAN
+from streamlog.testing.simulation.many import AnyPlan, Total, run_many, run_planned
 from streamlog.wal.config import WalMode
 
 MODES: tuple[WalMode, ...] = ("disk", "object")
@@ -34,15 +33,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="this history alone")
     parser.add_argument("--first", type=int, default=0, help="seed of the first history (0)")
     parser.add_argument("--wal", choices=MODES, help="one mode instead of both in turn")
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--transactions", action="store_true", help="smaller histories, of transactions alone"
+    )
+    kinds.add_argument(
+        "--unified", action="store_true", help="histories of topics in local files (no engine)"
+    )
+    kinds.add_argument(
+        "--tiered", action="store_true", help="histories of a topic with a remote tier (no engine)"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    plan = TRANSACTIONS_PLAN if options.transactions else PLAN
+    plan: AnyPlan = TRANSACTIONS_PLAN if options.transactions else PLAN
+    if options.unified:
+        plan = UNIFIED_PLAN
+    elif options.tiered:
+        plan = TIERED_PLAN
     if options.seed is not None:
         return _run_one(options.seed, options.wal, plan, is_traced=options.trace)
     began = time.perf_counter()
@@ -55,9 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if total.failed else 0
 
 
-def _run_one(seed: int, wal: WalMode | None, plan: HistoryPlan, *, is_traced: bool) -> int:
+def _run_one(seed: int, wal: WalMode | None, plan: AnyPlan, *, is_traced: bool) -> int:
     try:
-        report = run_history(seed, wal, plan, keep_trace=is_traced)
+        report = run_planned(seed, wal, plan, keep_trace=is_traced)
     except Failed as failure:
         print("\n".join(failure.trace if is_traced else failure.tail))
         sys.excepthook(type(failure), failure, failure.__traceback__)

@@ -22,6 +22,7 @@ from streamlog.testing.simulation.history import (
     Report,
     run_history,
 )
+from streamlog.testing.simulation.local.history import LocalPlan, run_local_history
 from streamlog.wal.config import WalMode
 
 PROGRESS_S = 5.0
@@ -82,11 +83,23 @@ Task = tuple[int, WalMode | None, bool]
 Work = Callable[[Task], SeedOutcome]
 
 
-def run_one(task: Task, plan: HistoryPlan = PLAN) -> SeedOutcome:
+AnyPlan = HistoryPlan | LocalPlan
+
+
+def run_planned(
+    seed: int, wal: WalMode | None = None, plan: AnyPlan = PLAN, *, keep_trace: bool = True
+) -> Report:
+    """Runs the history of the seed, of the plan's kind. Raises Failed."""
+    if isinstance(plan, LocalPlan):
+        return run_local_history(seed, plan, keep_trace=keep_trace)
+    return run_history(seed, wal, plan, keep_trace=keep_trace)
+
+
+def run_one(task: Task, plan: AnyPlan = PLAN) -> SeedOutcome:
     """Runs one history; an error of any kind becomes its outcome."""
     seed, wal, is_traced = task
     try:
-        return SeedOutcome(seed, run_history(seed, wal, plan, keep_trace=is_traced))
+        return SeedOutcome(seed, run_planned(seed, wal, plan, keep_trace=is_traced))
     except Exception as failure:  # noqa: BLE001 - reported with its seed
         tail = failure.tail if isinstance(failure, Failed) else []
         broken = "".join(traceback.format_exception(failure))
@@ -189,7 +202,7 @@ def run_many(
     wal: WalMode | None,
     jobs: int,
     *,
-    plan: HistoryPlan = PLAN,
+    plan: AnyPlan = PLAN,
     is_traced: bool = False,
 ) -> Total:
     """Runs all seeds and sums up; prints failures at once, and progress."""

@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamlog.errors import InvalidConfig, StreamlogError
+from streamlog.errors import Conflict, InvalidConfig, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.tiering import LocalSegmentFiles, TierableLog
 from streamlog.runtime.clock import Clock
@@ -175,8 +175,8 @@ class Copier:
                 )
             )
         except StreamlogError:
-            await self._take_back(metadata)
-            raise
+            if await self._take_back(metadata):
+                raise
         return metadata
 
     async def _stored(
@@ -203,8 +203,13 @@ class Copier:
             )
         return custom
 
-    async def _take_back(self, metadata: RemoteLogSegmentMetadata) -> None:
+    async def _take_back(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """False: the copy is finished after all, and somebody may rely on it."""
         try:
             await self._parts.removal.remove(metadata)
+        except Conflict as error:
+            log.warning("%s", error)
+            return False
         except StreamlogError as error:
             log.warning("a copy that failed is deleted later: %s", error)
+        return True

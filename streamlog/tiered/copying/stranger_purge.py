@@ -6,7 +6,7 @@ rare: a write that arrived after its deletion, or files of metadata that was los
 1. The storage is listed once; files that are younger than `age_ms` are passed over.
 2. Only then the metadata is asked, partition by partition: a copy is announced before its first
    byte is written, so whatever a copy under way wrote is named by now. Partitions that this node
-   does not answer for are read anew.
+   does not answer for are read anew, and so are those that have strangers.
 3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
    is likely to be the wrong one, and the files are all that is left of the records.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -135,10 +135,13 @@ class StrangerPurge:
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
             named = await self._named(partition, partition in led)
-            for segment_id in segments.keys() - named:
-                old = _old(segments[segment_id], before_ms)
-                found.stranger_segments += bool(old)
-                found.files += old
+            strangers = _strangers(segments, named, before_ms)
+            if strangers and partition in led:
+                # Another node may lead the partition, and this one not know it yet.
+                await self.metadata.on_partition_leadership_changes([partition], [])
+                strangers = _strangers(segments, await self._named(partition, True), before_ms)
+            found.stranger_segments += len(strangers)
+            found.files += [one for files in strangers for one in files]
         return found
 
     async def _named(self, partition: TopicIdPartition, is_led: bool) -> set[UUID]:
@@ -151,6 +154,14 @@ class StrangerPurge:
             if not is_led:
                 await self.metadata.on_stop_partitions([partition])
         return {one.remote_log_segment_id.id for one in listed}
+
+
+def _strangers(
+    segments: Mapping[UUID, Sequence[StoredFile]], named: Collection[UUID], before_ms: int
+) -> list[list[StoredFile]]:
+    """The files of each segment that is old and not named."""
+    found = (_old(files, before_ms) for one, files in segments.items() if one not in named)
+    return [files for files in found if files]
 
 
 def _old(files: Sequence[StoredFile], before_ms: int) -> list[StoredFile]:

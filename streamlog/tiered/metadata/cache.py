@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from dataclasses import replace
 
 from streamlog.errors import Invalid, NotFound
 from streamlog.tiered.api.segments import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -110,6 +112,17 @@ class RemoteLogMetadataCache:
             for epoch in metadata.epochs:
                 if (state := self._epochs.get(epoch)) is not None:
                     state.remove(metadata)
+
+    def state(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentState | None:
+        """None: the segment is not known."""
+        known = self._segments.get(segment_id)
+        return None if known is None else known.state
+
+    def forget(self, segment_id: RemoteLogSegmentId) -> None:
+        """Another writer has ended the segment's deletion."""
+        known = self._segments.get(segment_id)
+        if known is not None:
+            self.put(replace(known, state=_DELETED))
 
     def segment(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
         """The finished segment that has the offset under this epoch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from streamlog.errors import Invalid, NotFound, ValueConflict
+from streamlog.errors import Conflict, Invalid, NotFound, ValueConflict
 from streamlog.model.kv import KeyValue, KVClient
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
@@ -66,7 +66,8 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
     async def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate
     ) -> None:
-        """As RemoteLogMetadataManager.update_remote_log_segment_metadata."""
+        """As RemoteLogMetadataManager.update_remote_log_segment_metadata. Errors: also Conflict (a
+        copy that this node takes for unfinished is finished: the next leader may rely on it)."""
         segment_id = update.remote_log_segment_id
         key = segment_key(segment_id)
         partition = segment_id.topic_id_partition
@@ -75,8 +76,12 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             while True:
                 value = await self._kv.get_kv(key)
                 if value is None:
+                    # It was deleted, by a call whose answer was lost or by another node.
+                    cache.forget(segment_id)
                     raise NotFound(f"no remote segment {segment_id} is known")
-                updated = decode_segment(key.name, value.data).updated(update)
+                stored = decode_segment(key.name, value.data)
+                _check_known(cache, stored, update)
+                updated = stored.updated(update)
                 try:
                     if update.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
                         await self._kv.del_kv(key, value.revision)
@@ -183,3 +188,21 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             found += page
             after = page[-1].key.name
         return found
+
+
+def _check_known(
+    cache: RemoteLogMetadataCache,
+    stored: RemoteLogSegmentMetadata,
+    update: RemoteLogSegmentMetadataUpdate,
+) -> None:
+    """Errors: Conflict, after which the cache knows what is stored."""
+    known = cache.state(stored.remote_log_segment_id)
+    is_unfinished = known is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    is_finished = stored.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    is_deleted = update.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    if is_unfinished and is_finished and is_deleted:
+        cache.put(stored)
+        raise Conflict(
+            f"the remote segment {stored.remote_log_segment_id} was to be deleted as a copy that "
+            "failed, and is finished: the answer to that was lost"
+        )

@@ -264,7 +264,10 @@ class PartitionTier:
             if segment is None:
                 return None
             if segment.max_timestamp_ms >= timestamp_ms:
-                found = await self._in_segment(segment, timestamp_ms, start_offset, deadline)
+                try:
+                    found = await self._in_segment(segment, timestamp_ms, start_offset, deadline)
+                except ObjectNotFound as error:
+                    raise self._gone(offset) from error
                 if found is not None:
                     return found if found[0] < end_offset else None
             offset = segment.end_offset + 1

@@ -112,6 +112,9 @@ class UnifiedReplacement(SegmentReplacement):
             lambda: finish(folder.folder, self._begun(), new.base_offset, offsets, times, aborted)
         )
         new.drop_indexes()
+        # An open that met an older one within the new segment would miss what the cleaning removed
+        # in front of it.
+        await folder.save_recovery_point()
         bases = [one.base_offset for one in old]
         async with self._owner.swapping(old, new):
             self._is_over = True

@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+GROUP_BYTES = 8 << 20
+"""Bytes of one group: as much is on its way to the disk while others gather. One batch may be
+larger."""
+
 
 class AppendBatches(NamedTuple):
     """Whole batches."""

@@ -102,8 +102,10 @@ class SegmentFileReader:
             segment = self.segment_of(offset)
             end = min(end_offset, segment.end)
             batches = await self.find(segment, offset, end, max_bytes)
-            if batches or (batches is not None and end == end_offset):
+            if batches:
                 return BatchRun(batches, 0, False)
+            if batches is not None and end == end_offset:
+                return BatchRun((), 0, False, empty_until=end)
             if batches is not None:
                 offset = end  # Behind a cleaning a segment may end in a gap.
 
@@ -215,6 +217,7 @@ class SegmentFileReader:
         found: list[FileBatch] = []
         size = 0
         end_position = position
+        is_past_end = False
         while not found:
             data = memoryview(file.read(position, wanted))
             at, most = 0, len(data) - HEADER_BYTES
@@ -223,6 +226,8 @@ class SegmentFileReader:
                 batch_bytes = length + LENGTH_END
                 if batch_bytes < HEADER_BYTES or base < expected or delta < 0:
                     raise self._damaged(segment, position + at, "no batch begins here")
+                # A cleaning may have left nothing in between, but what is there is the segment's.
+                is_past_end = end_offset <= base < segment.end
                 if at + batch_bytes > len(data) or base >= end_offset:
                     break
                 # No CRC covers an offset: it has to come behind the last one, and before the end.
@@ -237,7 +242,7 @@ class SegmentFileReader:
                     size += batch_bytes
                     end_position = position + at + batch_bytes
                 at += batch_bytes
-            if found or (not len(data) and position >= segment.size):
+            if found or is_past_end or (not len(data) and position >= segment.size):
                 break
             if not at:
                 # One batch is longer than the read, or the file is shorter than the log.

@@ -50,7 +50,7 @@ from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
-from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
@@ -170,23 +170,30 @@ class LogLoader:
                 end = batch.header.next_offset
         finally:
             file.close()
-        for offset in self._bases():
+        for offset in self._log_bases():
             if base_offset <= offset < max(end, base_offset + 1):
                 self._remove_segment(offset)
-        for suffix in SEGMENT_SUFFIXES:
+        # The .log last, as long as it waits, another crash ends here again.
+        for suffix in reversed(SEGMENT_SUFFIXES):
             name = file_name(base_offset, suffix)
             if name + SWAP in self._folder.list():
                 self._folder.rename(name + SWAP, name)
         self._folder.sync()
 
-    def _bases(self) -> list[int]:
-        """First offsets of the segments. Index files without a segment go."""
+    def _log_bases(self) -> list[int]:
+        """First offsets of the segments that are there."""
         found = [parse_file_name(name) for name in self._folder.list()]
-        bases = {one[0] for one in found if one is not None and one[1:] == (LOG, "")}
+        return sorted(one[0] for one in found if one is not None and one[1:] == (LOG, ""))
+
+    def _bases(self) -> list[int]:
+        """First offsets of the segments, once the leftovers are gone. Index files without a segment
+        go."""
+        bases = self._log_bases()
+        found = [parse_file_name(name) for name in self._folder.list()]
         for one in found:
             if one is not None and one[1] in SEGMENT_SUFFIXES and one[0] not in bases:
                 self._remove(file_name(one[0], one[1]) + one[2])
-        return sorted(bases)
+        return bases
 
     def _remove(self, name: str) -> None:
         remove_if_there(self._folder, name)
@@ -390,7 +397,20 @@ class LogLoader:
 
     def _cut(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
         self._check_durable(segment, file)
-        return self._truncate(segment, file, size)
+        cut = self._truncate(segment, file, size)
+        self._make_durable(segment, file)
+        return cut
+
+    def _make_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:
+        """Bytes that were only in the page cache when the process died are durable from here on.
+
+        Its last sync may have failed: what it had written since the one before is readable, and a
+        sync passes over it. That is the last group at most, because a log ends with a failed sync.
+        """
+        if segment.end > self._plan.recovery_point:
+            unsure = max(GROUP_BYTES, self._plan.config.max_message_bytes)
+            file.write_again(max(0, segment.size - unsure))
+        file.sync()
 
     def _truncate(self, segment: UnifiedLogSegment, file: GrowingFile, size: int) -> int:
         left = file.size() - size
@@ -404,8 +424,6 @@ class LogLoader:
             )
             file.truncate(size)
             self._loaded.cut_bytes += left
-        # Bytes that were only in the page cache when the process died are durable from here on.
-        file.sync()
         return left
 
     def _check_durable(self, segment: UnifiedLogSegment, file: GrowingFile) -> None:

@@ -55,7 +55,9 @@ from tests.simulation.mutants.append import APPEND_MUTANTS
 from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
+from tests.simulation.mutants.tiered import TIERED_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
+from tests.simulation.mutants.unified import UNIFIED_MUTANTS
 
 # Transactions without one of their compares, selected by the keys that they put.
 
@@ -882,5 +884,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *APPEND_MUTANTS,
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
+    *TIERED_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *UNIFIED_MUTANTS,
 )

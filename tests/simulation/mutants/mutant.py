@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from streamlog.testing.simulation.history import PLAN, HistoryPlan
+from streamlog.testing.simulation.history import PLAN
+from streamlog.testing.simulation.many import AnyPlan
 from streamlog.wal.config import WalMode
 
 
@@ -42,7 +43,7 @@ class Mutant:
     install: Callable[[Patch], None]
     is_quick: bool = False
     found_by: str = ""
-    plan: HistoryPlan = PLAN
+    plan: AnyPlan = PLAN
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from streamlog.testing.simulation.history import Failed, run_history
+from streamlog.testing.simulation.history import Failed
+from streamlog.testing.simulation.many import run_planned
 from tests.simulation.mutants.every import MUTANTS
 from tests.simulation.mutants.mutant import Mutant, installed
 from tests.support.command import ROOT
@@ -26,7 +27,7 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
     with installed(mutant):
         for seed in seeds:
             try:
-                run_history(seed, mutant.wal, mutant.plan, keep_trace=False)
+                run_planned(seed, mutant.wal, mutant.plan, keep_trace=False)
             except Failed as failure:
                 if (bug := _BUG.search(str(failure))) is not None:
                     raise RuntimeError(

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from streamlog.errors import Conflict, NotFound
 from streamlog.model.kv import Key, KeyValue, Value
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.tiers.metadata_conformance import (
     FIRST,
     OpenManager,
     RemoteLogMetadataManagerConformance,
+    change,
     segment,
 )
-from streamlog.tiered.api import RemoteLogMetadataManager
+from streamlog.tiered.api import RemoteLogMetadataManager, RemoteLogSegmentState
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 
 
@@ -105,5 +109,45 @@ def test_a_slow_load_of_a_reader_puts_nothing_old_in_the_place_of_a_newer_one() 
                 await asyncio.sleep(0)
         await asyncio.gather(*calls)
         assert await manager.list_remote_log_segments(FIRST) == [one]
+
+    asyncio.run(body())
+
+
+def test_a_segment_that_another_node_deleted_is_forgotten() -> None:
+    async def body() -> None:
+        kv = BasicKV()
+        stale, other = KVRemoteLogMetadataManager(kv), KVRemoteLogMetadataManager(kv)
+        one = segment(1, (0, 9))
+        await stale.add_remote_log_segment_metadata(one)
+        await stale.update_remote_log_segment_metadata(
+            change(one, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        )
+        deleted = change(one, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        await other.update_remote_log_segment_metadata(deleted)
+        assert len(await stale.list_remote_log_segments(FIRST)) == 1
+        with pytest.raises(NotFound):
+            await stale.update_remote_log_segment_metadata(deleted)
+        assert await stale.list_remote_log_segments(FIRST) == []
+
+    asyncio.run(body())
+
+
+def test_a_copy_that_was_finished_without_an_answer_is_not_deleted_as_one_that_failed() -> None:
+    """The node that loads the partition next takes it for finished, and deletes its own file."""
+
+    async def body() -> None:
+        kv = BasicKV()
+        stale, other = KVRemoteLogMetadataManager(kv), KVRemoteLogMetadataManager(kv)
+        one = segment(1, (0, 9))
+        await stale.add_remote_log_segment_metadata(one)
+        await other.update_remote_log_segment_metadata(
+            change(one, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        )
+        deletion = change(one, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        with pytest.raises(Conflict):
+            await stale.update_remote_log_segment_metadata(deletion)
+        (known,) = await stale.list_remote_log_segments(FIRST)
+        assert known.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        await stale.update_remote_log_segment_metadata(deletion)
 
     asyncio.run(body())

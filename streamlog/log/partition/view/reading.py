@@ -55,6 +55,8 @@ async def fetch_batches(
             read.size_bytes += size
             read.batches += 1
             read.next_offset = batch.end_offset - run.shift
+        if not run.batches:
+            read.next_offset = max(position, min(run.empty_until, end_offset))
         if run.is_paced:
             read.is_paced = True
             return read

@@ -16,11 +16,18 @@ Ts = TypeVarTuple("Ts")
 
 TYPICAL_S = {
     Lane.WAL: 0.001,
+    Lane.FILES: 0.001,
     Lane.META: 0.001,
     Lane.STORE: 0.005,
+    Lane.GET: 0.005,
     Lane.READ: 0.005,
     Lane.CPU: 0.0005,
 }
+DISK_LANES = (Lane.WAL, Lane.FILES)
+
+
+class ProcessDied(BaseException):
+    """The process ends within a call that a thread makes: none of its code runs any more."""
 
 
 class SimulationOffload:
@@ -43,7 +50,7 @@ class SimulationOffload:
         half_s = TYPICAL_S[lane] / 2
         start = max(loop.time(), self._free_at[lane]) + node.latency(half_s)
         answer_after = node.latency(half_s)
-        if lane is Lane.WAL:
+        if lane in DISK_LANES:
             # A slow sync is on the disk early or late; either way it holds up what follows.
             stall_s = self._stall(lane)
             start += stall_s / 2
@@ -66,10 +73,16 @@ class SimulationOffload:
         loop.call_at(start, work)
         return await done
 
-    def cut_off(self) -> None:
-        """At a crash: runs the disk work that a thread was in, for the disk to tear it."""
-        for work in list(self._handed_over.values())[:1]:
-            with contextlib.suppress(OSError, StreamlogError):
+    @property
+    def is_in_disk_access(self) -> bool:
+        """Whether a thread is in one, or is about to be."""
+        return bool(self._handed_over)
+
+    def cut_off(self, works_max: int = 1) -> None:
+        """At a crash: runs the disk work that so many threads were in, for the disk to tear it, or
+        to end the process within it."""
+        for work in list(self._handed_over.values())[:works_max]:
+            with contextlib.suppress(OSError, StreamlogError, ProcessDied):
                 work()
         self._handed_over.clear()
 

@@ -1,0 +1,112 @@
+"""The promises of a remote tier, looked at from outside: at its metadata and at its objects.
+
+While the history goes on, at any moment:
+1. What the log has and its local part does not is covered by segments that are
+   COPY_SEGMENT_FINISHED.
+2. The objects of such a segment are there, whole.
+3. A segment that is copied lies below the last stable offset, and was closed: of two segments that
+   overlap, both have the same range.
+
+After healing no segment stays half copied or half deleted, and no object that no segment names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from streamlog.engine.kv_client import EngineKVClient
+from streamlog.errors import ObjectNotFound
+from streamlog.log.api.tiering import TierableLog
+from streamlog.testing.simulation.checker import Violation, few
+from streamlog.testing.simulation.local.node import PREFIX
+from streamlog.testing.simulation.world.environment import Environment
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from streamlog.tiered.metadata.kv_records import SEGMENTS, decode_segment
+from streamlog.tiered.storage.names import parsed_key, segment_key
+from streamlog.wiring.tiers import PREFIX as REMOTE
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_COPIED = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED)
+
+
+class TierChecker:
+    """Reads stores past all faults, and in no time."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._kv = EngineKVClient(environment.kv, PREFIX)
+
+    async def segments(self) -> list[RemoteLogSegmentMetadata]:
+        """All that the metadata has, by start offset."""
+        entries = await self._kv.list_kv(SEGMENTS, b"")
+        found = [decode_segment(one.key.name, one.value.data) for one in entries]
+        return sorted(found, key=lambda one: one.start_offset)
+
+    async def look(self, log: TierableLog) -> None:
+        """`log`: the one that its topic's clients use now. Errors: Violation."""
+        await self.look_at(log.log_start_offset, log.local_log_start_offset, log.last_stable_offset)
+
+    async def look_at(self, start: int, local_start: int, stable: int) -> None:
+        """As `look`, of a log with these offsets."""
+        segments = await self.segments()
+        finished = [one for one in segments if one.state is _FINISHED]
+        _check_covered(finished, start, local_start)
+        for one in segments:
+            if one.state in _COPIED and one.end_offset >= stable:
+                raise Violation(f"{_named(one)} is not below the last stable offset {stable}")
+        for one, following in pairwise(finished):
+            is_same = (one.start_offset, one.end_offset) == (
+                following.start_offset,
+                following.end_offset,
+            )
+            if following.start_offset <= one.end_offset and not is_same:
+                raise Violation(f"{_named(one)} and {_named(following)} overlap")
+        for one in finished:
+            await self._check_stored(one)
+
+    async def _check_stored(self, segment: RemoteLogSegmentMetadata) -> None:
+        key = segment_key(REMOTE, segment, None)
+        try:
+            info = await self._environment.store.head(key)
+        except ObjectNotFound:
+            raise Violation(f"{_named(segment)} is finished, and {key} is not there") from None
+        if info.size_bytes != segment.segment_size_bytes:
+            raise Violation(f"{_named(segment)}: {key} has {info.size_bytes} bytes")
+
+    async def left_over(self) -> list[str]:
+        """What is neither a finished segment nor part of one."""
+        segments = await self.segments()
+        left = [_named(one) for one in segments if one.state is not _FINISHED]
+        known = {one.remote_log_segment_id.id for one in segments if one.state is _FINISHED}
+        for info in await self.objects():
+            parsed = parsed_key(REMOTE, info)
+            if parsed is None or parsed[2] not in known:
+                left.append(info)
+        return left
+
+    async def objects(self) -> Sequence[str]:
+        """Keys of the remote storage."""
+        return [one.key for one in (await self._environment.store.list(REMOTE)).objects]
+
+
+def _check_covered(
+    finished: Sequence[RemoteLogSegmentMetadata], start: int, local_start: int
+) -> None:
+    position = start
+    for one in finished:
+        if one.start_offset <= position <= one.end_offset:
+            position = one.end_offset + 1
+    if position < local_start:
+        ranges = [f"{one.start_offset} to {one.end_offset}" for one in finished]
+        raise Violation(
+            f"the log begins at {start}, its local part at {local_start}, and {position} is in no "
+            f"finished segment: {few(ranges)}"
+        )
+
+
+def _named(segment: RemoteLogSegmentMetadata) -> str:
+    return (
+        f"the remote segment {segment.start_offset} to {segment.end_offset} "
+        f"({segment.state.name}, {segment.remote_log_segment_id.id.hex})"
+    )

@@ -1,0 +1,229 @@
+"""The model of a topic in local files accepts right histories and finds each wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from streamlog.testing.simulation.checker import Violation
+from streamlog.testing.simulation.local.checker import (
+    MARKER,
+    LocalBatch,
+    LocalLogModel,
+    LocalTransaction,
+    ObservedLocalBatch,
+)
+
+NOW_MS = 1_000_000
+
+
+def sent(
+    model: LocalLogModel,
+    keys: tuple[bytes | None, ...] = (None,),
+    *,
+    transaction: LocalTransaction | None = None,
+    tombstone: bool = False,
+) -> LocalBatch:
+    first = model.take_numbers(len(keys))
+    deleted = frozenset([first]) if tombstone else frozenset[int]()
+    batch = LocalBatch(
+        "c", len(model.batches), first, keys, deleted, b"." * 100, NOW_MS, transaction
+    )
+    model.send(batch)
+    return batch
+
+
+def of(batch: LocalBatch, base: int, visible: bool | None = None) -> ObservedLocalBatch:
+    records = tuple((base + i, batch.first + i) for i in range(len(batch.keys)))
+    return ObservedLocalBatch(base, base + len(batch.keys), records, None, visible)
+
+
+def plain() -> tuple[LocalLogModel, LocalBatch, LocalBatch]:
+    """Two records at 0 and one at 2 were acknowledged."""
+    model = LocalLogModel("p", False, 10)
+    one, other = sent(model, (None, None)), sent(model)
+    model.acknowledge(one, 0)
+    model.acknowledge(other, 2)
+    return model, one, other
+
+
+def compacted() -> tuple[LocalLogModel, list[LocalBatch]]:
+    """k is at 0 and 2, l at 1, and deleted at 3; tombstones stay for 50 ms."""
+    model = LocalLogModel("c", True, 10, delete_retention_ms=50)
+    batches = [sent(model, (key,)) for key in (b"k", b"l", b"k")]
+    batches.append(sent(model, (b"l",), tombstone=True))
+    for offset, batch in enumerate(batches):
+        model.acknowledge(batch, offset)
+    return model, batches
+
+
+def test_a_right_history_passes() -> None:
+    model, one, other = plain()
+    model.bounds(0, 3, 3, NOW_MS)
+    assert model.read([of(one, 0), of(other, 2)], 1) == 3
+    model.start_asked = 1
+    model.bounds(1, 3, 3, NOW_MS)
+    model.finish({0: 0, 1: 1, 2: 2}, 1, 3, NOW_MS)
+
+
+def test_a_right_history_of_a_compacted_topic_passes() -> None:
+    model, batches = compacted()
+    assert model.read([of(batches[2], 2)], 0) == 3
+    model.finish({2: 2, 3: 3}, 0, 4, NOW_MS)
+    model.finish({2: 2}, 0, 4, NOW_MS + 50)
+    assert model.superseded_and_gone({2: 2}) == 3
+
+
+def test_retention_may_move_the_start_only_as_far_as_its_limits_say() -> None:
+    model, _, _ = plain()
+    model.retention.may_be(size_bytes=90)
+    model.bounds(2, 3, 3, NOW_MS)
+    with pytest.raises(Violation, match="bytes are left"):
+        model.bounds(3, 3, 3, NOW_MS)
+    aged, _, _ = plain()
+    aged.retention.may_be(age_ms=100)
+    with pytest.raises(Violation, match="does not allow it"):
+        aged.bounds(3, 3, 3, NOW_MS + 80)
+    aged.bounds(3, 3, 3, NOW_MS + 90)
+
+
+def read_gap(model: LocalLogModel, one: LocalBatch, other: LocalBatch) -> None:
+    model.read([of(one, 0), of(other, 3)], 0)
+
+
+def read_elsewhere(model: LocalLogModel, _: LocalBatch, other: LocalBatch) -> None:
+    model.read([of(other, 5)], 5)
+
+
+def read_half(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.read([ObservedLocalBatch(0, 1, ((0, 0),))], 0)
+
+
+def read_never_sent(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.read([ObservedLocalBatch(3, 4, ((3, 77),))], 3)
+
+
+def read_refused(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    refused = sent(model)
+    refused.is_refused = True
+    model.read([of(refused, 3)], 3)
+
+
+def read_marker_at_a_record(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.read([ObservedLocalBatch(2, 3, (), True)], 2)
+
+
+def hidden_without_transaction(model: LocalLogModel, one: LocalBatch, _: LocalBatch) -> None:
+    model.read([of(one, 0, visible=False)], 0)
+
+
+def aborted_visible(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    batch = sent(model, transaction=LocalTransaction(1, 9, is_commit=False))
+    model.read([of(batch, 3, visible=True)], 3)
+
+
+def committed_hidden(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    batch = sent(model, transaction=LocalTransaction(1, 9, is_commit=True))
+    model.read([of(batch, 3, visible=False)], 3)
+
+
+def open_is_stable(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    batch = sent(model, transaction=LocalTransaction(1, 9))
+    model.read([of(batch, 3, visible=True)], 3)
+
+
+def acknowledged_twice(model: LocalLogModel, one: LocalBatch, _: LocalBatch) -> None:
+    model.acknowledge(one, 4)
+
+
+def acknowledged_where_another_is(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.acknowledge(sent(model), 1)
+
+
+def acknowledged_has_gone(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.finish({0: 0, 1: 1}, 0, 2, NOW_MS)
+
+
+def marker_has_gone(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.marked(3)
+    model.finish({0: 0, 1: 1, 2: 2, 3: 5}, 0, 4, NOW_MS)
+
+
+def hole(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.finish({0: 0, 1: 1, 2: 2, 4: MARKER}, 0, 5, NOW_MS)
+
+
+def out_of_order(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    early, late = sent(model), sent(model)
+    model.acknowledge(early, 4)
+    model.acknowledge(late, 3)
+    model.finish({0: 0, 1: 1, 2: 2, 4: 3, 3: 4}, 0, 5, NOW_MS)
+
+
+def end_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.bounds(0, 2, 2, NOW_MS)
+
+
+def stable_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.bounds(0, 3, 3, NOW_MS)
+    model.bounds(0, 2, 3, NOW_MS)
+
+
+def start_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.start_asked = 2
+    model.bounds(2, 3, 3, NOW_MS)
+    model.bounds(1, 3, 3, NOW_MS)
+
+
+def nobody_deleted(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+    model.bounds(1, 3, 3, NOW_MS)
+
+
+WRONG: list[Callable[[LocalLogModel, LocalBatch, LocalBatch], None]] = [
+    read_gap,
+    read_elsewhere,
+    read_half,
+    read_never_sent,
+    read_refused,
+    read_marker_at_a_record,
+    hidden_without_transaction,
+    aborted_visible,
+    committed_hidden,
+    open_is_stable,
+    acknowledged_twice,
+    acknowledged_where_another_is,
+    acknowledged_has_gone,
+    marker_has_gone,
+    hole,
+    out_of_order,
+    end_goes_back,
+    stable_goes_back,
+    start_goes_back,
+    nobody_deleted,
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_history_is_found(
+    wrong: Callable[[LocalLogModel, LocalBatch, LocalBatch], None],
+) -> None:
+    model, one, other = plain()
+    with pytest.raises(Violation):
+        wrong(model, one, other)
+
+
+@pytest.mark.parametrize(
+    ("found", "after_ms", "says"),
+    [
+        ({0: 0, 3: 3}, 0, "the last of b'k', has gone"),
+        ({2: 2}, 30, "the tombstone 3"),
+        ({1: 1, 2: 2}, 50, "was deleted by 3"),
+    ],
+)
+def test_a_cleaning_that_loses_or_brings_back_a_key_is_found(
+    found: dict[int, int], after_ms: int, says: str
+) -> None:
+    model, _ = compacted()
+    with pytest.raises(Violation, match=says):
+        model.finish(found, 0, 4, NOW_MS + after_ms)

@@ -1,0 +1,122 @@
+"""Starts move while somebody reads, and answers about a copy are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from streamlog.errors import OffsetOutOfRange, OutcomeUnknown
+from streamlog.log.api.abstract_log import Isolation
+from streamlog.model.kv import Key, Value
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.logs.log_conformance import append, encoded, refused
+from streamlog.testing.logs.transaction_conformance import begin, end, transactional
+from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.api import RemoteLogSegmentState
+from tests.tiered.harness import TieredLogUnderTest, tiered_log
+
+AT_MS = 1_700_000_000_000
+
+
+def run(test: Callable[[TieredLogUnderTest], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), {}) as t:
+            await test(t)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 2))
+def test_no_aborted_record_is_shown_by_a_remote_fetch_whose_offset_is_deleted(steps: int) -> None:
+    """`steps`: how far the event loop has come with the fetch when the start moves."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        await begin(t.log, transactional([b"aborted"]))
+        await end(t.log, is_commit=False)
+        await t.log.roll()
+        await append(t.log, encoded([b"plain"]))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert t.log.local_log_start_offset == 2
+        fetch = asyncio.ensure_future(t.log.fetch(0, 1000, isolation=Isolation.READ_COMMITTED))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await t.log.raise_start(3)
+        (answer,) = await asyncio.gather(fetch, return_exceptions=True)
+        if isinstance(answer, OffsetOutOfRange):
+            assert answer.fields["start_offset"] == 3
+        else:
+            assert not isinstance(answer, BaseException)
+            assert [one.first_offset for one in answer.aborted] == [0] * bool(answer.batches)
+
+    run(test)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_look_up_by_time_finds_what_becomes_remote_meanwhile(steps: int) -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        for number in range(30):
+            await append(t.log, encoded([b"." * 100], at_ms=AT_MS + number))
+        await t.log.roll()
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        search = asyncio.ensure_future(
+            t.log.offset_for_timestamp(AT_MS + 3, Isolation.READ_UNCOMMITTED)
+        )
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await t.retain()
+        assert (await search).offset == 3
+
+    run(test)
+
+
+def test_a_look_up_by_time_in_a_segment_that_is_deleted_tells_the_range() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        await append(t.log, encoded([b"." * 100], at_ms=AT_MS))
+        await t.log.roll()
+        await append(t.log, encoded([b"." * 100], at_ms=AT_MS + 1))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        t.storage.segments.clear()
+        error = await refused(
+            OffsetOutOfRange, t.log.offset_for_timestamp(AT_MS, Isolation.READ_UNCOMMITTED)
+        )
+        assert error.fields["start_offset"] == 0
+
+    run(test)
+
+
+class _Answerless(BasicKV):
+    """The next change of a segment is made, and its answer lost."""
+
+    is_lost = False
+
+    async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
+        value = await super().compare_and_set_kv(key, data, expected_revision)
+        if self.is_lost:
+            self.is_lost = False
+            raise OutcomeUnknown("the answer was lost")
+        return value
+
+
+def test_a_copy_whose_end_got_no_answer_is_kept_and_counts() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        kv = t.kv = _Answerless()
+        await t.open_node()
+        await t.open()
+        await append(t.log, encoded([b"copied"]))
+        await t.log.roll()
+        kv.is_lost = True
+        await t.copy()
+        assert t.log.copied_end_offset == 1
+        (segment,) = await t.metadata.list_remote_log_segments(t.partition)
+        assert segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        assert t.storage.segments
+
+    run(test)
