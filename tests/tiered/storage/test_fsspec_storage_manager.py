@@ -144,24 +144,18 @@ class KeepsListings(MemoryFileSystem):  # type: ignore[misc]
     protocol = "keepslistings"
     cachable = False
 
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return str(MemoryFileSystem._strip_protocol(path.removeprefix(f"{cls.protocol}://")))
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-        path = self._strip_protocol(path)
-        if path not in self.dircache:
-            self.dircache[path] = super().ls(path, detail=True, **options)
-        found = self.dircache[path]
-        return found if detail else [one["name"] for one in found]
-
     def invalidate_cache(self, path: str | None = None) -> None:
         self.dircache.clear()
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        if mode == "rb" and path not in self.ls(self._parent(path), detail=False):
-            raise FileNotFoundError(path)
-        return super()._open(path, mode=mode, **options)
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            folder, _, name = path.rpartition("/")
+            if folder not in self.dircache:
+                listed = self.ls(folder, detail=False)
+                self.dircache[folder] = [one.rpartition("/")[2] for one in listed]
+            if name not in self.dircache[folder]:
+                raise FileNotFoundError(path)
+        return super().open(path, mode=mode, **options)
 
 
 def test_what_another_node_copied_is_found_behind_a_kept_listing() -> None:
