@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
 from uuid import UUID
 
-from streamlog.errors import InvalidConfig
+from streamlog.errors import InvalidConfig, StreamlogError
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVClient
@@ -134,9 +134,7 @@ def _storage_plugin(config: RemoteLogConfig) -> RemoteStorageManager:
     name, path = "remote.log.storage.manager.class.name", config.storage_class
     found = _class_of(name, path)
     if issubclass(found, DraftRemoteStorageManager):
-        adapter = DraftStorageAdapter(found())
-        adapter.configure(config.storage_configs)
-        return adapter
+        return _configured(lambda: DraftStorageAdapter(found()), name, path, config.storage_configs)
     return _plugin(RemoteStorageManager, name, path, config.storage_configs)  # type: ignore[type-abstract]
 
 
@@ -145,8 +143,20 @@ def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> 
     found = _class_of(name, path)
     if not issubclass(found, kind):
         raise InvalidConfig(f"{name} is {path!r}, which is no {kind.__name__}", name=name)
-    plugin = found()
-    plugin.configure(configs)
+    return _configured(found, name, path, configs)
+
+
+def _configured(make: Callable[[], P], name: str, path: str, configs: Mapping[str, str]) -> P:
+    """Errors: InvalidConfig, whatever the plug-in raises."""
+    try:
+        plugin = make()
+        plugin.configure(configs)
+    except StreamlogError:
+        raise
+    except Exception as error:
+        raise InvalidConfig(
+            f"{name} is {path!r}, which does not begin: {error!r}", name=name
+        ) from error
     return plugin
 
 
@@ -155,9 +165,10 @@ def _class_of(name: str, path: str) -> type[object]:
     module_name, _, class_name = path.partition(":")
     try:
         found = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
+        # A module may raise anything when it is imported.
         raise InvalidConfig(
-            f"{name} is {path!r}, which cannot be loaded ({error}): give `module:Class`, and "
+            f"{name} is {path!r}, which cannot be loaded ({error!r}): give `module:Class`, and "
             "install the package beside streamlog",
             name=name,
         ) from error

@@ -12,12 +12,14 @@ but its records' room in the log, and their time in a load. That suffices for no
 A metadata partition that another node leads is neither read nor written here: calls get NotLeader.
 On one node that never happens. When the log behind a partition fails or ends, calls under way get
 Unavailable, and the next call reads the log that is opened in its place. Nothing waits longer than
-`remote.log.metadata.consume.wait.ms`. Source: KIP-405, Kafka's TopicBasedRemoteLogMetadataManager.
+`remote.log.metadata.consume.wait.ms`, but for the first load, which may go on as long as it reads
+something in that time. Source: KIP-405, Kafka's TopicBasedRemoteLogMetadataManager.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -47,6 +49,9 @@ from streamlog.tiered.metadata.metadata_partition import MetadataPartition
 from streamlog.tiered.metadata.placement import metadata_partition_of
 from streamlog.tiered.metadata.records import RemoteLogRecord, partition_of
 from streamlog.tiered.metadata.settings import RemoteMetadataTopicConfig, parse
+from streamlog.tiered.metadata.state import RemoteMetadataState
+
+log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TOPIC_CONFIGS = {
@@ -127,12 +132,36 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
 
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         """Those of metadata partitions that this node leads: each node goes on with its own."""
-        found: list[RemotePartitionDeleteMetadata] = []
         async with self._bounded():
-            for number in range(await self._count()):
-                if self._logs.leadership.is_led_here(TopicPartition(REMOTE_LOG_METADATA, number)):
-                    found += (await (await self._hosted(number)).state()).deletions
+            count = await self._count()
+        found: list[RemotePartitionDeleteMetadata] = []
+        for number in range(count):
+            if self._logs.leadership.is_led_here(TopicPartition(REMOTE_LOG_METADATA, number)):
+                found += (await self._replayed(number)).deletions
         return found
+
+    async def _replayed(self, number: int) -> RemoteMetadataState:
+        """The time is that of a step: a node cannot start without all records, and years of them
+        take minutes. Errors: Unavailable, where a step read nothing."""
+        reached = 0
+        while True:
+            try:
+                async with self._bounded():
+                    return await (await self._hosted(number)).state()
+            except Unavailable as error:
+                hosted = self._partitions.get(number)
+                if hosted is None or hosted.next_offset <= reached:
+                    raise
+                reached = hosted.next_offset
+                end = hosted.log.high_watermark
+                log.info(
+                    "%s-%d is read up to offset %d of %d, and on: %s",
+                    REMOTE_LOG_METADATA,
+                    number,
+                    reached,
+                    end,
+                    error,
+                )
 
     async def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]

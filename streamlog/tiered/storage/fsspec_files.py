@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from streamlog.errors import InvalidConfig, StoreUnavailable, StreamlogError
 from streamlog.objectstore.errors import not_found
@@ -16,6 +18,8 @@ from streamlog.runtime.disk.folders import fsync_folder, make_folder
 
 log = logging.getLogger(__name__)
 
+_SECRET = re.compile("pass|pwd|secret|token|key|sas|cred|auth|connection_string", re.IGNORECASE)
+"""In names of options. One that is none costs a word of an error's text."""
 INSTALL = "pip install 'streamlog-engine[fsspec]'"
 
 
@@ -25,7 +29,7 @@ def check_url(url: str) -> None:
     protocol, found, rest = url.rpartition("::")[2].partition("://")
     if not found:
         raise _unusable(url, "it is no URL, such as hdfs://namenode:8020/tier")
-    if ":" in rest.rpartition("@")[0]:
+    if ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise _unusable(url, "a URL holds no password: make it one of the storage_options")
     try:
         import fsspec
@@ -48,9 +52,10 @@ class FsspecFiles:
         self._options = options
         self._lock = threading.Lock()
         self._connected: tuple[Any, str, bool] | None = None
+        self._typed = TypedErrors(secrets_in(options))
 
     def make(self, folder: str) -> None:
-        with _typed("making a folder", folder):
+        with self._typed("making a folder", folder):
             files, root, is_local = self._connect()
             if is_local:
                 make_folder(f"{root}/{folder}")
@@ -59,13 +64,15 @@ class FsspecFiles:
 
     def begin(self, folder: str, name: str) -> FsspecFileInWork:
         """A new, empty file, also where one has the name."""
-        with _typed("writing a file", name):
+        with self._typed("writing a file", name):
             files, root, is_local = self._connect()
-            return FsspecFileInWork(files.open(f"{root}/{folder}/{name}", "wb"), name, is_local)
+            return FsspecFileInWork(
+                files.open(f"{root}/{folder}/{name}", "wb"), name, is_local, self._typed
+            )
 
     def sync(self, folder: str) -> None:
         """Names of new files are durable on return, if they are for the file system to say."""
-        with _typed("syncing a folder", folder):
+        with self._typed("syncing a folder", folder):
             _, root, is_local = self._connect()
             if is_local:
                 fsync_folder(f"{root}/{folder}")
@@ -75,20 +82,22 @@ class FsspecFiles:
 
         Errors: ObjectNotFound.
         """
-        with _typed("reading a file", name):
+        with self._typed("reading a file", name):
             files, root, _ = self._connect()
             path = f"{root}/{folder}/{name}"
             try:
-                # Not `cat_file`, which pyarrow's file systems cannot begin within a file.
-                with files.open(path, "rb") as file:
-                    file.seek(start)
-                    return _read_whole(file, length)
+                return _read(files, path, start, length)
+            except FileNotFoundError:
+                # A listing that the file system keeps may be older than the file.
+                files.invalidate_cache()
+            try:
+                return _read(files, path, start, length)
             except FileNotFoundError:
                 raise not_found(path) from None
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
         """Files that are not there are no error."""
-        with _typed("deleting files", folder):
+        with self._typed("deleting files", folder):
             files, root, is_local = self._connect()
             for name in names:
                 with suppress(FileNotFoundError):
@@ -115,20 +124,21 @@ class FsspecFiles:
 class FsspecFileInWork:
     """A file that is written from its start to its end. One call at a time."""
 
-    def __init__(self, file: Any, name: str, is_local: bool) -> None:
+    def __init__(self, file: Any, name: str, is_local: bool, typed: TypedErrors) -> None:
         self._file = file
+        self._typed = typed
         self._name = name
         self._is_local = is_local
         self._is_closed = False
 
     def write(self, piece: Buffer) -> None:
         """Errors: StoreUnavailable."""
-        with _typed("writing a file", self._name):
+        with self._typed("writing a file", self._name):
             self._file.write(piece)
 
     def finish(self) -> None:
         """Errors: StoreUnavailable."""
-        with _typed("writing a file", self._name):
+        with self._typed("writing a file", self._name):
             if self._is_local:
                 self._file.flush()
                 os.fsync(self._file.fileno())
@@ -143,7 +153,15 @@ class FsspecFileInWork:
         try:
             self._file.close()
         except Exception as error:  # noqa: BLE001 - the copy has failed, and is deleted or repeated
-            log.warning("closing %s after a failed copy failed, too: %r", self._name, error)
+            shown = self._typed.shown(error)
+            log.warning("closing %s after a failed copy failed, too: %s", self._name, shown)
+
+
+def _read(files: Any, path: str, start: int, length: int | None) -> bytes:
+    # Not `cat_file`, which pyarrow's file systems cannot begin within a file.
+    with files.open(path, "rb") as file:
+        file.seek(start)
+        return _read_whole(file, length)
 
 
 def _read_whole(file: Any, length: int | None) -> bytes:
@@ -164,12 +182,47 @@ def _unusable(url: str, reason: str) -> InvalidConfig:
     return InvalidConfig(f"the remote storage cannot use url={shown}: {reason}", name="url")
 
 
-@contextmanager
-def _typed(doing: str, path: str) -> Iterator[None]:
-    """What file systems raise is as different as they are."""
-    try:
-        yield
-    except StreamlogError:
-        raise
-    except Exception as error:
-        raise StoreUnavailable(f"{doing} of a remote segment failed: {path}: {error!r}") from error
+class TypedErrors:
+    """What file systems raise is as different as they are, and may tell how they were reached: a
+    token is a part of WebHDFS's URLs."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        self._secrets = sorted({*secrets, *map(quote_plus, secrets), *map(quote, secrets)}, key=len)
+
+    @contextmanager
+    def __call__(self, doing: str, path: str) -> Iterator[None]:
+        """Errors: StoreUnavailable, in place of what is no StreamlogError."""
+        try:
+            yield
+        except StreamlogError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is raised again, without its secrets
+            message = f"{doing} of a remote segment failed: {path}: {self.shown(error)}"
+            # A log of the cause would tell the secret, too.
+            cause = None if self._has_secret(repr(error)) else error
+            raise StoreUnavailable(message) from cause
+
+    def shown(self, error: BaseException) -> str:
+        """The error in words, without secrets."""
+        text = repr(error)
+        for secret in reversed(self._secrets):
+            text = text.replace(secret, "***")
+        return text
+
+    def _has_secret(self, text: str) -> bool:
+        return any(secret in text for secret in self._secrets)
+
+
+def secrets_in(options: object, is_secret: bool = False) -> list[str]:
+    """Texts that nobody but the file system may see, by the names of options, at any depth."""
+    if isinstance(options, str):
+        return [options] if is_secret and options else []
+    if isinstance(options, Mapping):
+        return [
+            text
+            for name, value in options.items()
+            for text in secrets_in(value, is_secret or _SECRET.search(str(name)) is not None)
+        ]
+    if isinstance(options, list):
+        return [text for value in options for text in secrets_in(value, is_secret)]
+    return []

@@ -305,6 +305,36 @@ def test_the_class_of_the_settings_may_be_one_of_the_draft() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise RuntimeError('no licence')", "no licence"),
+        ("x = = 1", "cannot be loaded"),
+        (
+            "from tests.tiered.draft.memory_plugin import MemoryPlugin\n"
+            "class Plugin(MemoryPlugin):\n"
+            "    def configure(self, configs):\n"
+            "        raise OSError('no bucket')\n",
+            "no bucket",
+        ),
+        (
+            "from streamlog.tiered.draft import DraftRemoteStorageManager\n"
+            "class Plugin(DraftRemoteStorageManager): pass\n",
+            "abstract",
+        ),
+    ],
+)
+def test_a_plugin_that_does_not_begin_is_a_wrong_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    (tmp_path / f"plugin_of_{says.split()[0]}{len(code)}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (path,) = tmp_path.glob("*.py")
+    config = RemoteLogConfig(storage_class=f"{path.stem}:Plugin")
+    with pytest.raises(InvalidConfig, match=says):
+        tier_plugins(None, BasicKV(), config, ManualClock(), 1)  # type: ignore[arg-type]
+
+
 INDEXES = {IndexType.LEADER_EPOCH: b"0\n1\n0 0\n", IndexType.OFFSET: b"", IndexType.TIMESTAMP: b"t"}
 
 

@@ -18,6 +18,7 @@ from streamlog.errors import (
     PolicyViolation,
     Unavailable,
 )
+from streamlog.log.api.abstract_log import LogFetch
 from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.world.loop import run as run_virtually
@@ -314,6 +315,41 @@ def test_nothing_waits_longer_than_it_may() -> None:
         await manager.update_remote_log_segment_metadata(change(ONE, COPIED))
         await late.on_partition_leadership_changes([FIRST], ())
         assert await listed(manager) == await listed(late)
+
+    run(body)
+
+
+def test_a_first_load_takes_as_long_as_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(made: Cluster, logs: LogManager) -> None:
+        manager = manager_on(made, logs)
+        for number in range(30):
+            await manager.add_remote_log_segment_metadata(segment(number, (0, 9)))
+        await put_deletion(manager, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
+        place = TopicPartition(TOPIC, metadata_partition_of(FIRST, 5))
+        opened = await logs.log(place)
+        fetch = opened.fetch
+
+        async def slow(offset: int, _: int) -> LogFetch:
+            await asyncio.sleep(1)
+            return await fetch(offset, 500)
+
+        monkeypatch.setattr(opened, "fetch", slow)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        late = manager_on(made, logs, **{WAIT: "2500"})
+        (deletion,) = await late.deleted_partitions()
+        assert deletion.topic_id_partition == FIRST
+        assert loop.time() - began > 5
+
+        async def hangs(*_: int) -> LogFetch:
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+        monkeypatch.setattr(opened, "fetch", hangs)
+        began = loop.time()
+        with pytest.raises(Unavailable, match=r"within 2.5 s"):
+            await manager_on(made, logs, **{WAIT: "2500"}).deleted_partitions()
+        assert loop.time() - began < 3
 
     run(body)
 

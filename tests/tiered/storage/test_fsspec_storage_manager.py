@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import fsspec
 import pyarrow.fs
 import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.implementations.memory import MemoryFileSystem
 
-from streamlog.errors import InvalidConfig, StoreUnavailable
+from streamlog.errors import InvalidConfig, ObjectNotFound, StoreUnavailable
 from streamlog.testing.tiers.segments import SegmentMaker
 from streamlog.testing.tiers.storage_conformance import RemoteStorageManagerConformance
-from streamlog.tiered.api.storage_manager import RemoteStorageManager
+from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 from streamlog.tiered.storage.fsspec_storage_manager import FsspecStorageManager
 
 
@@ -133,3 +136,84 @@ def test_without_settings_it_does_nothing() -> None:
         await storage.close()
 
     asyncio.run(main())
+
+
+class KeepsListings(MemoryFileSystem):  # type: ignore[misc]
+    """Looks files up in listings that it keeps, as fsspec's file system of FTP does."""
+
+    protocol = "keepslistings"
+    cachable = False
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear()
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            folder, _, name = path.rpartition("/")
+            if folder not in self.dircache:
+                listed = self.ls(folder, detail=False)
+                self.dircache[folder] = [one.rpartition("/")[2] for one in listed]
+            if name not in self.dircache[folder]:
+                raise FileNotFoundError(path)
+        return super().open(path, mode=mode, **options)
+
+
+def test_what_another_node_copied_is_found_behind_a_kept_listing() -> None:
+    async def main() -> None:
+        fsspec.register_implementation(KeepsListings.protocol, KeepsListings, clobber=True)
+        make = SegmentMaker()
+        nodes = []
+        for _ in range(2):
+            node = FsspecStorageManager()
+            node.configure({"url": f"{KeepsListings.protocol}://kept"})
+            nodes.append(node)
+        writer, reader = nodes
+        for start in (0, 1000):
+            data = make.data()
+            metadata = make.metadata(data, start_offset=start)
+            await writer.copy_log_segment_data(metadata, data)
+            size = metadata.segment_size_bytes
+            found = await reader.fetch_log_segment(metadata, 0, size - 1)
+            assert found == await data.log_segment.read(0, size)
+            with pytest.raises(ObjectNotFound):
+                await reader.fetch_index(metadata, IndexType.TRANSACTION)
+        for node in nodes:
+            await node.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("secret", ["s3cr3t/t0ken", '["s3cr3t/t0ken"]'])
+def test_no_error_tells_a_secret_of_the_options(
+    secret: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        class Tells(MemoryFileSystem):  # type: ignore[misc]
+            """Fails with the URL of its request, in which the token stands."""
+
+            protocol = "tells"
+            cachable = False
+
+            def __init__(self, token: Any, **options: Any) -> None:
+                super().__init__(**options)
+                self.token = token if isinstance(token, str) else token[0]
+
+            def makedirs(self, path: str, exist_ok: bool = False) -> None:
+                raise OSError(f"no route to /v1{path}?delegation={quote_plus(self.token)}")
+
+        fsspec.register_implementation(Tells.protocol, Tells, clobber=True)
+        make = SegmentMaker()
+        data = make.data()
+        storage = FsspecStorageManager()
+        storage.configure({"url": "tells://x", "storage_options.token": secret})
+        with pytest.raises(StoreUnavailable, match=r"delegation=\*\*\*") as raised:
+            await storage.copy_log_segment_data(make.metadata(data), data)
+        shown = "".join(traceback.format_exception(raised.value))
+        assert "s3cr3t" not in shown + caplog.text
+        await storage.close()
+
+    asyncio.run(main())
+
+
+def test_a_path_may_have_an_at_sign() -> None:
+    FsspecStorageManager().configure({"url": "memory://name:8020/tier@v1"})
