@@ -11,7 +11,7 @@ from tests.simulation.mutants.every import MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.table import failure_of_test, seed_that_finds
 
-SEEDS = 40
+SEEDS = 60
 
 QUICK = [mutant for mutant in MUTANTS if mutant.is_quick]
 FOUND_BY_TESTS = [mutant for mutant in MUTANTS if mutant.found_by]

@@ -54,7 +54,10 @@ def fetched() -> log_pb2.FetchRequest:
 
 
 def rate_for(size_bytes: int) -> str:
-    """With which a first use of `size_bytes` throttles for about THROTTLE_S, and no less."""
+    """With which a first use of `size_bytes` throttles for about THROTTLE_S.
+
+    The window's age in milliseconds counts, so that it may be one less.
+    """
     return str(int(size_bytes / (10 + THROTTLE_S)))
 
 
@@ -121,7 +124,7 @@ def test_calls_of_a_throttled_client_wait_and_those_of_others_do_not() -> None:
             await admin.alter_configs(client="me", configs={PRODUCE: rate_for(size)})
             began = time.monotonic()
             answer = await node.log.Produce(produced(), metadata=ME)
-            assert THROTTLE_S * 1000 <= answer.throttle_time_ms < THROTTLE_S * 1000 + 100
+            assert THROTTLE_S * 1000 - 10 <= answer.throttle_time_ms < THROTTLE_S * 1000 + 100
             next_call = asyncio.ensure_future(node.log.Produce(produced(1), metadata=ME))
             for _ in range(5):
                 assert (await node.log.Produce(produced(1))).throttle_time_ms == 0
@@ -146,7 +149,7 @@ def test_a_stream_of_produce_requests_tells_its_throttle_and_is_not_read_meanwhi
             await call.write(log_pb2.ProduceStreamRequest(correlation_id=2, request=produced(1)))
             first = await answers.read()
             assert first.correlation_id == 1
-            assert first.response.throttle_time_ms >= THROTTLE_S * 1000
+            assert first.response.throttle_time_ms >= THROTTLE_S * 1000 - 10
             second = await answers.read()
             assert second.correlation_id == 2
             assert time.monotonic() - began >= THROTTLE_S * 0.95
@@ -164,7 +167,7 @@ def test_a_fetch_tells_its_throttle_beside_its_records_and_the_next_one_waits() 
             began = time.monotonic()
             answer = await node.log.Fetch(fetched(), metadata=ME)
             assert answer.topics[0].partitions[0].next_offset == 1
-            assert answer.throttle_time_ms >= THROTTLE_S * 1000
+            assert answer.throttle_time_ms >= THROTTLE_S * 1000 - 10
             await node.log.Fetch(fetched(), metadata=ME)
             assert time.monotonic() - began >= THROTTLE_S * 0.95
 

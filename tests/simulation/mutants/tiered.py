@@ -230,8 +230,11 @@ def _begins_at_the_local_part(patch: Patch) -> None:
     original = patch.set(RemoteLogManager, "_load", load)
 
 
-def _mutant(name: str, broken: str, install: Any, *, found_by: str = "") -> Mutant:
-    is_quick = not found_by
+def _mutant(
+    name: str, broken: str, install: Any, *, found_by: str = "", is_quick: bool | None = None
+) -> Mutant:
+    """`is_quick`: None, where histories find it, and the first of them do."""
+    is_quick = not found_by if is_quick is None else is_quick
     return Mutant(f"tier: {name}", broken, "disk", install, is_quick, found_by, TIERED_PLAN)
 
 
@@ -290,6 +293,7 @@ TIERED_MUTANTS = (
         "short range is whole",
         "bytes of a range that did not come are taken for zeros",
         _short_range_is_whole,
+        is_quick=False,
     ),
     _mutant(
         "aborted of the tier not told",
