@@ -12,7 +12,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import MIB, AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.metadata.config import MetadataConfig
 
-BASE_BYTES = 150 * MIB
+BASE_BYTES = 158 * MIB
 FACTOR = 1.5
 
 CONFIG = StreamEngineConfig(
