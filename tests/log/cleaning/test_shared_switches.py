@@ -13,6 +13,7 @@ from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
 from streamlog.errors import Fenced, Invalid, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.cleaning import CleanableLog, SegmentReplacement
 from streamlog.log.api.topic_config import parse
 from streamlog.log.cleaning.cleanable import group_by_size
 from streamlog.log.shared.cleaning import slice_trimmer
@@ -529,15 +530,23 @@ def test_a_cleaning_waits_for_the_meta_records_of_its_segments() -> None:
     run(scene)
 
 
+async def written_again(
+    t: SharedLogUnderTest,
+) -> tuple[CleanableLog, dict[int, tuple[bytes | None, bytes | None]], SegmentReplacement]:
+    """A log, what is in it, and a replacement that has all of its first segment."""
+    await filled(t.log, 40, 40)
+    log = cleanable(t.log)
+    expected, old = await contents(log), log.segments[:1]
+    replacement = await log.replace_segments(old)
+    async for data in log.read_for_cleaning(old[0], 0):
+        await replacement.append(data)
+    await turns(50)
+    return log, expected, replacement
+
+
 def test_a_trim_beside_a_cleaning_takes_nothing_of_it() -> None:
     async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
-        await filled(t.log, 40, 40)
-        log = cleanable(t.log)
-        expected, old = await contents(log), log.segments[:1]
-        replacement = await log.replace_segments(old)
-        async for data in log.read_for_cleaning(old[0], 0):
-            await replacement.append(data)
-        await turns(50)
+        log, expected, replacement = await written_again(t)
         await t.log.raise_start(2)
         await replacement.commit()
         left = await contents(log)
@@ -552,13 +561,8 @@ def test_a_switch_whose_caller_gave_up_keeps_its_slices() -> None:
     """A deletion that trims comes between the caller's end and the switch."""
 
     async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
-        await filled(t.log, 40, 40)
-        log = cleanable(t.log)
-        expected, old = await contents(log), log.segments[:1]
-        replacement = await log.replace_segments(old)
-        async for data in log.read_for_cleaning(old[0], 0):
-            await replacement.append(data)
-        await turns(50)
+        log, expected, replacement = await written_again(t)
+        old = log.segments[0]
         (meta,) = (row.stream_id for row in medium.rows.values() if row.tags["role"] == "meta")
         t.client.hold(meta)
         deletion = asyncio.ensure_future(t.log.raise_start(2))
@@ -571,7 +575,7 @@ def test_a_switch_whose_caller_gave_up_keeps_its_slices() -> None:
         t.client.release()
         assert await deletion == 2
         await turns(50)
-        assert log.segments[0] is not old[0]
+        assert log.segments[0] is not old
         left = {offset: record for offset, record in expected.items() if offset >= 2}
         assert await contents(log) == left
         await t.crashed()
