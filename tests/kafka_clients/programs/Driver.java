@@ -354,8 +354,23 @@ public class Driver {
     }
 
     String topic(String name, int partitions, Map<String, String> configs) throws Exception {
-        create(prefix + "-" + name, partitions, configs);
-        return prefix + "-" + name;
+        String full = prefix + "-" + name;
+        create(full, partitions, configs);
+        long until = System.nanoTime() + WAIT.toNanos();
+        while (partitions(full) != partitions) {
+            expect(System.nanoTime() < until, true);
+            Thread.sleep(10);
+        }
+        return full;
+    }
+
+    /** 0: the broker has not heard of the topic yet; Kafka answers a creation before. */
+    int partitions(String topic) throws Exception {
+        try {
+            return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size();
+        } catch (UnknownTopicOrPartitionException error) {
+            return 0;
+        }
     }
 
     Void create(String name, int partitions, Map<String, String> configs) throws Exception {

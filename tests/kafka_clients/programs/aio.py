@@ -54,7 +54,16 @@ class Cases:
     ) -> str:
         full = f"{PREFIX}-{name}"
         await self._create(full, partitions, config)
+        give_up_at = time.monotonic() + SOON_S
+        while await self._partitions(full) != partitions:
+            expect(time.monotonic() < give_up_at, True)
+            await asyncio.sleep(0.01)
         return full
+
+    async def _partitions(self, name: str) -> int:
+        """0: the broker has not heard of the topic yet; Kafka answers a creation before."""
+        (found,) = await self._admin.describe_topics([name])
+        return len(found["partitions"])
 
     async def _create(
         self, name: str, partitions: int, config: dict[str, str] | None = None

@@ -48,6 +48,7 @@ admin = KafkaAdminClient(**COMMON)
 def topic(name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
     full = f"{PREFIX}-{name}"
     admin.create_topics([NewTopic(full, partitions, 1, topic_configs=config or {})])
+    expect_soon(lambda: len(admin.describe_topics([full])[0]["partitions"]), partitions)
     return full
 
 

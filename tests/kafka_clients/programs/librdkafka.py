@@ -58,7 +58,18 @@ def result(futures: dict[Any, Any]) -> Any:
 def topic(name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
     full = f"{PREFIX}-{name}"
     result(admin.create_topics([NewTopic(full, partitions, 1, config=config or {})]))
+    expect_soon(lambda: _partitions(full), partitions)
     return full
+
+
+def _partitions(name: str) -> int:
+    """0: the broker has not heard of the topic yet."""
+    try:
+        return len(result(admin.describe_topics(TopicCollection([name]))).partitions)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return 0
 
 
 def produce(name: str, records: Sequence[Record] = RECORDS, **settings: object) -> list[int]:

@@ -63,7 +63,15 @@ func (f *franz) create(name string, partitions int32, configs map[string]*string
 
 func (f *franz) topic(name string, partitions int32, configs map[string]*string) (string, error) {
 	full := f.prefix + "-" + name
-	return full, f.create(full, partitions, configs)
+	if err := f.create(full, partitions, configs); err != nil {
+		return full, err
+	}
+	ctx, cancel := limited()
+	defer cancel()
+	return full, soon(func() error {
+		found, err := f.admin.Metadata(ctx, full)
+		return firstError(err, expect(len(found.Topics[full].Partitions), partitions))
+	})
 }
 
 // The offsets of the records.

@@ -107,6 +107,18 @@ func expectRecords(seen, wanted []record) error {
 	return nil
 }
 
+// Kafka answers a change before its brokers have heard of it.
+func soon(look func() error) error {
+	giveUpAt := time.Now().Add(wait)
+	for {
+		err := look()
+		if err == nil || time.Now().After(giveUpAt) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func equal(one, other []byte) bool {
 	return bytes.Equal(one, other) && (one == nil) == (other == nil)
 }

@@ -60,7 +60,16 @@ func (s *saramaClient) create(name string, partitions int32, configs map[string]
 
 func (s *saramaClient) topic(name string, partitions int32, configs map[string]*string) (string, error) {
 	full := s.prefix + "-" + name
-	return full, s.create(full, partitions, configs)
+	if err := s.create(full, partitions, configs); err != nil {
+		return full, err
+	}
+	return full, soon(func() error {
+		found, err := s.admin.DescribeTopics([]string{full})
+		if err != nil {
+			return err
+		}
+		return expect(len(found[0].Partitions), partitions)
+	})
 }
 
 // The offsets of the records.
