@@ -46,6 +46,31 @@ def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
 
 
 @pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ((), None),
+        (("log.type=unified",), b"in files on its leader's disk alone: losing that disk loses it"),
+        (
+            ("log.type=unified", "remote.storage.enable=true"),
+            b"in files on its leader's disk, older segments also in the object store",
+        ),
+    ],
+    ids=["shared", "unified", "tiered"],
+)
+def test_a_topic_says_what_a_lost_disk_costs(
+    run: Command, done: Done, configs: tuple[str, ...], says: bytes | None
+) -> None:
+    options = [part for config in configs for part in ("--config", config)]
+    created = run("topic", "create", "kept", *options)
+    assert (created.returncode, created.stdout) == (0, b"")
+    described = done("topic", "describe", "kept")
+    for told in (created.stderr, described):
+        assert (b"kept  " in told or b"is kept" in told) is (says is not None)
+        assert says is None or says in told
+    done("topic", "delete", "kept")
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("topic", "describe", "no-such-topic"), ("UnknownTopicOrPartition", "no-such-topic")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def create(state: State, name: str, partitions: int | None, configs: dict[str, s
         emit({"name": name, "created": True})
     else:
         note(f"created {name}")
+        if kept := _where_kept(configs):
+            note(f"{name} is kept {kept}")
 
 
 @topic.command("list")
@@ -85,8 +88,11 @@ def describe(state: State, name: str) -> None:
     for config, in_force in description.capped_configs.items():
         given = configs.get(config, "the broker's default")
         configs[config] = f"{in_force} (capped: the node carries no more; given was {given})"
+    kept = _where_kept(description.configs)
     field_list(
-        {"topic": description.name, "id": description.topic_id} | dict(sorted(configs.items()))
+        {"topic": description.name, "id": description.topic_id}
+        | dict(sorted(configs.items()))
+        | ({"kept": kept} if kept else {})
     )
     click.echo()
     table(
@@ -105,6 +111,15 @@ def describe(state: State, name: str) -> None:
             for partition in description.partitions
         ],
     )
+
+
+def _where_kept(configs: Mapping[str, str]) -> str | None:
+    """What losing the leader's disk costs; None: what the node's banner says of all topics."""
+    if configs.get("log.type") != "unified":
+        return None
+    if configs.get("remote.storage.enable") == "true":
+        return "in files on its leader's disk, older segments also in the object store"
+    return "in files on its leader's disk alone: losing that disk loses it"
 
 
 PARTITION_FIELDS = (
