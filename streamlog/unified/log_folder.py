@@ -121,6 +121,9 @@ class LogFolder:
         self._turns = KeyedLock[TopicPartition]()
         """A folder is made, put aside and removed by one call at a time: a topic that is deleted
         and one of the same name that is created have one name for it."""
+        self._claimed: dict[TopicPartition, UUID] = {}
+        """Those that a topic's record names, though it may have come after the orphans were
+        listed."""
         self._distrusted: dict[TopicPartition, SyncedTo] = {}
         self._in_use: dict[TopicPartition, PartitionFolder] = {}
         """Those whose files are open, of logs that may have failed."""
@@ -320,12 +323,23 @@ class LogFolder:
         folder = self._tree.make(folder_name(partition))
         replace_file(folder, PARTITION_METADATA, encode_partition_metadata(topic_id))
 
+    async def claim(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """Whether the partition that a topic's record names is there; `discard` spares it from then
+        on. True, too, while the folder is in doubt: the newest one, which has it, may come back."""
+        async with self._turns.holding(partition):
+            if self._topic_ids.get(partition) != topic_id:
+                return self.doubt is not None
+            self._claimed[partition] = topic_id
+            return True
+
     async def discard(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Deletes a partition that no topic has, or puts it aside where it has or had records: the
         metadata may be older than the folder. False, and nothing is done, where the partition is
-        another topic's by now. Errors: StoreUnavailable."""
+        another topic's by now, or claimed. Errors: StoreUnavailable."""
         async with self._turns.holding(partition):
             if self._topic_ids.get(partition) != topic_id:
+                return False
+            if self._claimed.get(partition) == topic_id:
                 return False
             await self._discard(partition)
             return True
@@ -338,6 +352,7 @@ class LogFolder:
         name = renamed_folder(partition, unique, STRAY_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
         self._topic_ids.pop(partition, None)
+        self._claimed.pop(partition, None)
         log.warning("the folder of %s was put aside as %s: no topic has it", partition, name)
 
     def _is_empty(self, partition: TopicPartition) -> bool:
@@ -363,6 +378,7 @@ class LogFolder:
 
     async def _remove(self, partition: TopicPartition) -> None:
         self._topic_ids.pop(partition, None)
+        self._claimed.pop(partition, None)
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, DELETE_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)

@@ -111,6 +111,10 @@ class UnifiedLogFactory:
         """As LogFactory.is_there: a missing folder may come back."""
         return True
 
+    async def claim(self, partition: TopicPartition, topic_id: UUID, handle: int) -> bool:
+        """As LogFactory.claim."""
+        return await self._folder.claim(partition, topic_id)
+
     async def release(self, handle: int) -> None:
         """Nobody else opens a partition of this folder."""
         return

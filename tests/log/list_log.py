@@ -210,6 +210,9 @@ class ListLogFactory:
     async def is_there(self, handle):
         return handle in self._configs
 
+    async def claim(self, partition, topic_id, handle):
+        return handle in self._configs
+
     async def release(self, handle):
         pass
 

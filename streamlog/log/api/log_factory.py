@@ -68,6 +68,14 @@ class LogFactory(Protocol):
         """False only where the partition is gone for every node; it never comes back then."""
         ...
 
+    async def claim(self, partition: TopicPartition, topic_id: UUID, handle: int) -> bool:
+        """Whether a created partition is still there, for the topic's record that names it now; it
+        is no orphan from then on. False: `delete_orphans` came before the record did.
+
+        Nobody has opened the partition yet, so that nothing is lost where it is gone.
+        """
+        ...
+
     async def release(self, handle: int) -> None:
         """Gives up a partition that is not open here, so that another process can open it.
 

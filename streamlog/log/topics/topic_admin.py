@@ -324,7 +324,7 @@ class TopicAdmin:
             record = topic.record
             if not record.pending:
                 return
-            if not await self._are_pending_there(record):
+            if not await self._claim_pending(name, record):
                 await self._give_up_pending(name, topic)
                 continue
             first = record.partitions
@@ -339,12 +339,14 @@ class TopicAdmin:
             if await self._topics.replace(name, topic, done):
                 return
 
-    async def _are_pending_there(self, record: TopicRecord) -> bool:
+    async def _claim_pending(self, name: str, record: TopicRecord) -> bool:
+        """False: one at least is gone."""
         factory = self._factories.of(record.log_kind)
-        for number, handle in enumerate(record.pending, start=1):
-            if not await factory.is_there(handle):
+        for number, handle in enumerate(record.pending):
+            partition = TopicPartition(name, record.partitions + number)
+            if not await factory.claim(partition, record.topic_id, handle):
                 return False
-            if number % LOOKED_AT_ONCE == 0:
+            if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return True
 
@@ -443,8 +445,9 @@ class TopicAdmin:
                 continue
             if await factory.is_there(decode_partition(key.name, value.data)):
                 return False
-        for handle in topic.record.pending:
-            if await factory.is_there(handle):
+        for number, handle in enumerate(topic.record.pending):
+            partition = TopicPartition(name, topic.record.partitions + number)
+            if await factory.claim(partition, topic.record.topic_id, handle):
                 return False
         deleting = replace(topic.record, state=TopicState.DELETING)
         if name in self.busy or not await self._topics.replace(name, topic, deleting):
