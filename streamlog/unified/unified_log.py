@@ -519,6 +519,8 @@ class UnifiedLog(CleanableLog, TierableLog):
         return local if tier is None else TieredReader(local, tier.reader(deadline), self)
 
     async def _aborted_between(self, offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Errors: as of `aborted_between`; why the log is not open: its successor may have deleted
+        files meanwhile, and one that is gone is like one of a segment without entries."""
         segments, tier = tuple(self._tail.segments), self._tier
         remote: Sequence[AbortedTxn] = ()
         if tier is not None and self.is_remote(offset):
@@ -528,6 +530,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         local = await aborted_between(
             self._folder.folder, segments, offset, end_offset, self._offload
         )
+        self._check_open()
         # A segment that was copied is in both tiers until it is removed here.
         return sorted({*remote, *local}, key=lambda entry: entry.first_offset)
 
@@ -742,6 +745,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         await self._flush()
         epochs = [entry for entry in self._tail.epochs.entries if entry[1] < own.end]
         async with held_files(self._folder.folder, own, epochs, self._offload) as files:
+            self._check_open()
             yield files
 
     # Cleaning

@@ -235,3 +235,29 @@ def test_a_folder_that_cannot_be_read_ends_no_node(tmp_path: Path) -> None:
             assert t.log.log_end_offset == 1
 
     asyncio.run(body())
+
+
+def test_transactions_that_overlap_are_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is taken for damage is made anew from all batches behind it, at each start."""
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path), CONFIGS) as t:
+            await begin(t.log, transactional([b"long"], 1))
+            await begin(t.log, transactional([b"short"], 2))
+            await end(t.log, is_commit=False, producer_id=2)
+            await t.log.roll()
+            await begin(t.log, transactional([b"later"], 3))
+            await end(t.log, is_commit=False, producer_id=1)
+            await end(t.log, is_commit=False, producer_id=3)
+            await t.log.roll()
+            before = {path.name: path.stat() for path in (tmp_path / "t-0").glob("*.txnindex")}
+            assert len(before) == 2
+            await t.reopened()
+            assert await committed_values(t.log) == []
+            after = {path.name: path.stat() for path in (tmp_path / "t-0").glob("*.txnindex")}
+            assert after == before
+
+    asyncio.run(body())
+    assert [one.message for one in caplog.records if "made anew" in one.message] == []

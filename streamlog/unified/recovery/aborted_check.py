@@ -23,18 +23,19 @@ from streamlog.unified.state.segment import UnifiedLogSegment
 
 
 def is_sound(entries: Sequence[AbortedTxn], base_offset: int, end_offset: int, floor: int) -> bool:
-    """Whether the entries can be those of a segment with these offsets. `floor`: the largest last
-    stable offset of entries before them, which none may begin below."""
+    """Whether the entries can be those of a segment with these offsets. `floor`: the last stable
+    offset of the entry before them. It never goes back, and no transaction begins below it; one
+    that began later and ended sooner than another has a last stable offset below its beginning."""
     last = base_offset - 1
     for entry in entries:
         if (
             entry.producer_id < 0
             or not last < entry.last_offset < end_offset
             or not floor <= entry.first_offset <= entry.last_offset
-            or not entry.first_offset <= entry.last_stable_offset <= entry.last_offset + 1
+            or not floor <= entry.last_stable_offset <= entry.last_offset + 1
         ):
             return False
-        last, floor = entry.last_offset, max(floor, entry.last_stable_offset)
+        last, floor = entry.last_offset, entry.last_stable_offset
     return True
 
 
