@@ -1,4 +1,4 @@
-"""What transactions cost: producers of one client in turns, commits, and many that stay open."""
+"""Transactions: what they cost, how long commits take, and many that stay open."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from benchmarks.kafka import librdkafka, transacting
+from benchmarks.kafka import librdkafka, transacting, transaction_costs
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.librdkafka import Figures
-from benchmarks.kafka.servers import BARE, FSYNCED, NODE, PARTITIONS, Server
-from benchmarks.kafka.transacting import IDEMPOTENT, PLAIN, TRANSACTIONAL
+from benchmarks.kafka.servers import BARE, NODE, PARTITIONS, Server
 from benchmarks.kafka.wire import TIMEOUT_MS, KafkaConnection, encode_frame
-from benchmarks.produce import GIB
 from benchmarks.report import Row
 from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import BatchBuilder
@@ -32,8 +30,6 @@ from streamlog.kafka.messages.produce_request import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 
-RECORDS = 200_000
-"""Of a round at scale 1, for each kind of producer."""
 COMMITS = 300
 OPEN = 10_000
 OPEN_TIMEOUT_MS = 900_000
@@ -49,67 +45,16 @@ BUSY = (
     KafkaError.CONCURRENT_TRANSACTIONS,
 )
 BUSY_TIMEOUT_S = 60.0
-KINDS = (PLAIN, IDEMPOTENT, TRANSACTIONAL)
-COSTS = {IDEMPOTENT: "idempotence", TRANSACTIONAL: "transactions"}
 
 
 def run(bench: Bench) -> None:
+    bench.attempt("transactions", "cost", lambda: transaction_costs.run(bench))
     if librdkafka.is_there():
         servers = [one for name, one in bench.servers.items() if name != BARE]
-        bench.attempt("transactions", "cost", lambda: _costs(bench, servers))
         bench.attempt("transactions", "commits", lambda: _commits(bench, servers))
     else:
-        bench.report.note("transactions of librdkafka are left out: it is not installed")
+        bench.report.note("commits of librdkafka are left out: it is not installed")
     bench.attempt("transactions", "open", lambda: _many_open(bench, bench.servers[NODE]))
-
-
-# ---- the same records, plain, idempotent, in transactions
-
-
-def _costs(bench: Bench, servers: list[Server]) -> None:
-    """A row for each kind and server, and what a kind costs by plain produce of the same round."""
-    measured = [one for one in servers if one.name != FSYNCED]
-    rates = {(one.name, kind): list[float]() for one in measured for kind in KINDS}
-    facts = {key: list[Figures]() for key in rates}
-    records = max(transacting.TRANSACTION_RECORDS, int(RECORDS * bench.scale))
-    for _ in bench.rounds():
-        for kind in KINDS:
-            for server in measured:
-                topic = server.new_topic(f"txn-{kind}")
-                server.wait_until_idle()
-                cpu = server.cpu_s()
-                done = transacting.write(server.address, topic, kind, records)
-                rates[server.name, kind].append(done["bytes"] / done["seconds"] / 1e6)
-                facts[server.name, kind].append(
-                    {
-                        "server_cpu_s_per_gib": (server.cpu_s() - cpu) / done["bytes"] * GIB,
-                        "client_cpu_s_per_gib": done["cpu_s"] / done["bytes"] * GIB,
-                    }
-                )
-    for (name, kind), found in rates.items():
-        row = Row("transactions", f"{name}, {kind}", median(found), "MB/s")
-        row.facts = {
-            fact: median(one[fact] for one in facts[name, kind]) for fact in facts[name, kind][0]
-        }
-        bench.report.add(row)
-    for server in measured:
-        for kind, what in COSTS.items():
-            costs = [
-                (1 - rate / plain) * 100
-                for rate, plain in zip(
-                    rates[server.name, kind], rates[server.name, PLAIN], strict=True
-                )
-            ]
-            case = f"{server.name}, cost of {what} by plain"
-            row = Row("transactions", case, median(costs), "%", less_is_better=True)
-            row.facts = {"least": min(costs), "most": max(costs)}
-            bench.report.add(row)
-            if server.name == NODE:
-                bench.meet(f"cost of {what}", costs)
-
-
-def _medians(found: list[Figures]) -> Figures:
-    return {name: median(one[name] for one in found) for name in found[0]}
 
 
 # ---- commits
