@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks.kafka import librdkafka
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, in_turns, label_of
+from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, by, in_turns, label_of
 from benchmarks.kafka.librdkafka import Figures
 from benchmarks.kafka.servers import FSYNCED, KAFKA, NODE, PARTITIONS, Server
 from benchmarks.report import Row
@@ -51,13 +51,12 @@ def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch:
 
     label = label_of(record_bytes, batch)
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
-    ratios = in_turns(bench, "kinds", label, servers, total, produce, subject=UNIFIED)
-    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in ratios:
+    subjects = (UNIFIED, LAZY)
+    rates = in_turns(bench, "kinds", label, servers, total, produce, subjects=subjects)
+    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in rates:
         return
-    bench.meet("unified durable", ratios[FSYNCED])
-    # Both ratios are of the same rounds.
-    pairs = zip(ratios[KAFKA], ratios[LAZY], strict=True)
-    bench.meet("unified lazy", [by_kafka / by_lazy for by_kafka, by_lazy in pairs])
+    bench.meet("unified durable", by(rates, UNIFIED, FSYNCED))
+    bench.meet("unified lazy", by(rates, LAZY, KAFKA))
 
 
 def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
