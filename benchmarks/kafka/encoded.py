@@ -7,8 +7,9 @@ idle. The ratio of CPU seconds is what a busy machine leaves comparable.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from statistics import median
 
 from benchmarks.kafka.bench import Bench
@@ -57,20 +58,23 @@ def run(bench: Bench) -> None:
 
 def frames_of(connection: KafkaConnection, topic: str, size: int, total: int) -> list[bytes]:
     """Idempotent produce requests, one batch each, over the topic's partitions in turn."""
+    return list(islice(endless_frames(connection, topic, size), max(PARTITIONS, total // size)))
+
+
+def endless_frames(connection: KafkaConnection, topic: str, size: int) -> Iterator[bytes]:
+    """As `frames_of`, made when they are asked for."""
     producer_id, epoch = connection.new_producer()
     record = min(RECORD_BYTES, size - 100)
     values = example_values(max(RECORD_BYTES, size))
-    count = max(1, (size - 2048) // (RECORD_BYTES + 16))
+    length = max(1, (size - 2048) // (RECORD_BYTES + 16))
     template = encode_values(
-        [value[:record] for value in values[:count]], timestamp_ms=int(time.time() * 1000)
+        [value[:record] for value in values[:length]], timestamp_ms=int(time.time() * 1000)
     )
-    frames = []
-    for number in range(max(PARTITIONS, total // size)):
+    for number in count():
         sequence = number // PARTITIONS * template.record_count
         state = ProducerState(producer_id, epoch, sequence)
         batch = bytes(with_producer(template.data, state))
-        frames.append(produce_frame(topic, number % PARTITIONS, batch, number))
-    return frames
+        yield produce_frame(topic, number % PARTITIONS, batch, number)
 
 
 def send(

@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.kafka.messages.create_topics_request import (
@@ -174,7 +174,7 @@ class KafkaConnection:
         return made.producer_id, made.producer_epoch
 
     def blast(
-        self, frames: Sequence[bytes], unanswered_max: int, distance_s: float = 0.0
+        self, frames: Iterable[bytes], unanswered_max: int, distance_s: float = 0.0
     ) -> list[float]:
         """Milliseconds from each produce frame's sending to its answer; every answer is checked.
 
