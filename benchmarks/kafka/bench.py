@@ -62,7 +62,7 @@ AIMS = {
     ),
     "p99": Aim("encoded", "ack p99 by fsynced Kafka's, at half of its load", 1 / 3, True),
     "catch-up": Aim("clients", "librdkafka, catch-up by Kafka's", 1.0),
-    "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g", 0.5, True),
+    "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g, both fresh", 0.5, True),
     "cost of idempotence": Aim(
         "transactions", "cost of idempotence by plain, 4 Java producers", 3, True, "%"
     ),

@@ -13,7 +13,7 @@ from itertools import count, islice
 from statistics import median
 
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.servers import BARE, FSYNCED, KAFKA, NODE, PARTITIONS, Server
+from benchmarks.kafka.servers import BARE, FSYNCED, NODE, PARTITIONS, Server
 from benchmarks.kafka.wire import KafkaConnection, produce_frame
 from benchmarks.node import own_cpu_s
 from benchmarks.produce import GIB, RECORD_BYTES, EncodedLoad, example_values
@@ -23,6 +23,7 @@ from streamlog.codec.batch import BatchProducer as ProducerState
 from streamlog.codec.batch import with_producer
 from streamlog.codec.records import encode_values
 
+GROUP = "encoded"
 ROUNDS = 5
 SIZES = {1 << 20: 512 << 20, 128 << 10: 256 << 20, 16 << 10: 64 << 20}
 """Bytes of a batch, and of a round at scale 1."""
@@ -36,24 +37,23 @@ FSYNCED_BYTES = 8 << 20
 """Of a round that finds out what fsynced Kafka takes, at scale 1."""
 
 
-def run(bench: Bench) -> None:
+def run(bench: Bench) -> dict[int, float]:
+    """Half of the MB/s that the node takes, by the bytes of a batch."""
     loads: dict[int, float] = {}
     for size in SIZES:
         label = f"{size >> 10} KiB"
         bench.attempt("encoded", label, lambda size=size: loads.update(_size(bench, size)))  # type: ignore[misc]
     bench.attempt("encoded", "1 KiB a request", lambda: _small(bench))
-    rss: list[float] = []
     p99: list[float] = []
     for size, mb_s in loads.items():
         case = f"half load, {size >> 10} KiB"
-        bench.attempt("encoded", case, lambda s=size, m=mb_s: rss.extend(_half_load(bench, s, m)))  # type: ignore[misc]
+        bench.attempt("encoded", case, lambda s=size, m=mb_s: _half_load(bench, s, m))  # type: ignore[misc]
         if FSYNCED in bench.servers:
             case = f"half load of {FSYNCED}, {size >> 10} KiB"
             bench.attempt("encoded", case, lambda s=size, m=mb_s: p99.extend(_acks(bench, s, m)))  # type: ignore[misc]
-    if len(rss) == len(SIZES):
-        bench.meet("rss", max(rss), {"least": min(rss)})
     if len(p99) == len(SIZES):
         bench.meet("p99", max(p99), {"least": min(p99)})
+    return loads
 
 
 def frames_of(connection: KafkaConnection, topic: str, size: int, total: int) -> list[bytes]:
@@ -133,14 +133,11 @@ def _size(bench: Bench, size: int) -> dict[int, float]:
     return {size: median(measured["kafka"].mb_s) / 2}
 
 
-def _half_load(bench: Bench, size: int, mb_s: float) -> list[float]:
+def _half_load(bench: Bench, size: int, mb_s: float) -> None:
     """Acks at half of what this node takes: the same rate for all servers but the one that could
-    not keep up. Returns the node's RSS by Kafka's."""
+    not keep up."""
     servers = [server for server in bench.servers.values() if server.name != FSYNCED]
-    found = acks_at(bench, servers, size, mb_s, "half load")
-    if KAFKA not in found:
-        return []
-    return [median(found[NODE].rss_mb) / median(found[KAFKA].rss_mb)]
+    acks_at(bench, servers, size, mb_s, "half load")
 
 
 def _acks(bench: Bench, size: int, mb_s: float) -> list[float]:
@@ -168,7 +165,7 @@ def acks_at(
     size: int,
     mb_s: float,
     load: str,
-    group: str = "encoded",
+    group: str = GROUP,
 ) -> dict[str, Acks]:
     """By server; they take turns, since a slow moment of the disk would be one server's alone."""
     found = {server.name: Acks() for server in servers}
