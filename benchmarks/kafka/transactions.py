@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -123,15 +123,29 @@ class _Transactions:
 
     def open(self) -> None:
         self._find_coordinator()
-        for name, answer in self._asked(ApiKey.INIT_PRODUCER_ID, self._init):
-            _check(answer.error_code)
-            pair = answer.producer_id, answer.producer_epoch
-            self._producers[name] = BatchProducer(*pair, 0)
+        self._init_all()
         for _, answer in self._asked(ApiKey.ADD_PARTITIONS_TO_TXN, self._add):
             (topic,) = answer.results_by_topic_v3_and_below
             _check(topic.results_by_partition[0].partition_error_code)
         for _, answer in self._asked(ApiKey.PRODUCE, self._produce):
             _check(answer.responses[0].partition_responses[0].error_code)
+
+    def _init_all(self) -> None:
+        """Partitions of the coordinator are loaded one by one: ids of some have to ask again."""
+        give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+        left = self._ids
+        while left:
+            busy: list[str] = []
+            for name, answer in self._asked(ApiKey.INIT_PRODUCER_ID, self._init, left):
+                if KafkaError(answer.error_code) in BUSY and time.monotonic() < give_up_at:
+                    busy.append(name)
+                    continue
+                _check(answer.error_code)
+                pair = answer.producer_id, answer.producer_epoch
+                self._producers[name] = BatchProducer(*pair, 0)
+            left = busy
+            if left:
+                time.sleep(0.05)
 
     def end(self) -> None:
         for _, answer in self._asked(ApiKey.END_TXN, self._end):
@@ -148,10 +162,14 @@ class _Transactions:
                 raise RuntimeError(f"no coordinator: {error.name}")
             time.sleep(0.05)
 
-    def _asked(self, api: ApiKey, request: Any) -> Iterator[tuple[str, Any]]:
-        """The answers for all ids, as many requests as may be under way at a time."""
-        for first in range(0, len(self._ids), AT_ONCE):
-            names = self._ids[first : first + AT_ONCE]
+    def _asked(
+        self, api: ApiKey, request: Any, ids: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The answers for the ids, all by default; as many requests as may be under way at a
+        time."""
+        asked = self._ids if ids is None else ids
+        for first in range(0, len(asked), AT_ONCE):
+            names = asked[first : first + AT_ONCE]
             self._connection.send(b"".join(encode_frame(api, request(one), 1) for one in names))
             for name in names:
                 yield name, self._connection.response(api)
