@@ -31,6 +31,7 @@ NEIGHBOUR_BYTES = 128 << 20
 NEIGHBOUR_BATCH = 128 << 10
 NEIGHBOUR_UNANSWERED = 8
 NEIGHBOUR_ROUNDS = 9
+_KINDS = {NODE: "shared", UNIFIED: UNIFIED}
 _FACTS = ("mb_s", "p50_ms", "server_cpu_percent", "neighbour_mb_s", "neighbour_p50_ms")
 
 
@@ -86,7 +87,8 @@ def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
             found.setdefault((of, beside), []).append(done)
     for of, beside in pairs:
         figures = {fact: median(one[fact] for one in found[of, beside]) for fact in _FACTS}
-        row = Row("kinds", f"{of} topic beside a {beside} one", figures.pop("mb_s"), "MB/s")
+        case = f"{_KINDS[of]} topic beside a {_KINDS[beside]} one"
+        row = Row("kinds", case, figures.pop("mb_s"), "MB/s")
         row.facts = figures
         bench.report.add(row)
     for of, other, aim in ((NODE, UNIFIED, "beside unified"), (UNIFIED, NODE, "beside shared")):
