@@ -28,6 +28,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public class Transacting {
     private static final int RECORD_BYTES = 1024;
     private static final int TRANSACTION_RECORDS = 1000;
+    private static final int PARTITIONS = 4;
     private static final OperatingSystemMXBean SYSTEM =
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private static final byte[] VALUE = new byte[RECORD_BYTES];
@@ -41,7 +42,7 @@ public class Transacting {
         final boolean isTransactional;
         final AtomicReference<Exception> lost = new AtomicReference<>();
 
-        Writer(String server, String topic, String kind, Integer partition) {
+        Writer(String server, String topic, String kind, int number, Integer partition) {
             Properties given = new Properties();
             given.put("bootstrap.servers", server);
             given.put("acks", "all");
@@ -53,7 +54,7 @@ public class Transacting {
             this.partition = partition;
             isTransactional = kind.equals("transactional");
             if (isTransactional) {
-                given.put("transactional.id", "bench-" + topic + "-" + partition);
+                given.put("transactional.id", "bench-" + topic + "-" + number);
             }
             producer = new KafkaProducer<>(
                 given, new ByteArraySerializer(), new ByteArraySerializer());
@@ -90,7 +91,8 @@ public class Transacting {
 
     private void open(String server, String topic, String kind, int producers) throws Exception {
         for (int number = 0; number < producers; number++) {
-            writers.add(new Writer(server, topic, kind, producers == 1 ? null : number));
+            Integer partition = producers == 1 ? null : number % PARTITIONS;
+            writers.add(new Writer(server, topic, kind, number, partition));
         }
         writeAll(TRANSACTION_RECORDS);
     }

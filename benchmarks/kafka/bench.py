@@ -64,10 +64,10 @@ AIMS = {
     "catch-up": Aim("clients", "librdkafka, catch-up by Kafka's", 1.0),
     "rss": Aim("encoded", "RSS at half load by Kafka's with -Xmx1g, both fresh", 0.5, True),
     "cost of idempotence": Aim(
-        "transactions", "cost of idempotence by plain, 4 Java producers", 3, True, "%"
+        "transactions", "cost of idempotence by plain, 8 Java producers", 3, True, "%"
     ),
     "cost of transactions": Aim(
-        "transactions", "cost of transactions by plain, 4 Java producers", 10, True, "%"
+        "transactions", "cost of transactions by plain, 8 Java producers", 10, True, "%"
     ),
     "unified durable": Aim("kinds", "unified topic, librdkafka, 128 KiB, by fsynced Kafka's", 3),
     "unified lazy": Aim("kinds", "unified topic with flush.ms=1000, by Kafka's", 0.7),

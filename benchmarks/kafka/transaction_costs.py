@@ -1,9 +1,9 @@
 """What idempotence and transactions cost by plain produce, with two clients, here and in Kafka.
 
-1. `Transacting.java`: Kafka's own client, one producer over all partitions, and several with one
-   partition each. A commit waits for all records of its transaction and for two round trips; while
-   one producer waits, the others send. So several show what a transaction costs, and one how long
-   it waits. The aims are of several.
+1. `Transacting.java`: Kafka's own client, one producer over all partitions, and several, two to a
+   partition. A commit waits for all records of its transaction and for two round trips; while one
+   producer waits, the other one of its partition sends. So several show what a transaction costs,
+   and one how long it waits. The aims are of several.
 2. librdkafka, one producer: an idempotent one has one batch of a partition under way, and its
    threads wake up busily. That costs it a third to a half with every server, the bare one included.
 
@@ -31,7 +31,8 @@ GROUP = "transactions"
 WARM_ROUNDS = 2
 KINDS = (PLAIN, IDEMPOTENT, TRANSACTIONAL)
 COSTS = {IDEMPOTENT: "idempotence", TRANSACTIONAL: "transactions"}
-LIBRDKAFKA, ONE, SEVERAL = "librdkafka", "1 Java producer", f"{PARTITIONS} Java producers"
+PRODUCERS = 2 * PARTITIONS
+LIBRDKAFKA, ONE, SEVERAL = "librdkafka", "1 Java producer", f"{PRODUCERS} Java producers"
 RECORDS = {ONE: 128_000, SEVERAL: 192_000, LIBRDKAFKA: 200_000}
 """Of a round at scale 1, of all producers together, for each kind."""
 ROUNDS = {ONE: 3, SEVERAL: 7, LIBRDKAFKA: 3}
@@ -54,7 +55,7 @@ def run(bench: Bench) -> None:
             bench.report.note(f"transactions of Java producers are left out: {error}")
         else:
             _warm_up(bench, servers, java)
-            for client, producers in ((ONE, 1), (SEVERAL, PARTITIONS)):
+            for client, producers in ((ONE, 1), (SEVERAL, PRODUCERS)):
                 write = partial(_by_java, java, producers)
                 _attempt(bench, costs, servers, client, write)
     if librdkafka.is_there():
@@ -97,7 +98,7 @@ def _warm_up(bench: Bench, servers: Sequence[Server], java: JavaProducers) -> No
     for _ in bench.rounds(WARM_ROUNDS):
         for kind in KINDS:
             for server in servers:
-                _by_java(java, PARTITIONS, server, server.new_topic("txn-warm"), kind, records)
+                _by_java(java, PRODUCERS, server, server.new_topic("txn-warm"), kind, records)
 
 
 def _records(bench: Bench, client: str) -> int:
