@@ -54,7 +54,7 @@ def run(bench: Bench) -> None:
         except (Unavailable, OSError) as error:
             bench.report.note(f"transactions of Java producers are left out: {error}")
         else:
-            _warm_up(bench, servers, java)
+            bench.attempt(GROUP, "Java, warm-up", lambda: _warm_up(bench, servers, java))
             for client, producers in ((ONE, 1), (SEVERAL, PRODUCERS)):
                 write = partial(_by_java, java, producers)
                 _attempt(bench, costs, servers, client, write)
