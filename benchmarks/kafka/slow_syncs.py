@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks.kafka import librdkafka
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.clients import BATCHES, by, in_turns, label_of
-from benchmarks.kafka.encoded import FSYNCED_BYTES, acks_at, send
+from benchmarks.kafka.encoded import acks_at, half_of
 from benchmarks.kafka.kinds import DURABLE_SETTINGS as UNIFIED_SETTINGS
 from benchmarks.kafka.kinds import UNIFIED
 from benchmarks.kafka.librdkafka import Figures
@@ -34,7 +34,6 @@ from benchmarks.kafka.servers import (
     kafka_server,
     node_server,
 )
-from benchmarks.streaming import window
 from streamlog.errors import Unavailable
 
 GROUP = "slow-syncs"
@@ -142,10 +141,7 @@ def _produce(
 
 def _acks(bench: Bench, servers: Mapping[str, Server], size: int) -> float:
     """Acks at half of what fsynced Kafka takes. Returns the node's p99 by Kafka's."""
-    total = int(max(FSYNCED_BYTES, 48 * size) * bench.scale)
-    taken, _ = send(servers[FSYNCED], size, total, window(size))
-    found = acks_at(
-        bench, list(servers.values()), size, taken / 2, f"half load of {FSYNCED}", GROUP
-    )
+    half = half_of(bench, servers[FSYNCED], size)
+    found = acks_at(bench, list(servers.values()), size, half, f"half load of {FSYNCED}", GROUP)
     ratios = zip(found[NODE].p99_ms, found[FSYNCED].p99_ms, strict=True)
     return median([ours / theirs for ours, theirs in ratios])
