@@ -27,6 +27,8 @@ GROUP = "encoded"
 ROUNDS = 5
 SIZES = {1 << 20: 512 << 20, 128 << 10: 256 << 20, 16 << 10: 64 << 20}
 """Bytes of a batch, and of a round at scale 1."""
+LEAST_BYTES = 16 << 20
+"""Of a round: a server's CPU time is known by the hundredth of a second."""
 BARE_AIM = {1 << 20: 0.85}
 SMALL_BYTES = 1 << 10
 SMALL_WINDOW = 64
@@ -102,7 +104,7 @@ def send(
 
 def _size(bench: Bench, size: int) -> dict[int, float]:
     """The MB/s that are half of what the node takes."""
-    label, total = f"{size >> 10} KiB", int(SIZES[size] * bench.scale)
+    label, total = f"{size >> 10} KiB", max(LEAST_BYTES, int(SIZES[size] * bench.scale))
     bare, node = bench.servers[BARE], bench.servers[NODE]
     assert node.node is not None
     grpc = EncodedLoad(node.node)
