@@ -111,8 +111,8 @@ def running_node(
     child = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
+    assert child.stdout is not None
     try:
-        assert child.stdout is not None
         banner = json.loads(child.stdout.readline())
         started = time.perf_counter() - began
         kafka = [one["address"] for one in banner["listeners"] if one["name"] == "kafka"]
@@ -120,7 +120,9 @@ def running_node(
             banner["grpc"], banner["http"], psutil.Process(child.pid), started, "".join(kafka)
         )
     finally:
-        if not terminate(child, STOP_S_MAX):
+        is_over = terminate(child, STOP_S_MAX)
+        child.stdout.close()
+        if not is_over:
             raise Unavailable(f"the node did not stop within {STOP_S_MAX} s")
 
 

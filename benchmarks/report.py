@@ -93,6 +93,8 @@ class Report:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self._echo = echo
+        self._measured = measured()
+        """What runs from here on, whatever is committed meanwhile."""
         self.variant = ""
         """The server that the benchmark runs on; empty: its first choice."""
 
@@ -115,7 +117,7 @@ class Report:
             "python": sys.version.split()[0],
             "system": platform.platform(terse=True),
         }
-        found = {"measured": measured(), "machine": machine, "notes": self.notes, "rows": rows}
+        found = {"measured": self._measured, "machine": machine, "notes": self.notes, "rows": rows}
         path.write_text(json.dumps(found, indent=1) + "\n")
 
 

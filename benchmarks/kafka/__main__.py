@@ -20,6 +20,7 @@ from benchmarks.kafka import (
     idle,
     java,
     kinds,
+    memory,
     slow_syncs,
     stages,
     transactions,
@@ -33,18 +34,25 @@ from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 class _Group(NamedTuple):
     run: Callable[[Bench], None]
     minutes: float
-    """After which its cases get one round each."""
+    """After which, and what those before it left of theirs, its cases get one round each."""
+
+
+def _encoded(bench: Bench) -> None:
+    loads = encoded.run(bench)
+    mb_s = loads.get(memory.BATCH_BYTES)
+    if mb_s is not None:
+        bench.attempt(encoded.GROUP, "RSS at half load", lambda: memory.run(bench, mb_s))
 
 
 GROUPS = {
-    "encoded": _Group(encoded.run, 5),
-    "clients": _Group(clients.run, 6),
+    "encoded": _Group(_encoded, 4.5),
+    "clients": _Group(clients.run, 4.5),
     "java": _Group(java.run, 3),
     "kinds": _Group(kinds.run, 4),
-    "transactions": _Group(transactions.run, 4),
-    "slow-syncs": _Group(slow_syncs.run, 3),
-    "idle": _Group(idle.run, 2),
-    "stages": _Group(stages.run, 1),
+    "transactions": _Group(transactions.run, 5),
+    "slow-syncs": _Group(slow_syncs.run, 2.5),
+    "idle": _Group(idle.run, 1),
+    "stages": _Group(stages.run, 0.5),
 }
 KAFKA = "kafka"
 QUICK_SCALE = 0.01
@@ -68,12 +76,16 @@ def main() -> None:
                 report.add(row)
             scale, rounds = (QUICK_SCALE, 1) if taken.quick else (taken.scale, None)
             bench = Bench(report, found, folder, scale, rounds)
+            took: list[str] = []
             for name, group in GROUPS.items():
                 if name in taken.names:
                     bench.begin_slot(group.minutes)
+                    group_began = time.monotonic()
                     group.run(bench)
+                    took.append(f"{name} {(time.monotonic() - group_began) / 60:.1f}")
             bench.add_aims(taken.names)
-            report.note(f"{(time.monotonic() - began) / 60:.1f} minutes, scale {scale}")
+            minutes = (time.monotonic() - began) / 60
+            report.note(f"{minutes:.1f} minutes ({', '.join(took)}), scale {scale}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         report.save(taken.json)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from statistics import median
 
 from benchmarks.kafka import librdkafka
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, in_turns, label_of
+from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, by, in_turns, label_of
+from benchmarks.kafka.encoded import frames_of
 from benchmarks.kafka.librdkafka import Figures
+from benchmarks.kafka.neighbour import neighbour
 from benchmarks.kafka.servers import FSYNCED, KAFKA, NODE, PARTITIONS, Server
-from benchmarks.report import Row
+from benchmarks.kafka.wire import KafkaConnection
+from benchmarks.report import Row, percentile
 
 UNIFIED, LAZY = "unified", "lazy unified"
 DURABLE_SETTINGS = {"log.type": "unified"}
@@ -22,6 +24,15 @@ LAZY_SETTINGS = {**DURABLE_SETTINGS, "flush.ms": "1000"}
 """Acknowledged out of the page cache, as Kafka's."""
 CASES = ("128 KiB", "default")
 AIMED_BYTES = 1024
+NEIGHBOURS = {NODE: 16.0, UNIFIED: 32.0}
+"""MB/s of a neighbour. A shared topic's bytes go to the disk twice, as WAL and as object."""
+NEIGHBOUR_BYTES = 128 << 20
+"""Of the topic that is measured, of a round at scale 1."""
+NEIGHBOUR_BATCH = 128 << 10
+NEIGHBOUR_UNANSWERED = 8
+NEIGHBOUR_ROUNDS = 9
+_KINDS = {NODE: "shared", UNIFIED: UNIFIED}
+_FACTS = ("mb_s", "p50_ms", "server_cpu_percent", "neighbour_mb_s", "neighbour_p50_ms")
 
 
 def run(bench: Bench) -> None:
@@ -51,48 +62,61 @@ def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch:
 
     label = label_of(record_bytes, batch)
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
-    ratios = in_turns(bench, "kinds", label, servers, total, produce, subject=UNIFIED)
-    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in ratios:
+    subjects = (UNIFIED, LAZY)
+    rates = in_turns(bench, "kinds", label, servers, total, produce, subjects=subjects)
+    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in rates:
         return
-    bench.meet("unified durable", ratios[FSYNCED])
-    # Both ratios are of the same rounds.
-    pairs = zip(ratios[KAFKA], ratios[LAZY], strict=True)
-    bench.meet("unified lazy", [by_kafka / by_lazy for by_kafka, by_lazy in pairs])
+    bench.meet("unified durable", by(rates, UNIFIED, FSYNCED))
+    bench.meet("unified lazy", by(rates, LAZY, KAFKA))
 
 
 def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
     """What a topic of one kind costs one of the other: more than one of its own kind would?
 
-    A producer fills a topic while another fills the neighbour, which has more to do and so is there
-    for all of its time.
+    The neighbour has a steady load, which puts the same bytes on the disk whatever its kind is. The
+    measured topic gets as much as a client with few unanswered batches sends: what it waits for,
+    neighbour included, decides, and not how much the disk takes. Both are batches encoded
+    beforehand, so that the clients leave the cores to the node. What is compared is measured one
+    after the other.
     """
-    total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale / 2)
-    rates: dict[tuple[str, str], list[float]] = {}
-    for _ in bench.rounds():
-        for of, beside in itertools.product((NODE, UNIFIED), repeat=2):
-            rate = _rate_beside(servers[of], servers[beside], total)
-            rates.setdefault((of, beside), []).append(rate)
-    for (of, beside), found in rates.items():
-        bench.report.add(Row("kinds", f"{of} topic beside a {beside} one", median(found), "MB/s"))
+    found: dict[tuple[str, str], list[Figures]] = {}
+    pairs = [(of, beside) for of in NEIGHBOURS for beside in sorted(NEIGHBOURS, key=of.__ne__)]
+    for number in bench.rounds(NEIGHBOUR_ROUNDS):
+        for of, beside in pairs if number % 2 == 0 else reversed(pairs):
+            done = _beside(servers[of], servers[beside], int(NEIGHBOUR_BYTES * bench.scale))
+            found.setdefault((of, beside), []).append(done)
+    for of, beside in pairs:
+        figures = {fact: median(one[fact] for one in found[of, beside]) for fact in _FACTS}
+        case = f"{_KINDS[of]} topic beside a {_KINDS[beside]} one"
+        row = Row("kinds", case, figures.pop("mb_s"), "MB/s")
+        row.facts = figures
+        bench.report.add(row)
     for of, other, aim in ((NODE, UNIFIED, "beside unified"), (UNIFIED, NODE, "beside shared")):
-        pairs = zip(rates[of, other], rates[of, of], strict=True)
-        bench.meet(aim, [by_other / by_own for by_other, by_own in pairs])
+        rounds = list(zip(found[of, other], found[of, of], strict=True))
+        facts = {"p50_ms_by_own_kind": median(a["p50_ms"] / b["p50_ms"] for a, b in rounds)}
+        bench.meet(aim, [a["mb_s"] / b["mb_s"] for a, b in rounds], facts)
 
 
-def _rate_beside(server: Server, neighbour: Server, total: int) -> float:
-    topic, other = server.new_topic("neighbours"), neighbour.new_topic("neighbours")
-    server.wait_until_idle()
-    settings = BATCHES["128 KiB"]
-    with ThreadPoolExecutor(1) as threads:
-        busy = threads.submit(
-            librdkafka.produce, neighbour.address, other, AIMED_BYTES, 3 * total, settings
-        )
-        done = librdkafka.produce(server.address, topic, AIMED_BYTES, total, settings)
-        is_there_still = not busy.done()
-        busy.result()
-    if not is_there_still:
-        raise RuntimeError("the neighbour's producer ended first: its part has to be larger")
-    return done["bytes"] / done["seconds"] / 1e6
+def _beside(server: Server, other: Server, total: int) -> Figures:
+    """Of the first server's topic; `neighbour_…`: of the other one's."""
+    topic, others = server.new_topic("neighbours"), other.new_topic("neighbours")
+    with KafkaConnection(server.address) as connection:
+        frames = frames_of(connection, topic, NEIGHBOUR_BATCH, total)
+        size = sum(map(len, frames))
+        server.wait_until_idle()
+        loading = neighbour(other.address, others, NEIGHBOUR_BATCH, NEIGHBOURS[other.name])
+        with loading as loaded:
+            cpu, began = server.cpu_s(), time.perf_counter()
+            latencies = connection.blast(frames, NEIGHBOUR_UNANSWERED)
+            seconds = time.perf_counter() - began
+            cpu = server.cpu_s() - cpu
+    return {
+        "mb_s": size / seconds / 1e6,
+        "p50_ms": percentile(latencies, 0.5),
+        "server_cpu_percent": cpu / seconds * 100,
+        "neighbour_mb_s": loaded["mb_s"],
+        "neighbour_p50_ms": loaded["p50_ms"],
+    }
 
 
 def _catch_up(bench: Bench, servers: Mapping[str, Server]) -> None:

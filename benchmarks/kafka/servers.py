@@ -17,7 +17,7 @@ from benchmarks.kafka.wire import KafkaConnection
 from benchmarks.node import RunningNode, cpu_s_of, running_node
 from benchmarks.report import Report
 from benchmarks.spark.kafka import Kafka
-from streamlog.errors import Unavailable
+from streamlog.errors import Internal, Unavailable
 
 BARE, NODE, KAFKA, FSYNCED = "bare", "node", "kafka", "fsynced kafka"
 PARTITIONS = 4
@@ -29,6 +29,8 @@ SETTINGS = {
 """A run writes more than most disks hold: what is deleted has to go soon."""
 TOPICS_KEPT = 2
 FSYNC_EACH_REQUEST = {"flush.messages": "1"}
+NEVER_FLUSHED = dict.fromkeys(("flush.messages", "flush.ms"), str((1 << 63) - 1))
+"""Kafka's default. A topic of this node has it too, and is synced before each answer."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -73,16 +75,28 @@ class Server:
         """A topic of PARTITIONS partitions that has leaders.
 
         Its name is of no other server, because several may be one process: a topic that is there
-        already has the settings of whoever made it.
+        already has the settings of whoever made it. Errors: Internal, where it was there, or has
+        not the settings that its figures are said to be of.
         """
         self.topics += 1
         name = f"{label}-{self.name}-{self.topics}".replace(" ", "-")
         with KafkaConnection(self.address) as connection:
-            connection.make_topic(name, PARTITIONS, self.topic_settings)
+            if not connection.make_topic(name, PARTITIONS, self.topic_settings):
+                raise Internal(f"the topic {name} was there before {self.name} made it")
+            if self.name != BARE:
+                self._check_settings(connection, name)
             self.kept.append(name)
             while len(self.kept) > TOPICS_KEPT and self.name != BARE:
                 connection.delete_topic(self.kept.pop(0))
         return name
+
+    def _check_settings(self, connection: KafkaConnection, topic: str) -> None:
+        meant = {**NEVER_FLUSHED, **self.topic_settings}
+        if self.node is not None:
+            meant = {"log.type": "shared", **meant}
+        found = connection.topic_settings(topic, list(meant))
+        if found != meant:
+            raise Internal(f"the topic {topic} of {self.name} has {found} instead of {meant}")
 
 
 @contextmanager

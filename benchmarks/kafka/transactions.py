@@ -1,19 +1,17 @@
-"""What transactions cost: producers of one client in turns, commits, and many that stay open."""
+"""Transactions: what they cost, how long commits take, and many that stay open."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.kafka import librdkafka, transacting
+from benchmarks.kafka import librdkafka, transacting, transaction_costs
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.librdkafka import Figures
-from benchmarks.kafka.servers import BARE, FSYNCED, NODE, PARTITIONS, Server
-from benchmarks.kafka.transacting import IDEMPOTENT, PLAIN, TRANSACTIONAL
+from benchmarks.kafka.servers import BARE, NODE, PARTITIONS, Server
 from benchmarks.kafka.wire import TIMEOUT_MS, KafkaConnection, encode_frame
-from benchmarks.produce import GIB
 from benchmarks.report import Row
 from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import BatchBuilder
@@ -32,8 +30,6 @@ from streamlog.kafka.messages.produce_request import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 
-RECORDS = 200_000
-"""Of a round at scale 1, for each kind of producer."""
 COMMITS = 300
 OPEN = 10_000
 OPEN_TIMEOUT_MS = 900_000
@@ -49,67 +45,16 @@ BUSY = (
     KafkaError.CONCURRENT_TRANSACTIONS,
 )
 BUSY_TIMEOUT_S = 60.0
-KINDS = (PLAIN, IDEMPOTENT, TRANSACTIONAL)
-COSTS = {IDEMPOTENT: "idempotence", TRANSACTIONAL: "transactions"}
 
 
 def run(bench: Bench) -> None:
+    bench.attempt("transactions", "cost", lambda: transaction_costs.run(bench))
     if librdkafka.is_there():
         servers = [one for name, one in bench.servers.items() if name != BARE]
-        bench.attempt("transactions", "cost", lambda: _costs(bench, servers))
         bench.attempt("transactions", "commits", lambda: _commits(bench, servers))
     else:
-        bench.report.note("transactions of librdkafka are left out: it is not installed")
+        bench.report.note("commits of librdkafka are left out: it is not installed")
     bench.attempt("transactions", "open", lambda: _many_open(bench, bench.servers[NODE]))
-
-
-# ---- the same records, plain, idempotent, in transactions
-
-
-def _costs(bench: Bench, servers: list[Server]) -> None:
-    """A row for each kind and server, and what a kind costs by plain produce of the same round."""
-    measured = [one for one in servers if one.name != FSYNCED]
-    rates = {(one.name, kind): list[float]() for one in measured for kind in KINDS}
-    facts = {key: list[Figures]() for key in rates}
-    records = max(transacting.TRANSACTION_RECORDS, int(RECORDS * bench.scale))
-    for _ in bench.rounds():
-        for kind in KINDS:
-            for server in measured:
-                topic = server.new_topic(f"txn-{kind}")
-                server.wait_until_idle()
-                cpu = server.cpu_s()
-                done = transacting.write(server.address, topic, kind, records)
-                rates[server.name, kind].append(done["bytes"] / done["seconds"] / 1e6)
-                facts[server.name, kind].append(
-                    {
-                        "server_cpu_s_per_gib": (server.cpu_s() - cpu) / done["bytes"] * GIB,
-                        "client_cpu_s_per_gib": done["cpu_s"] / done["bytes"] * GIB,
-                    }
-                )
-    for (name, kind), found in rates.items():
-        row = Row("transactions", f"{name}, {kind}", median(found), "MB/s")
-        row.facts = {
-            fact: median(one[fact] for one in facts[name, kind]) for fact in facts[name, kind][0]
-        }
-        bench.report.add(row)
-    for server in measured:
-        for kind, what in COSTS.items():
-            costs = [
-                (1 - rate / plain) * 100
-                for rate, plain in zip(
-                    rates[server.name, kind], rates[server.name, PLAIN], strict=True
-                )
-            ]
-            case = f"{server.name}, cost of {what} by plain"
-            row = Row("transactions", case, median(costs), "%", less_is_better=True)
-            row.facts = {"least": min(costs), "most": max(costs)}
-            bench.report.add(row)
-            if server.name == NODE:
-                bench.meet(f"cost of {what}", costs)
-
-
-def _medians(found: list[Figures]) -> Figures:
-    return {name: median(one[name] for one in found) for name in found[0]}
 
 
 # ---- commits
@@ -178,15 +123,29 @@ class _Transactions:
 
     def open(self) -> None:
         self._find_coordinator()
-        for name, answer in self._asked(ApiKey.INIT_PRODUCER_ID, self._init):
-            _check(answer.error_code)
-            pair = answer.producer_id, answer.producer_epoch
-            self._producers[name] = BatchProducer(*pair, 0)
+        self._init_all()
         for _, answer in self._asked(ApiKey.ADD_PARTITIONS_TO_TXN, self._add):
             (topic,) = answer.results_by_topic_v3_and_below
             _check(topic.results_by_partition[0].partition_error_code)
         for _, answer in self._asked(ApiKey.PRODUCE, self._produce):
             _check(answer.responses[0].partition_responses[0].error_code)
+
+    def _init_all(self) -> None:
+        """Partitions of the coordinator are loaded one by one: ids of some have to ask again."""
+        give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+        left = self._ids
+        while left:
+            busy: list[str] = []
+            for name, answer in self._asked(ApiKey.INIT_PRODUCER_ID, self._init, left):
+                if KafkaError(answer.error_code) in BUSY and time.monotonic() < give_up_at:
+                    busy.append(name)
+                    continue
+                _check(answer.error_code)
+                pair = answer.producer_id, answer.producer_epoch
+                self._producers[name] = BatchProducer(*pair, 0)
+            left = busy
+            if left:
+                time.sleep(0.05)
 
     def end(self) -> None:
         for _, answer in self._asked(ApiKey.END_TXN, self._end):
@@ -203,10 +162,14 @@ class _Transactions:
                 raise RuntimeError(f"no coordinator: {error.name}")
             time.sleep(0.05)
 
-    def _asked(self, api: ApiKey, request: Any) -> Iterator[tuple[str, Any]]:
-        """The answers for all ids, as many requests as may be under way at a time."""
-        for first in range(0, len(self._ids), AT_ONCE):
-            names = self._ids[first : first + AT_ONCE]
+    def _asked(
+        self, api: ApiKey, request: Any, ids: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The answers for the ids, all by default; as many requests as may be under way at a
+        time."""
+        asked = self._ids if ids is None else ids
+        for first in range(0, len(asked), AT_ONCE):
+            names = asked[first : first + AT_ONCE]
             self._connection.send(b"".join(encode_frame(api, request(one), 1) for one in names))
             for name in names:
                 yield name, self._connection.response(api)

@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.kafka.messages.create_topics_request import (
@@ -15,6 +15,10 @@ from streamlog.kafka.messages.create_topics_request import (
     CreateTopicsRequest,
 )
 from streamlog.kafka.messages.delete_topics_request import DeleteTopicsRequest
+from streamlog.kafka.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from streamlog.kafka.messages.init_producer_id_request import InitProducerIdRequest
 from streamlog.kafka.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from streamlog.kafka.messages.produce_request import (
@@ -38,12 +42,14 @@ VERSIONS = {
     ApiKey.METADATA: 9,
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.DELETE_TOPICS: 4,
+    ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.END_TXN: 3,
 }
 LEADER_TIMEOUT_S = 60.0
+TOPIC_RESOURCE = 2
 _STARTING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
 _FOUND = (KafkaError.NONE, KafkaError.TOPIC_ALREADY_EXISTS)
 
@@ -107,9 +113,9 @@ class KafkaConnection:
 
     def make_topic(
         self, name: str, partitions: int, settings: Mapping[str, str] | None = None
-    ) -> None:
-        """Creates the topic, where it is not there, and returns when its partitions have
-        leaders."""
+    ) -> bool:
+        """Creates the topic, where it is not there, and returns when its partitions have leaders:
+        True if it was not there."""
         configs = [
             CreatableTopicConfig(name=setting, value=value)
             for setting, value in (settings or {}).items()
@@ -130,9 +136,20 @@ class KafkaConnection:
             )
             leaders = [part.leader_id for part in found.topics[0].partitions]
             if len(leaders) == partitions and min(leaders) >= 0:
-                return
+                return error is KafkaError.NONE
             time.sleep(0.1)
         raise RuntimeError(f"topic {name} has no leaders after {LEADER_TIMEOUT_S} s")
+
+    def topic_settings(self, name: str, settings: Sequence[str]) -> dict[str, str | None]:
+        """Those of the topic's settings that the server knows."""
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=settings
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        (result,) = self.ask(ApiKey.DESCRIBE_CONFIGS, request).results
+        if result.error_code:
+            raise RuntimeError(f"settings of {name}: {KafkaError(result.error_code).name}")
+        return {one.name: one.value for one in result.configs}
 
     def delete_topic(self, name: str) -> None:
         """A topic that is gone already is well."""
@@ -157,7 +174,7 @@ class KafkaConnection:
         return made.producer_id, made.producer_epoch
 
     def blast(
-        self, frames: Sequence[bytes], unanswered_max: int, distance_s: float = 0.0
+        self, frames: Iterable[bytes], unanswered_max: int, distance_s: float = 0.0
     ) -> list[float]:
         """Milliseconds from each produce frame's sending to its answer; every answer is checked.
 

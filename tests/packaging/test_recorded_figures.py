@@ -37,6 +37,15 @@ def test_a_group_whose_time_is_over_measures_one_round() -> None:
     assert list(bench.rounds(5)) == [0, 1, 2, 3, 4]
 
 
+def test_a_group_gets_what_those_before_it_left_of_their_time() -> None:
+    bench, _ = _bench()
+    bench.begin_slot(1)
+    bench.begin_slot(0)
+    assert list(bench.rounds(3)) == [0, 1, 2]
+    bench.begin_slot(-2)
+    assert list(bench.rounds(3)) == [0]
+
+
 def test_each_aim_is_a_line_of_the_page_with_its_verdict(tmp_path: Path) -> None:
     bench, _ = _bench()
     bench.meet("idle 500", 19.0)
