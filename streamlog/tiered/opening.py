@@ -29,6 +29,7 @@ from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
 from streamlog.tiered.reading.partition_tier import TierReads
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 from streamlog.tiered.reading.tries import PluginTries
 from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts, TierQuotas
 
@@ -62,7 +63,10 @@ async def open_remote_log_manager(
     unexpected: list[BaseException] = []
     background = Background("remote log manager", unexpected.append)
     failures = RemoteFailures(clock)
-    tries = PluginTries(clock, failures)
+    # Calls that hang in a mounted folder of one kind leave those of the other theirs.
+    calls = PluginCalls(failures, background, config.copier_tasks)
+    read_calls = PluginCalls(failures, background, config.reader_tasks)
+    tries = PluginTries(clock, failures, read_calls)
     metrics = RemoteLogMetrics(runtime.registry)
 
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
@@ -74,14 +78,16 @@ async def open_remote_log_manager(
     async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
         return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
 
-    chunks = ChunkCache(load, _chunk_config(config), clock, failures, background)
+    chunks = ChunkCache(load, _chunk_config(config), clock, failures, read_calls, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
 
     async def forget(segment: RemoteLogSegmentMetadata) -> None:
         chunks.forget(segment.remote_log_segment_id)
         await indexes.forget(segment)
 
-    removal = SegmentRemoval(storage, plugins.metadata, forget, failures, clock, runtime.broker_id)
+    removal = SegmentRemoval(
+        storage, plugins.metadata, forget, calls, failures, clock, runtime.broker_id
+    )
     reads = TierReads(
         plugins.metadata,
         chunks,
@@ -100,12 +106,12 @@ async def open_remote_log_manager(
     purge = StrangerPurge(
         storage,
         plugins.metadata,
-        failures,
+        calls,
         metrics,
         clock,
         PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max),
     )
-    copier = _copier(plugins, quotas, runtime, config, removal, failures)
+    copier = _copier(plugins, quotas, runtime, config, removal, calls, failures)
     manager = RemoteLogManager(
         RemoteLogParts(
             storage,
@@ -152,6 +158,7 @@ def _copier(
     runtime: TierRuntime,
     config: RemoteLogConfig,
     removal: SegmentRemoval,
+    calls: PluginCalls,
     failures: RemoteFailures,
 ) -> Copier:
     return Copier(
@@ -160,6 +167,7 @@ def _copier(
             plugins.metadata,
             removal,
             quotas.copy,
+            calls,
             failures,
             runtime.clock,
             runtime.random,

@@ -6,7 +6,8 @@ of each at most. A task that fails is logged, counted and shown in the node's st
 again at the next interval: no failure of a plug-in ends the manager, or a log.
 
 Only the copy task of a partition deletes copies that were begun and not finished, and only when the
-one before it has ended: a copy that is cut off may still be writing for a while.
+one before it has ended: a copy that is cut off may still be writing for a while. One that does not
+end at all is left behind, and deleted when it does (`reading/plugin_calls.py`).
 """
 
 from __future__ import annotations
@@ -427,12 +428,13 @@ class RemoteLogManager:
             found = await self._parts.metadata.list_remote_log_segments(led.partition)
             # All of them go before the next copy begins: each try of an outage would leave one.
             left = [one for one in found if one.state in (_STARTED, _DELETING)]
-            await self._parts.removal.remove_all(left)
-            led.has_left_overs = False
+            removed = await self._parts.removal.remove_all(left)
+            # Those that a call which does not end may still write hold nothing up.
+            led.has_left_overs = removed < len(left)
         if self._has_copies(led):
-            led.has_left_overs = True
+            has_left_overs, led.has_left_overs = led.has_left_overs, True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
-            led.has_left_overs = False
+            led.has_left_overs = has_left_overs
 
     async def _expire(self, led: _LedPartition) -> None:
         parts = self._parts
@@ -513,8 +515,9 @@ class RemoteLogManager:
         if hanging:
             found.append(
                 f"remote_storage: {hanging} calls do not end, the first one for {for_s:.0f} s "
-                f"beyond its time ({doing}): their partitions wait; look at what the storage "
-                "stands on"
+                f"beyond its time ({doing}). Others go on, one such call a partition may be left "
+                "behind; look at what the storage stands on, and end this process if they still do "
+                "not end: the next one deletes what they left"
             )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")

@@ -13,7 +13,6 @@ rare: a write that arrived after its deletion, or files of metadata that was los
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import TopicIdPartition
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
 from streamlog.tiered.metrics import RemoteLogMetrics
-from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Strangers:
 class StrangerPurge:
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
-    failures: RemoteFailures
+    calls: PluginCalls
     metrics: RemoteLogMetrics
     clock: Clock
     config: PurgeConfig
@@ -86,13 +85,16 @@ class StrangerPurge:
         for first in range(0, len(found.files), DELETED_AT_ONCE):
             files = found.files[first : first + DELETED_AT_ONCE]
             names_of = [one.name for one in files]
-            await self._bounded(
-                "purging files of no segment", self.storage.delete_stored_files(names_of)
-            )
+            await self._delete(names_of)
             self.metrics.purged(len(files), sum(one.size_bytes for one in files))
         if found.files:
             log.warning("%d files of no segment were purged from the tier", len(found.files))
         return None
+
+    async def _delete(self, names: Sequence[str]) -> None:
+        """Errors: TimeoutError; what the plug-in raises."""
+        doing = "purging files of no segment"
+        await self._bounded(doing, lambda: self.storage.delete_stored_files(names))
 
     async def clean_up(self, partition: TopicIdPartition) -> None:
         """Has the plug-in remove what is older than everything that is known of the partition.
@@ -107,18 +109,16 @@ class StrangerPurge:
         for one in known:
             until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
         files = await self._bounded(
-            f"cleaning up {partition}", self.storage.delete_left_overs(partition, until)
+            f"cleaning up {partition}", lambda: self.storage.delete_left_overs(partition, until)
         )
         self.metrics.purged(files, 0)
 
-    async def _bounded(self, doing: str, call: Awaitable[T]) -> T:
+    async def _bounded(self, doing: str, call: Callable[[], Awaitable[T]]) -> T:
         """Errors: TimeoutError; what the call raises."""
-        with self.failures.watched(doing, CALL_S * 1000):
-            try:
-                async with asyncio.timeout(CALL_S):
-                    return await call
-            except TimeoutError as error:
-                raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
+        try:
+            return await self.calls.run(doing, CALL_S * 1000, call)
+        except TimeoutError as error:
+            raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
 
     async def look(self, names: TopicNames, led: Collection[TopicIdPartition]) -> Strangers | None:
         """Deletes nothing. None: the storage cannot be listed."""
@@ -127,7 +127,9 @@ class StrangerPurge:
             return None
         before_ms = self.clock.now_ms() - self.config.age_ms
         by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
-        while one := await self._bounded("listing the remote storage", anext(listing, None)):
+        while one := await self._bounded(
+            "listing the remote storage", lambda: anext(listing, None)
+        ):
             segments = by_partition.setdefault((one.topic_id, one.partition), {})
             segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()
