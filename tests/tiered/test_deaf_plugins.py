@@ -118,7 +118,7 @@ def test_a_task_ends_with_its_log_although_the_plug_in_makes_an_error_of_it() ->
 
 
 def test_a_copy_that_never_ends_is_left_behind_and_its_partition_goes_on() -> None:
-    """One thread hangs for ever; what it may still write is deleted when it ends, and not before."""
+    """What the thread that hangs may still write is deleted when it ends, and not before."""
 
     async def body() -> None:
         free = asyncio.Event()

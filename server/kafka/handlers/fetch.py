@@ -109,7 +109,7 @@ class FetchHandler:
     async def _follower(
         self, call: KafkaCall, request: FetchRequest, replica_id: int
     ) -> FetchResponse:
-        """No records and no session. Errors: Invalid, unless an offset is in a remote tier alone."""
+        """No records, no session. Errors: Invalid, unless an offset is in a remote tier alone."""
         session = FetchSession(uses_topic_ids=True, isolation=isolation(request.isolation_level))
         try:
             session.update(_wanted(call, request))

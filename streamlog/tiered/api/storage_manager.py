@@ -35,7 +35,10 @@ class SegmentFile(Protocol):
         ...
 
     async def read(self, position: int, length: int) -> Buffer:
-        """Fewer bytes than `length` at the end of the file. Errors: StoreUnavailable."""
+        """One byte at least, and `length` at most: a file may come in pieces. None at its end.
+
+        Errors: StoreUnavailable.
+        """
         ...
 
 
