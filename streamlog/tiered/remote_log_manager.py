@@ -215,6 +215,9 @@ class RemoteLogManager:
             await self._load(led)
         log.attach_tier(tier)
         self._led[log.topic_partition] = led
+        if self._is_started.is_set():
+            # Its copies may be behind: it is due at once, and not at the next round.
+            self._begin_tasks(led)
 
     async def _load(self, led: _LedPartition) -> None:
         """What the metadata says of the partition, which this node answers for from now on.
@@ -348,9 +351,7 @@ class RemoteLogManager:
     async def tick(self) -> None:
         """Gives every partition with something to do its tasks."""
         for led in tuple(self._led.values()):
-            if self._has_tier(led):
-                self._begin(led, "copy", self._copying)
-                self._begin(led, "expire", self._expiring)
+            self._begin_tasks(led)
         metrics, reads = self._parts.metrics, self._parts.reads
         metrics.lag(self._by_topic(self._lag_of))
         metrics.size(self._by_topic(lambda led: led.remote))
@@ -358,6 +359,11 @@ class RemoteLogManager:
         metrics.reads_pending_bound.set(reads.chunks.pending_max)
         metrics.chunk_bytes.set(reads.chunks.size_bytes)
         metrics.index_bytes.set(reads.indexes.size_bytes)
+
+    def _begin_tasks(self, led: _LedPartition) -> None:
+        if self._has_tier(led):
+            self._begin(led, "copy", self._copying)
+            self._begin(led, "expire", self._expiring)
 
     def _begin(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
         if name in led.tasks:
