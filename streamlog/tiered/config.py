@@ -18,6 +18,9 @@ class RemoteLogConfig:
     """`module:Class` of a plug-in; "": the node's own object store."""
     metadata_class: str = ""
     """`module:Class` of a plug-in; "": the node's own KV store; one of TOPIC_BASED: a topic."""
+    storage_path: str = ""
+    """Folders beside those of Python in which the plug-in is looked for, with `:` between them."""
+    metadata_path: str = ""
     storage_configs: Mapping[str, str] = field(default_factory=dict)
     metadata_configs: Mapping[str, str] = field(default_factory=dict)
     task_interval_ms: int = 30_000
@@ -72,12 +75,14 @@ KAFKA_NAMES = {
     "remote.log.manager.task.retry.jitter": "retry_jitter",
     "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
     "remote.log.metadata.manager.class.name": "metadata_class",
+    "remote.log.metadata.manager.class.path": "metadata_path",
     "remote.log.purge.age.ms": "purge_age_ms",
     "remote.log.purge.interval.ms": "purge_interval_ms",
     "remote.log.purge.max.share": "purge_share_max",
     "remote.log.reader.max.pending.tasks": "reads_pending_max",
     "remote.log.reader.threads": "reader_tasks",
     "remote.log.storage.manager.class.name": "storage_class",
+    "remote.log.storage.manager.class.path": "storage_path",
     "remote.log.storage.system.enable": "is_enabled",
 }
 """Kafka's broker settings → fields of RemoteLogConfig."""

@@ -69,7 +69,9 @@ OVER_DELETED = "a segment that Kafka deletes although retention.bytes has room f
 ROLLED = "an active segment that one side's retention closed between two batches"
 TIMED_OUT = "a look-up by time that Kafka answers with a time-out, once"
 KNOWN = (EMPTIED, BELOW_START, LARGEST, OVER_DELETED, ROLLED, TIMED_OUT)
-"""Defects of Kafka 4.1.1, a choice of this program, or the moment at which a round comes; `docs/tiered-storage.md` says more."""
+"""Defects of Kafka 4.1.1, a choice of this program, or the moment at which a round comes.
+
+`docs/tiered-storage.md` says more."""
 STATES = "states that were the same"
 TWO_TIERS = "of them with records in the remote tier alone"
 
