@@ -234,6 +234,13 @@ class BrokerConfig:
     remote_log_manager_expiration_thread_pool_size: int = setting(
         10, "Partitions whose remote segments expire at a time.", minimum=1, maximum=1000
     )
+    remote_log_manager_follower_thread_pool_size: int = setting(
+        2,
+        "Partitions at a time of which a follower looks how far its leader has copied. No node "
+        "follows one yet.",
+        minimum=1,
+        maximum=1000,
+    )
     remote_log_purge_interval_ms: int = setting(
         86_400_000,
         "Time between two looks for files in the remote storage that no metadata names (not one of "

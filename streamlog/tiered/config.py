@@ -29,6 +29,7 @@ class RemoteLogConfig:
     retry_jitter: float = 0.2
     copier_tasks: int = 10
     expiration_tasks: int = 10
+    follower_tasks: int = 2
     reader_tasks: int = 10
     reads_pending_max: int = 100
     custom_metadata_bytes_max: int = 128
@@ -69,6 +70,7 @@ KAFKA_NAMES = {
     "remote.log.manager.fetch.max.bytes.per.second": "fetch_bytes_per_second",
     "remote.log.manager.fetch.quota.window.num": "fetch_windows",
     "remote.log.manager.fetch.quota.window.size.seconds": "fetch_window_s",
+    "remote.log.manager.follower.thread.pool.size": "follower_tasks",
     "remote.log.manager.task.interval.ms": "task_interval_ms",
     "remote.log.manager.task.retry.backoff.max.ms": "retry_backoff_ms_max",
     "remote.log.manager.task.retry.backoff.ms": "retry_backoff_ms",

@@ -135,6 +135,7 @@ async def open_remote_log_manager(
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,
+            config.follower_tasks,
         )
     )
     await indexes.load()
