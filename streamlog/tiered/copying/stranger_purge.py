@@ -8,7 +8,9 @@ rare: a write that arrived after its deletion, or files of metadata that was los
    byte is written, so whatever a copy under way wrote is named by now. Partitions that this node
    does not answer for are read anew, and so are those that have strangers.
 3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
-   is likely to be the wrong one, and the files are all that is left of the records.
+   is likely to be the wrong one, and the files are all that is left of the records. So it is with
+   one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
+   copies or deletes a segment in the middle of others.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from uuid import UUID
 
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
-from streamlog.tiered.api.segments import TopicIdPartition
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.plugin_calls import PluginCalls
@@ -56,6 +58,8 @@ class Strangers:
     stranger_segments: int = 0
     segments: int = 0
     """All that have files in the storage."""
+    suspicious: list[TopicIdPartition] = field(default_factory=list)
+    """Partitions whose own strangers are passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,7 @@ class StrangerPurge:
         found = await self.look(names, led)
         if found is None:
             return None
-        suspicious = max(SEGMENTS_UNSUSPICIOUS, self.config.share_max * found.segments)
-        if found.stranger_segments > suspicious:
+        if self._is_suspicious(found.stranger_segments, found.segments):
             return (
                 f"{found.stranger_segments} of {found.segments} segments in the remote storage are "
                 "named by no metadata, which is more than copies that ended early explain; none is "
@@ -89,7 +92,16 @@ class StrangerPurge:
             self.metrics.purged(len(files), sum(one.size_bytes for one in files))
         if found.files:
             log.warning("%d files of no segment were purged from the tier", len(found.files))
+        if found.suspicious:
+            return (
+                f"{len(found.suspicious)} partitions (the first: {found.suspicious[0]}) have "
+                "segments in the remote storage that their metadata should name; none of these is "
+                "deleted. If metadata was lost, put it back"
+            )
         return None
+
+    def _is_suspicious(self, strangers: int, segments: int) -> bool:
+        return strangers > max(SEGMENTS_UNSUSPICIOUS, self.config.share_max * segments)
 
     async def _delete(self, names: Sequence[str]) -> None:
         """Errors: TimeoutError; what the plug-in raises."""
@@ -141,13 +153,20 @@ class StrangerPurge:
             if strangers and partition in led:
                 # Another node may lead the partition, and this one not know it yet.
                 await self.metadata.on_partition_leadership_changes([partition], [])
-                strangers = _strangers(segments, await self._named(partition, True), before_ms)
+                named = await self._named(partition, True)
+                strangers = _strangers(segments, named, before_ms)
+            is_many = self._is_suspicious(len(strangers), len(segments))
+            if partition.topic and strangers and (is_many or _has_gap(named)):
+                found.suspicious.append(partition)
+                continue
             found.stranger_segments += len(strangers)
             found.files += [one for files in strangers for one in files]
         return found
 
-    async def _named(self, partition: TopicIdPartition, is_led: bool) -> set[UUID]:
-        """Segments that the metadata has now."""
+    async def _named(
+        self, partition: TopicIdPartition, is_led: bool
+    ) -> Mapping[UUID, RemoteLogSegmentMetadata]:
+        """Segments that the metadata has now, by start offset."""
         if not is_led:
             await self.metadata.on_partition_leadership_changes([], [partition])
         try:
@@ -155,7 +174,17 @@ class StrangerPurge:
         finally:
             if not is_led:
                 await self.metadata.on_stop_partitions([partition])
-        return {one.remote_log_segment_id.id for one in listed}
+        return {one.remote_log_segment_id.id: one for one in listed}
+
+
+def _has_gap(named: Mapping[UUID, RemoteLogSegmentMetadata]) -> bool:
+    """Whether offsets between two segments are in none."""
+    end: int | None = None
+    for one in named.values():
+        if end is not None and one.start_offset > end + 1:
+            return True
+        end = one.end_offset if end is None else max(end, one.end_offset)
+    return False
 
 
 def _strangers(
