@@ -3,7 +3,8 @@
 1. A chunk is loaded by one task, however many readers wait for it, and the task goes on when they
    stop waiting: a store that is slower than a fetch may wait still makes progress, because the next
    fetch finds the chunk here.
-2. A reader that goes through a segment has its next chunk loaded ahead.
+2. A reader that goes through a segment has its next chunk loaded ahead, and one more where hardly
+   another one loads.
 3. Memory is bounded: chunks that were not used for longest go first, and loads that find no room
    wait. Loads under way are bounded, too; beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
