@@ -299,6 +299,12 @@ def _known(path: str, where: str) -> Knob:
         raise InvalidConfig(
             f"{path} ({where}) is no setting, though KIP-956 writes it once: use {meant}", name=path
         )
+    if path.removeprefix("broker.") in ("log.dir", "log.dirs"):
+        raise InvalidConfig(
+            f"{path} ({where}) is no setting: a node has one folder of logs, node.log_dir. For "
+            "several disks make one volume of them, or start a node on each",
+            name=path,
+        )
     if knob is None:
         raise InvalidConfig(
             f"{path} ({where}) is no setting{_near(path, knobs())}; `streamlog config describe` "
