@@ -103,14 +103,7 @@ async def open_remote_log_manager(
         config.fetch_wait_ms,
         config.look_up_wait_ms,
     )
-    purge = StrangerPurge(
-        storage,
-        plugins.metadata,
-        calls,
-        metrics,
-        clock,
-        PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max),
-    )
+    purge = StrangerPurge(storage, plugins.metadata, calls, metrics, clock, _purge_config(config))
     copier = _copier(plugins, quotas, runtime, config, removal, calls, failures)
     manager = RemoteLogManager(
         RemoteLogParts(
@@ -126,12 +119,7 @@ async def open_remote_log_manager(
             background,
             unexpected,
             quotas,
-            TaskBackoff(
-                runtime.random,
-                config.retry_backoff_ms,
-                config.retry_backoff_ms_max,
-                config.retry_jitter,
-            ),
+            _backoff(runtime, config),
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,
@@ -140,6 +128,16 @@ async def open_remote_log_manager(
     )
     await indexes.load()
     return manager
+
+
+def _purge_config(config: RemoteLogConfig) -> PurgeConfig:
+    return PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max)
+
+
+def _backoff(runtime: TierRuntime, config: RemoteLogConfig) -> TaskBackoff:
+    return TaskBackoff(
+        runtime.random, config.retry_backoff_ms, config.retry_backoff_ms_max, config.retry_jitter
+    )
 
 
 def _chunk_config(config: RemoteLogConfig) -> ChunkConfig:
