@@ -64,7 +64,8 @@ async def open_remote_log_manager(
     background = Background("remote log manager", unexpected.append)
     failures = RemoteFailures(clock)
     # Calls that hang in a mounted folder of one kind leave those of the other theirs.
-    calls = PluginCalls(failures, background, config.copier_tasks)
+    left_max = config.copier_tasks if storage.names_have_ids else 0
+    calls = PluginCalls(failures, background, left_max)
     read_calls = PluginCalls(failures, background, config.reader_tasks)
     tries = PluginTries(clock, failures, read_calls)
     metrics = RemoteLogMetrics(runtime.registry)

@@ -14,10 +14,22 @@ from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import RemoteLogSegmentState
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.storage.files import to_its_end
-from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
+from tests.tiered.harness import (
+    BreakableStorage,
+    TieredLogUnderTest,
+    VirtualClock,
+    tiered_log,
+    values,
+)
 
 CONFIG = RemoteLogConfig(copy_timeout_ms=60_000)
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+class NamedByOffset(BreakableStorage):
+    """As plug-ins of the draft."""
+
+    names_have_ids = False
 
 
 async def filled(t: TieredLogUnderTest) -> dict[int, bytes]:
@@ -156,6 +168,33 @@ def test_a_copy_that_never_ends_is_left_behind_and_its_partition_goes_on() -> No
             assert left.remote_log_segment_id.id not in t.storage.segments
             listed = await t.metadata.list_remote_log_segments(t.partition)
             assert {one.remote_log_segment_id.id for one in listed} == set(t.storage.segments)
+            assert t.manager.alarms() == []
+
+    run_virtually(body)
+
+
+def test_a_copy_under_a_name_that_the_next_one_has_too_is_waited_for() -> None:
+    """A deletion of what it left would take the next one's, in the next life at the latest."""
+
+    async def body() -> None:
+        free = asyncio.Event()
+        copies: list[str] = []
+
+        async def copies_hang(call: str) -> None:
+            if call == "copied":
+                copies.append(call)
+                await to_its_end(free.wait())
+
+        tree, clock, storage = TornTree(SeededRandom(3)), VirtualClock(), NamedByOffset()
+        async with tiered_log(tree, {}, CONFIG, storage, clock) as t:
+            storage.strike = copies_hang
+            await filled(t)
+            await asyncio.sleep(3600)
+            assert len(copies) == 1
+            assert any("1 calls do not end" in one for one in t.manager.alarms())
+            free.set()
+            await asyncio.sleep(120)
+            assert t.log.copied_end_offset > 0
             assert t.manager.alarms() == []
 
     run_virtually(body)

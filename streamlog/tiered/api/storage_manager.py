@@ -86,6 +86,10 @@ class RemoteStorageManager(ABC):
     repeated later; those named below mean more. Source: KIP-405.
     """
 
+    names_have_ids: bool = True
+    """Whether what is stored of a segment is named by its id. False: the deletion of one copy could
+    take another of the same offsets, so a copy that does not end holds its partition up."""
+
     def configure(self, configs: Mapping[str, str]) -> None:
         """Called once, before all else, with the settings of `rsm.config.` less this prefix.
 
