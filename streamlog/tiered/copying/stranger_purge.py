@@ -16,7 +16,7 @@ rare: a write that arrived after its deletion, or files of metadata that was los
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 SEGMENTS_UNSUSPICIOUS = 3
 """So many strangers are purged whatever their share is."""
 DELETED_AT_ONCE = 1000
+LISTED_AT_ONCE = 100
 CALL_S = 60
-"""How long the plug-in may take for a file of the listing, a deletion or a clean-up."""
+"""How long the plug-in may take for so many files of the listing, a deletion or a clean-up."""
 T = TypeVar("T")
 
 TopicNames = Callable[[UUID], str | None]
@@ -139,11 +140,10 @@ class StrangerPurge:
             return None
         before_ms = self.clock.now_ms() - self.config.age_ms
         by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
-        while one := await self._bounded(
-            "listing the remote storage", lambda: anext(listing, None)
-        ):
-            segments = by_partition.setdefault((one.topic_id, one.partition), {})
-            segments.setdefault(one.segment_id, []).append(one)
+        while page := await self._bounded("listing the remote storage", lambda: _page(listing)):
+            for one in page:
+                segments = by_partition.setdefault((one.topic_id, one.partition), {})
+                segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()
         for (topic_id, number), segments in by_partition.items():
             found.segments += len(segments)
@@ -175,6 +175,13 @@ class StrangerPurge:
             if not is_led:
                 await self.metadata.on_stop_partitions([partition])
         return {one.remote_log_segment_id.id: one for one in listed}
+
+
+async def _page(listing: AsyncIterator[StoredFile]) -> list[StoredFile]:
+    found: list[StoredFile] = []
+    while len(found) < LISTED_AT_ONCE and (one := await anext(listing, None)) is not None:
+        found.append(one)
+    return found
 
 
 def _has_gap(named: Mapping[UUID, RemoteLogSegmentMetadata]) -> bool:
