@@ -4,7 +4,8 @@ Copies are compared with PUTs of the same files, cold reads with ranged GETs of 
 each right after the measured run, with the same client and the same concurrency. Appends at half of
 the best rate run in turns on a topic that is tiered and on one that is not. Readers of the newest
 records are timed alone and beside readers at full speed: as many as the remote tier has tasks, of
-the remote tier, and of old segments in local files.
+the remote tier, and of old segments in local files. A catch-up over both tiers, half of its bytes
+in each, is compared with one of a shared topic with the same batches in the same store.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import gc
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from benchmarks.s3 import (
 )
 from streamlog.codec.records import encode_values
 from streamlog.demo.s3_server import S3Server
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
@@ -65,6 +67,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 copies and reads 1 GiB per round."""
     with s3_server(folder, report.variant) as server:
         asyncio.run(_moved(report, folder / "moved", server, int(GIB * scale)))
+        asyncio.run(_caught_up(report, folder / "caught_up", server, int(GIB * scale)))
         asyncio.run(_beside(report, folder / "beside", server, max(2.0, 15 * scale)))
 
 
@@ -99,7 +102,7 @@ def _batch() -> bytes:
     return bytes(encode_values(values, timestamp_ms=now_ms).data)
 
 
-async def _fill(logs: list[TierableLog], total: int) -> float:
+async def _fill(logs: Sequence[AbstractLog], total: int) -> float:
     """Appends `total` bytes in turns over the logs: MB/s."""
     batch = _batch()
     under_way: deque[Awaitable[object]] = deque()
@@ -207,8 +210,13 @@ async def _cold(engine: OpenEngine, topic: str, readers: int) -> tuple[float, di
 
 
 async def _read_remote(log: TierableLog) -> int:
+    return await _read(log, log.local_log_start_offset)
+
+
+async def _read(log: AbstractLog, end: int) -> int:
+    """Bytes from the log's start to the end (exclusive)."""
     position, seen = log.log_start_offset, 0
-    while position < log.local_log_start_offset:
+    while position < end:
         fetched = await log.fetch(position, FETCH_BYTES)
         seen += fetched.size_bytes
         position = fetched.next_offset
@@ -229,6 +237,59 @@ async def _remote_ranges(store: ObjectStore, total: int) -> list[tuple[str, int,
         token = page.next_token
         if token is None:
             return found
+
+
+async def _caught_up(report: Report, folder: Path, server: S3Server, total: int) -> None:
+    """All of a topic in two tiers, beside all of a shared one, each by a freshly opened engine."""
+    never = RemoteLogConfig(task_interval_ms=3_600_000)
+    segment_bytes = max(MIB, total // PARTITIONS // 8)
+    halves = {
+        **TIERED,
+        "segment.bytes": str(segment_bytes),
+        "local.retention.bytes": str(total // PARTITIONS // 2),
+    }
+    measured, floor = Measured(), 0.0
+    for number in range(ROUNDS):
+        topics = (f"both{number}", f"shared{number}")
+        async with _engine(server, folder, never) as engine:
+            for topic, configs in zip(topics, (halves, {}), strict=True):
+                await engine.logs.create_topic(topic, PARTITIONS, configs)
+                await _fill(await _opened(engine, topic), total)
+            await _copied(engine)
+            await engine.logs.retention_tick()
+        found: list[tuple[float, dict[str, float]]] = []
+        for topic in topics:
+            async with _engine(server, folder, never) as engine:
+                found.append(await _whole(engine, topic))
+        (mb_s, facts), (floor, shared) = found
+        facts |= {f"shared_{name}": shared[name] for name in ("gets_per_mib", "cpu_s_per_gib")}
+        measured.add(mb_s, floor, facts)
+    case = f"catch-up over both tiers, {PARTITIONS} readers"
+    report.add(measured.row("tiered", case, floor, "shared topic in the same store", None))
+
+
+async def _opened(engine: OpenEngine, topic: str) -> list[AbstractLog]:
+    return [await engine.logs.log(TopicPartition(topic, one)) for one in range(PARTITIONS)]
+
+
+async def _whole(engine: OpenEngine, topic: str) -> tuple[float, dict[str, float]]:
+    """MB/s of reading every partition from its start to its end, all at a time."""
+    logs = await _opened(engine, topic)
+    assert engine.tiers is not None
+    await engine.tiers.run_tasks()  # Loads what the metadata know of the tier.
+    remote = sum(one.local_log_start_offset for one in logs if isinstance(one, TierableLog))
+    gc.collect()
+    gets = requests_of(engine).get("get", 0.0)
+    cpu, began = own_cpu_s(), time.perf_counter()
+    ends = [log.high_watermark for log in logs]
+    calls = [partial(_read, log, end) for log, end in zip(logs, ends, strict=True)]
+    sizes, _ = await in_flight(iter(calls), PARTITIONS)
+    elapsed, size = time.perf_counter() - began, sum(sizes)
+    return size / elapsed / 1e6, {
+        "remote_share": remote / sum(ends),
+        "gets_per_mib": (requests_of(engine).get("get", 0.0) - gets) / size * MIB,
+        "cpu_s_per_gib": (own_cpu_s() - cpu) / size * GIB,
+    }
 
 
 async def _beside(report: Report, folder: Path, server: S3Server, seconds: float) -> None:

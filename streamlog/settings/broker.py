@@ -147,6 +147,14 @@ class BrokerConfig:
         "Plug-in that keeps remote segments, as `module:Class`; it gets the settings that begin "
         "with rsm.config. (in the file or by flag). Default: the node's own object store.",
     )
+    remote_log_storage_manager_class_path: str = setting(
+        "",
+        "Folders in which that plug-in is looked for too, with `:` between them.",
+    )
+    remote_log_storage_manager_impl_prefix: str = setting(
+        "rsm.config.",
+        "What the settings begin with that the storage plug-in gets, less this.",
+    )
     remote_log_metadata_manager_class_name: str = setting(
         "",
         "Plug-in that knows which remote segments there are, as `module:Class`; it gets the "
@@ -154,6 +162,14 @@ class BrokerConfig:
         "TopicBasedRemoteLogMetadataManager (or Kafka's name of it, with its package): the topic "
         "__remote_log_metadata, which the first copy makes. Choose before the first topic is "
         "tiered: a node that finds segments in the other place refuses to start.",
+    )
+    remote_log_metadata_manager_class_path: str = setting(
+        "",
+        "Folders in which that plug-in is looked for too, with `:` between them.",
+    )
+    remote_log_metadata_manager_impl_prefix: str = setting(
+        "rlmm.config.",
+        "What the settings begin with that the metadata plug-in gets, less this.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
         128,
@@ -217,6 +233,13 @@ class BrokerConfig:
     )
     remote_log_manager_expiration_thread_pool_size: int = setting(
         10, "Partitions whose remote segments expire at a time.", minimum=1, maximum=1000
+    )
+    remote_log_manager_follower_thread_pool_size: int = setting(
+        2,
+        "Partitions at a time of which a follower looks how far its leader has copied. No node "
+        "follows one yet.",
+        minimum=1,
+        maximum=1000,
     )
     remote_log_purge_interval_ms: int = setting(
         86_400_000,

@@ -47,8 +47,12 @@ NOT_SETTINGS = frozenset(
     }
 )
 """Variables of the command line itself, and of code that runs before settings are read."""
-PLUGIN_PREFIXES = {"rsm.config.": "storage_configs", "rlmm.config.": "metadata_configs"}
-"""Beginnings of the settings that plug-ins of tiered storage get → fields of RemoteLogConfig."""
+PLUGIN_PREFIXES = {
+    "remote.log.storage.manager.impl.prefix": "storage_configs",
+    "remote.log.metadata.manager.impl.prefix": "metadata_configs",
+}
+"""What says with what the settings begin that a plug-in of tiered storage gets → the field of
+RemoteLogConfig for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Settings:
     engine: StreamEngineConfig = field(default_factory=StreamEngineConfig)
     topic_overrides: Mapping[str, str] = field(default_factory=dict)
     plugin_configs: Mapping[str, str] = field(default_factory=dict)
-    """Those that begin with rsm.config. or rlmm.config., which only a plug-in knows."""
+    """Those that begin with a prefix of PLUGIN_PREFIXES, which only a plug-in knows."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def topic_defaults(self) -> dict[str, str]:
@@ -99,7 +103,8 @@ class Settings:
             target: getattr(self.broker, name.replace(".", "_"))
             for name, target in REMOTE_LOG_NAMES.items()
         }
-        for prefix, target in PLUGIN_PREFIXES.items():
+        for name_of_prefix, target in PLUGIN_PREFIXES.items():
+            prefix = getattr(self.broker, name_of_prefix.replace(".", "_"))
             given[target] = {
                 name.removeprefix(prefix): value
                 for name, value in self.plugin_configs.items()
@@ -174,16 +179,20 @@ def load(
     sources: dict[str, str] = {}
     topics: dict[str, str] = {}
     plugins: dict[str, str] = {}
-    layers = (
-        _from_file(file),
-        _from_environment(os.environ if env is None else env),
-        _from_flags(overrides or {}),
-    )
+    layers = [
+        by_todays_names(layer)
+        for layer in (
+            _from_file(file),
+            _from_environment(os.environ if env is None else env),
+            _from_flags(overrides or {}),
+        )
+    ]
+    known, prefixes = knobs(), _plugin_prefixes(layers)
     for layer in layers:
-        for path, given, where in by_todays_names(layer):
+        for path, given, where in layer:
             if path.startswith(f"{TOPIC_DEFAULTS}."):
                 topics[path.removeprefix(f"{TOPIC_DEFAULTS}.")] = written(given)
-            elif path.removeprefix("broker.").startswith(tuple(PLUGIN_PREFIXES)):
+            elif path not in known and path.removeprefix("broker.").startswith(prefixes):
                 plugins[path.removeprefix("broker.")] = written(given)
             else:
                 values[path] = parse(_known(path, where), given, where)
@@ -203,6 +212,21 @@ def load(
         message_bytes_max=settings.limits.message_bytes_max - MESSAGE_OVERHEAD_BYTES_MAX,
     )
     return replace(settings, log=log)
+
+
+def _plugin_prefixes(layers: Iterable[Iterable[Given]]) -> tuple[str, ...]:
+    """With what settings begin that no table has. Errors: InvalidConfig for none at all."""
+    found = {f"broker.{one}": knobs()[f"broker.{one}"].default for one in PLUGIN_PREFIXES}
+    for layer in layers:
+        for path, given, where in layer:
+            if path in found:
+                found[path] = str(given)
+                if not found[path]:
+                    raise InvalidConfig(
+                        f"{path} ({where}) is empty: all settings would be the plug-in's",
+                        name=path,
+                    )
+    return tuple(found.values())
 
 
 def _check_topic_defaults(topics: Mapping[str, str], sources: Mapping[str, str]) -> None:
@@ -274,6 +298,12 @@ def _known(path: str, where: str) -> Knob:
     if meant is not None:
         raise InvalidConfig(
             f"{path} ({where}) is no setting, though KIP-956 writes it once: use {meant}", name=path
+        )
+    if path.removeprefix("broker.") in ("log.dir", "log.dirs"):
+        raise InvalidConfig(
+            f"{path} ({where}) is no setting: a node has one folder of logs, node.log_dir. For "
+            "several disks make one volume of them, or start a node on each",
+            name=path,
         )
     if knob is None:
         raise InvalidConfig(

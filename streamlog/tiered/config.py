@@ -18,6 +18,9 @@ class RemoteLogConfig:
     """`module:Class` of a plug-in; "": the node's own object store."""
     metadata_class: str = ""
     """`module:Class` of a plug-in; "": the node's own KV store; one of TOPIC_BASED: a topic."""
+    storage_path: str = ""
+    """Folders beside those of Python in which the plug-in is looked for, with `:` between them."""
+    metadata_path: str = ""
     storage_configs: Mapping[str, str] = field(default_factory=dict)
     metadata_configs: Mapping[str, str] = field(default_factory=dict)
     task_interval_ms: int = 30_000
@@ -26,6 +29,7 @@ class RemoteLogConfig:
     retry_jitter: float = 0.2
     copier_tasks: int = 10
     expiration_tasks: int = 10
+    follower_tasks: int = 2
     reader_tasks: int = 10
     reads_pending_max: int = 100
     custom_metadata_bytes_max: int = 128
@@ -66,18 +70,21 @@ KAFKA_NAMES = {
     "remote.log.manager.fetch.max.bytes.per.second": "fetch_bytes_per_second",
     "remote.log.manager.fetch.quota.window.num": "fetch_windows",
     "remote.log.manager.fetch.quota.window.size.seconds": "fetch_window_s",
+    "remote.log.manager.follower.thread.pool.size": "follower_tasks",
     "remote.log.manager.task.interval.ms": "task_interval_ms",
     "remote.log.manager.task.retry.backoff.max.ms": "retry_backoff_ms_max",
     "remote.log.manager.task.retry.backoff.ms": "retry_backoff_ms",
     "remote.log.manager.task.retry.jitter": "retry_jitter",
     "remote.log.metadata.custom.metadata.max.bytes": "custom_metadata_bytes_max",
     "remote.log.metadata.manager.class.name": "metadata_class",
+    "remote.log.metadata.manager.class.path": "metadata_path",
     "remote.log.purge.age.ms": "purge_age_ms",
     "remote.log.purge.interval.ms": "purge_interval_ms",
     "remote.log.purge.max.share": "purge_share_max",
     "remote.log.reader.max.pending.tasks": "reads_pending_max",
     "remote.log.reader.threads": "reader_tasks",
     "remote.log.storage.manager.class.name": "storage_class",
+    "remote.log.storage.manager.class.path": "storage_path",
     "remote.log.storage.system.enable": "is_enabled",
 }
 """Kafka's broker settings → fields of RemoteLogConfig."""

@@ -29,6 +29,7 @@ from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
 from streamlog.tiered.reading.partition_tier import TierReads
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 from streamlog.tiered.reading.tries import PluginTries
 from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts, TierQuotas
 
@@ -62,7 +63,11 @@ async def open_remote_log_manager(
     unexpected: list[BaseException] = []
     background = Background("remote log manager", unexpected.append)
     failures = RemoteFailures(clock)
-    tries = PluginTries(clock, failures)
+    # Calls that hang in a mounted folder of one kind leave those of the other theirs.
+    left_max = config.copier_tasks if storage.names_have_ids else 0
+    calls = PluginCalls(failures, background, left_max)
+    read_calls = PluginCalls(failures, background, config.reader_tasks)
+    tries = PluginTries(clock, failures, read_calls)
     metrics = RemoteLogMetrics(runtime.registry)
 
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
@@ -74,14 +79,16 @@ async def open_remote_log_manager(
     async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
         return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
 
-    chunks = ChunkCache(load, _chunk_config(config), clock, failures, background)
+    chunks = ChunkCache(load, _chunk_config(config), clock, failures, read_calls, background)
     indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
 
     async def forget(segment: RemoteLogSegmentMetadata) -> None:
         chunks.forget(segment.remote_log_segment_id)
         await indexes.forget(segment)
 
-    removal = SegmentRemoval(storage, plugins.metadata, forget, failures, clock, runtime.broker_id)
+    removal = SegmentRemoval(
+        storage, plugins.metadata, forget, calls, failures, clock, runtime.broker_id
+    )
     reads = TierReads(
         plugins.metadata,
         chunks,
@@ -97,15 +104,8 @@ async def open_remote_log_manager(
         config.fetch_wait_ms,
         config.look_up_wait_ms,
     )
-    purge = StrangerPurge(
-        storage,
-        plugins.metadata,
-        failures,
-        metrics,
-        clock,
-        PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max),
-    )
-    copier = _copier(plugins, quotas, runtime, config, removal, failures)
+    purge = StrangerPurge(storage, plugins.metadata, calls, metrics, clock, _purge_config(config))
+    copier = _copier(plugins, quotas, runtime, config, removal, calls, failures)
     manager = RemoteLogManager(
         RemoteLogParts(
             storage,
@@ -120,19 +120,25 @@ async def open_remote_log_manager(
             background,
             unexpected,
             quotas,
-            TaskBackoff(
-                runtime.random,
-                config.retry_backoff_ms,
-                config.retry_backoff_ms_max,
-                config.retry_jitter,
-            ),
+            _backoff(runtime, config),
             config.task_interval_ms,
             config.copier_tasks,
             config.expiration_tasks,
+            config.follower_tasks,
         )
     )
     await indexes.load()
     return manager
+
+
+def _purge_config(config: RemoteLogConfig) -> PurgeConfig:
+    return PurgeConfig(config.purge_interval_ms, config.purge_age_ms, config.purge_share_max)
+
+
+def _backoff(runtime: TierRuntime, config: RemoteLogConfig) -> TaskBackoff:
+    return TaskBackoff(
+        runtime.random, config.retry_backoff_ms, config.retry_backoff_ms_max, config.retry_jitter
+    )
 
 
 def _chunk_config(config: RemoteLogConfig) -> ChunkConfig:
@@ -152,6 +158,7 @@ def _copier(
     runtime: TierRuntime,
     config: RemoteLogConfig,
     removal: SegmentRemoval,
+    calls: PluginCalls,
     failures: RemoteFailures,
 ) -> Copier:
     return Copier(
@@ -160,6 +167,7 @@ def _copier(
             plugins.metadata,
             removal,
             quotas.copy,
+            calls,
             failures,
             runtime.clock,
             runtime.random,

@@ -2,23 +2,27 @@
 
 Each log that this node leads gets a tier when it is opened. Every `task_interval_ms` the partitions
 with something to do get a copy task and an expiration task, so many at a time; a partition has one
-of each at most. A task that fails is logged, counted and shown in the node's status, and tried
-again at the next interval: no failure of a plug-in ends the manager, or a log.
+of each at most. One that this node follows gets a task that looks how far its leader has copied, so
+that its own files may go; no node follows one yet. A task that fails is logged, counted and shown
+in the node's status, and tried again at the next interval: no failure of a plug-in ends the
+manager, or a log.
 
 Only the copy task of a partition deletes copies that were begun and not finished, and only when the
-one before it has ended: a copy that is cut off may still be writing for a while.
+one before it has ended: a copy that is cut off may still be writing for a while. One that does not
+end at all is left behind, and deleted when it does (`reading/plugin_calls.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from streamlog.errors import Corrupt, StreamlogError
+from streamlog.errors import Corrupt, NotLeader, StreamlogError
+from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
@@ -36,6 +40,7 @@ from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.copying.stranger_purge import StrangerPurge, TopicNames
+from streamlog.tiered.led_partition import LedPartition
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, TierReads
@@ -90,43 +95,7 @@ class RemoteLogParts:
     task_interval_ms: int = 30_000
     copier_tasks: int = 10
     expiration_tasks: int = 10
-
-
-class _LedPartition:
-    """One log that this node leads, and its tier."""
-
-    def __init__(self, tier: PartitionTier, metrics: RemoteLogMetrics) -> None:
-        self.tier = tier
-        self._metrics = metrics
-        self.remote = (0, 0)
-        """Segments and bytes in the tier, as of the last expiration."""
-        self.turn = asyncio.Lock()
-        """Of the load, the copies, the purge's clean-up, and the deletion of all that is remote."""
-        self.is_loaded = False
-        """Whether `highest_offset` is what the metadata says."""
-        self.has_left_overs = True
-        """Whether copies may have been begun that nobody finishes."""
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.retries: dict[str, asyncio.Task[None]] = {}
-        """Of tasks that failed: they wait to be begun again."""
-        self.is_given_up = False
-        """Whether the tier was turned off, and nothing is left in it."""
-        self.failures: dict[str, int] = {}
-        """How often a task failed since it last did not."""
-        self.failure: str | None = None
-        self.failed_since_ms = 0
-
-    @property
-    def log(self) -> TierableLog:
-        return self.tier.log
-
-    @property
-    def partition(self) -> TopicIdPartition:
-        return self.tier.partition
-
-    def copied(self, segment: RemoteLogSegmentMetadata) -> None:
-        self.tier.highest_offset = max(self.tier.highest_offset, segment.end_offset)
-        self._metrics.copied(self.partition.topic, segment.segment_size_bytes)
+    follower_tasks: int = 2
 
 
 class RemoteLogManager:
@@ -137,9 +106,10 @@ class RemoteLogManager:
 
     def __init__(self, parts: RemoteLogParts) -> None:
         self._parts = parts
-        self._led: dict[TopicPartition, _LedPartition] = {}
+        self._led: dict[TopicPartition, LedPartition] = {}
         self._copying = asyncio.Semaphore(parts.copier_tasks)
         self._expiring = asyncio.Semaphore(parts.expiration_tasks)
+        self._following = asyncio.Semaphore(parts.follower_tasks)
         self._ending: dict[TopicPartition, set[asyncio.Task[None]]] = {}
         """Tasks of logs that have ended, while they end."""
         self._suspicion: str | None = None
@@ -179,7 +149,7 @@ class RemoteLogManager:
         led = {led.partition: led for led in self._led.values() if led.is_loaded}
         for one in led.values():
             # While it is copied, it waits for the next purge.
-            is_led = self._led.get(one.log.topic_partition) is one
+            is_led = one.is_leader and self._led.get(one.log.topic_partition) is one
             if is_led and not one.turn.locked():
                 async with one.turn:
                     await self._parts.purge.clean_up(one.partition)
@@ -206,51 +176,155 @@ class RemoteLogManager:
 
     async def attach(self, log: TierableLog, topic_id: UUID) -> None:
         """As Tiers.attach. A topic without tiering costs nothing until it has it."""
-        topic, number = log.topic_partition
-        partition = TopicIdPartition(topic_id, topic, number)
-        tier = PartitionTier(partition, log, self._parts.reads, self)
-        led = _LedPartition(tier, self._parts.metrics)
-        if log.topic_config.remote_storage_enable:
-            await self._load(led)
-        log.attach_tier(tier)
-        self._led[log.topic_partition] = led
+        await self.on_leadership_change([log], [], {log.topic_partition.topic: topic_id})
 
-    async def _load(self, led: _LedPartition) -> None:
+    async def on_leadership_change(
+        self,
+        leaders: Collection[TierableLog],
+        followers: Collection[TierableLog],
+        topic_ids: Mapping[str, UUID],
+    ) -> None:
+        """This node leads, or follows, the logs from now on; those that it did not know get their
+        tiers. What it copied of one that it follows now has been cut off on return: the next
+        leader deletes what it left.
+
+        Errors: Unavailable, Corrupt; the logs before the one with the error have changed.
+        """
+        for is_leader, logs in ((False, followers), (True, leaders)):
+            for log in logs:
+                topic, number = log.topic_partition
+                partition = TopicIdPartition(topic_ids[topic], topic, number)
+                await self._take_role(log, partition, is_leader=is_leader)
+
+    async def _take_role(
+        self, log: TierableLog, partition: TopicIdPartition, *, is_leader: bool
+    ) -> None:
+        key, parts = log.topic_partition, self._parts
+        known = self._led.get(key)
+        if known is None:
+            tier = PartitionTier(partition, log, parts.reads, self)
+            led = LedPartition(tier, parts.metrics, is_leader=is_leader)
+            if log.topic_config.remote_storage_enable:
+                await self._load(led)
+            log.attach_tier(tier)
+        elif known.is_leader is not is_leader:
+            self.detached(known.tier)
+            await self._until_ended(key)
+            # Its first task loads what the metadata has.
+            led = LedPartition(known.tier, parts.metrics, is_leader=is_leader)
+        else:
+            return
+        self._led[key] = led
+        if self._is_started.is_set():
+            # Its copies may be behind: it is due at once, and not at the next round.
+            self._begin_tasks(led)
+
+    async def stop_partitions(
+        self, partitions: Collection[TopicPartition], *, deletes: bool = False
+    ) -> None:
+        """On return nothing of them is copied or deleted here any more. Their logs read on until
+        they are closed.
+
+        `deletes`: all that is remote goes, also if this process ends before. Errors: Unavailable.
+        """
+        for key in partitions:
+            led = self._led.get(key)
+            if led is None:
+                continue
+            self.detached(led.tier)
+            await self._until_ended(key)
+            if deletes:
+                await self.delete_partition(key, led.partition.topic_id)
+            else:
+                await self._parts.metadata.on_stop_partitions([led.partition])
+
+    async def read(
+        self, partition: TopicPartition, offset: int, max_bytes: int, deadline: float | None = None
+    ) -> BatchRun:
+        """Batches of the remote tier from the one with the offset on, as RemoteTier.reader says.
+
+        Errors: NotLeader (its log is not open here); as of RemoteTier.reader.
+        """
+        led = self._led.get(partition)
+        if led is None:
+            raise NotLeader(f"{partition} is not open on this node; look for its leader")
+        end_offset = led.tier.highest_offset + 1
+        return await led.tier.reader(deadline).read(offset, end_offset, max_bytes, is_required=True)
+
+    def async_read(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        hears: Callable[[BatchRun | StreamlogError], None],
+    ) -> asyncio.Task[None]:
+        """As `read`, beside the caller: `hears` is called once, unless the task is cancelled."""
+
+        async def run() -> None:
+            try:
+                found: BatchRun | StreamlogError = await self.read(partition, offset, max_bytes)
+            except StreamlogError as error:
+                found = error
+            hears(found)
+
+        return self._parts.background.spawn(run(), name="read")
+
+    async def _load(self, led: LedPartition) -> None:
         """What the metadata says of the partition, which this node answers for from now on.
 
         Errors: Unavailable, Corrupt (local records that were copied are lost).
         """
         log, metadata = led.log, self._parts.metadata
-        await metadata.on_partition_leadership_changes([led.partition], [])
+        roles = ([led.partition], []) if led.is_leader else ([], [led.partition])
+        await metadata.on_partition_leadership_changes(*roles)
         found = await metadata.list_remote_log_segments(led.partition)
         finished = [one for one in found if one.state is _FINISHED]
         self._restore_epochs(log, finished)
-        highest = -1
+        highest = await self._highest(led, finished)
+        if led.is_leader:
+            await self._check_start(log, led.partition, finished)
+        led.tier.highest_offset = highest
+        led.is_loaded = True
+
+    async def _highest(
+        self, led: LedPartition, finished: Sequence[RemoteLogSegmentMetadata]
+    ) -> int:
+        """The last offset that was copied of the log's own epochs; -1: none was."""
+        log, highest = led.log, -1
         for epoch, _ in reversed(log.leader_epochs):
-            copied = await metadata.highest_offset_for_epoch(led.partition, epoch)
+            copied = await self._parts.metadata.highest_offset_for_epoch(led.partition, epoch)
             if copied is not None:
                 end = log.end_offset_for_epoch(epoch).end_offset
                 highest = min(copied, end - 1) if end >= 0 else copied
                 break
-        last = max((one.end_offset for one in finished), default=-1)
         # A manager may remember more than there is, and what is local may be all that is left: of a
         # tier that was turned off and on again.
-        highest = min(highest, last)
+        return min(highest, max((one.end_offset for one in finished), default=-1))
+
+    @staticmethod
+    async def _check_start(
+        log: TierableLog,
+        partition: TopicIdPartition,
+        finished: Sequence[RemoteLogSegmentMetadata],
+    ) -> None:
+        """The log begins where its lineage does, in one tier or the other. Errors: Unavailable,
+        Corrupt (local records that were copied are lost)."""
+        last = max((one.end_offset for one in finished), default=-1)
         if last >= log.log_end_offset:
             raise Corrupt(
                 f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
                 f"its remote tier has offsets up to {last}: the folder has lost records, and new "
                 "ones would take their offsets. Put the newest folder back, or delete the topic",
-                object_key=str(led.partition),
+                object_key=str(partition),
                 start=log.log_end_offset,
                 end=last + 1,
             )
-        earliest = min((one.start_offset for one in finished), default=log.local_log_start_offset)
-        start = min(earliest, log.local_log_start_offset)
+        epochs = {epoch for epoch, _ in log.leader_epochs}
+        # Others nobody finds: a reader asks by the log's own epochs.
+        own = [one.start_offset for one in finished if not epochs.isdisjoint(one.epochs)]
+        start = min([*own, log.local_log_start_offset])
         if log.log_start_offset < start:
             await log.raise_start(start)
-        led.tier.highest_offset = highest
-        led.is_loaded = True
 
     @staticmethod
     def _restore_epochs(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> None:
@@ -275,10 +349,7 @@ class RemoteLogManager:
             return
         key = tier.log.topic_partition
         del self._led[key]
-        for retry in led.retries.values():
-            retry.cancel()
-        for task in led.tasks.values():
-            task.cancel()
+        for task in led.cut_off():
             ending = self._ending.setdefault(key, set())
             ending.add(task)
             task.add_done_callback(lambda done: self._ended(key, done))
@@ -347,9 +418,7 @@ class RemoteLogManager:
     async def tick(self) -> None:
         """Gives every partition with something to do its tasks."""
         for led in tuple(self._led.values()):
-            if self._has_tier(led):
-                self._begin(led, "copy", self._copying)
-                self._begin(led, "expire", self._expiring)
+            self._begin_tasks(led)
         metrics, reads = self._parts.metrics, self._parts.reads
         metrics.lag(self._by_topic(self._lag_of))
         metrics.size(self._by_topic(lambda led: led.remote))
@@ -358,7 +427,16 @@ class RemoteLogManager:
         metrics.chunk_bytes.set(reads.chunks.size_bytes)
         metrics.index_bytes.set(reads.indexes.size_bytes)
 
-    def _begin(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+    def _begin_tasks(self, led: LedPartition) -> None:
+        if not self._has_tier(led):
+            return
+        if not led.is_leader:
+            self._begin(led, "follow", self._following)
+        else:
+            self._begin(led, "copy", self._copying)
+            self._begin(led, "expire", self._expiring)
+
+    def _begin(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> None:
         if name in led.tasks:
             return
         if name == "copy" and led.is_loaded and not (led.has_left_overs or self._has_copies(led)):
@@ -368,18 +446,18 @@ class RemoteLogManager:
         task.add_done_callback(lambda _: led.tasks.pop(name, None))
 
     @staticmethod
-    def _has_tier(led: _LedPartition) -> bool:
+    def _has_tier(led: LedPartition) -> bool:
         """Also of a topic that has turned it off and whose data there may not be deleted yet."""
         config = led.log.topic_config
         if config.remote_storage_enable or led.tier.highest_offset >= 0:
             return True
         return config.remote_log_delete_on_disable and not led.is_given_up
 
-    def _has_copies(self, led: _LedPartition) -> bool:
+    def _has_copies(self, led: LedPartition) -> bool:
         is_copied = led.log.topic_config.is_copied
         return is_copied and self._parts.copier.has_work(led.log, led.tier.highest_offset)
 
-    async def _task(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+    async def _task(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> None:
         """One run; an error is told, and ends nothing."""
         async with room:
             try:
@@ -387,7 +465,10 @@ class RemoteLogManager:
                     async with led.turn:
                         if not led.is_loaded:
                             await self._load(led)
-                if name == "copy":
+                if name == "follow":
+                    # What the metadata has is read anew: the leader writes it.
+                    await self._load(led)
+                elif name == "copy":
                     async with led.turn:
                         await self._copy(led)
                 else:
@@ -404,7 +485,7 @@ class RemoteLogManager:
                 if led.failure is not None and led.failure.startswith(name):
                     led.failure = None
 
-    def _retry(self, led: _LedPartition, name: str, room: asyncio.Semaphore) -> None:
+    def _retry(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> None:
         """Begins the task again after a pause, unless a round has done so."""
         if self._led.get(led.log.topic_partition) is not led:
             # A plug-in made an error of the cancellation: the log has ended, and the task with it.
@@ -421,20 +502,21 @@ class RemoteLogManager:
         led.retries[name] = retry
         retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
-    async def _copy(self, led: _LedPartition) -> None:
+    async def _copy(self, led: LedPartition) -> None:
         if led.has_left_overs:
             await self._until_ended(led.log.topic_partition)
             found = await self._parts.metadata.list_remote_log_segments(led.partition)
             # All of them go before the next copy begins: each try of an outage would leave one.
             left = [one for one in found if one.state in (_STARTED, _DELETING)]
-            await self._parts.removal.remove_all(left)
-            led.has_left_overs = False
+            removed = await self._parts.removal.remove_all(left)
+            # Those that a call which does not end may still write hold nothing up.
+            led.has_left_overs = removed < len(left)
         if self._has_copies(led):
-            led.has_left_overs = True
+            has_left_overs, led.has_left_overs = led.has_left_overs, True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
-            led.has_left_overs = False
+            led.has_left_overs = has_left_overs
 
-    async def _expire(self, led: _LedPartition) -> None:
+    async def _expire(self, led: LedPartition) -> None:
         parts = self._parts
         segments = await parts.metadata.list_remote_log_segments(led.partition)
         if not led.log.topic_config.remote_storage_enable:
@@ -453,7 +535,7 @@ class RemoteLogManager:
         led.remote = (len(finished), sum(finished))
 
     async def _give_up_tier(
-        self, led: _LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
+        self, led: LedPartition, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> None:
         """Tiering was turned off: what is remote goes, if the topic says so."""
         if not led.log.topic_config.remote_log_delete_on_disable or "copy" in led.tasks:
@@ -475,13 +557,13 @@ class RemoteLogManager:
 
     # For operators
 
-    def _lag_of(self, led: _LedPartition) -> tuple[int, int]:
-        if not led.log.topic_config.is_copied:
+    def _lag_of(self, led: LedPartition) -> tuple[int, int]:
+        if not led.is_leader or not led.log.topic_config.is_copied:
             return 0, 0
         return self._parts.copier.lag(led.log, led.tier.highest_offset)
 
     def _by_topic(
-        self, of: Callable[[_LedPartition], tuple[int, int]]
+        self, of: Callable[[LedPartition], tuple[int, int]]
     ) -> dict[str, tuple[int, int]]:
         """Sums over the partitions of each topic that has a tier."""
         found: dict[str, tuple[int, int]] = {}
@@ -513,8 +595,9 @@ class RemoteLogManager:
         if hanging:
             found.append(
                 f"remote_storage: {hanging} calls do not end, the first one for {for_s:.0f} s "
-                f"beyond its time ({doing}): their partitions wait; look at what the storage "
-                "stands on"
+                f"beyond its time ({doing}). Others go on, one such call a partition may be left "
+                "behind; look at what the storage stands on, and end this process if they still do "
+                "not end: the next one deletes what they left"
             )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -56,6 +58,7 @@ def tier_plugins(
             RemoteLogMetadataManager,  # type: ignore[type-abstract]
             METADATA_CLASS,
             config.metadata_class,
+            config.metadata_path,
             {**config.metadata_configs, "broker.id": str(broker_id)},
         )
         metadata = BoundedMetadataManager(plugin, config.metadata_timeout_ms)
@@ -132,15 +135,21 @@ async def open_tiers(
 def _storage_plugin(config: RemoteLogConfig) -> RemoteStorageManager:
     """Of today's interface, or of the draft's in its adapter. Errors: InvalidConfig."""
     name, path = "remote.log.storage.manager.class.name", config.storage_class
-    found = _class_of(name, path)
+    found = _class_of(name, path, config.storage_path)
     if issubclass(found, DraftRemoteStorageManager):
         return _configured(lambda: DraftStorageAdapter(found()), name, path, config.storage_configs)
-    return _plugin(RemoteStorageManager, name, path, config.storage_configs)  # type: ignore[type-abstract]
+    return _plugin(
+        RemoteStorageManager,  # type: ignore[type-abstract]
+        name,
+        path,
+        config.storage_path,
+        config.storage_configs,
+    )
 
 
-def _plugin(kind: type[P], name: str, path: str, configs: Mapping[str, str]) -> P:
+def _plugin(kind: type[P], name: str, path: str, places: str, configs: Mapping[str, str]) -> P:
     """Errors: InvalidConfig."""
-    found = _class_of(name, path)
+    found = _class_of(name, path, places)
     if not issubclass(found, kind):
         raise InvalidConfig(f"{name} is {path!r}, which is no {kind.__name__}", name=name)
     return _configured(found, name, path, configs)
@@ -160,8 +169,10 @@ def _configured(make: Callable[[], P], name: str, path: str, configs: Mapping[st
     return plugin
 
 
-def _class_of(name: str, path: str) -> type[object]:
-    """Errors: InvalidConfig."""
+def _class_of(name: str, path: str, places: str) -> type[object]:
+    """`places`: folders with `:` between them. Errors: InvalidConfig."""
+    # For good: a plug-in may import more of what is beside it when it is used.
+    sys.path += [one for one in places.split(os.pathsep) if one and one not in sys.path]
     module_name, _, class_name = path.partition(":")
     try:
         found = getattr(import_module(module_name), class_name)
@@ -169,7 +180,8 @@ def _class_of(name: str, path: str) -> type[object]:
         # A module may raise anything when it is imported.
         raise InvalidConfig(
             f"{name} is {path!r}, which cannot be loaded ({error!r}): give `module:Class`, and "
-            "install the package beside streamlog",
+            "install the package beside streamlog, or name its folder in "
+            f"{name.removesuffix('name')}path",
             name=name,
         ) from error
     if not isinstance(found, type):

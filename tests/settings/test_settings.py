@@ -180,3 +180,9 @@ def test_a_setting_is_given_under_one_name(tmp_path: Path, earlier: str) -> None
     value = 1 if default is None else default
     with pytest.raises(InvalidConfig, match=f"keep {today} alone"):
         settings.load(None, {}, {earlier: value, today: value})
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "broker.log.dirs", "broker.log.dir"])
+def test_several_folders_of_logs_are_refused_with_a_hint(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"one folder of logs, node\.log_dir"):
+        settings.load(None, {}, {name: "/a,/b"})

@@ -17,6 +17,7 @@ from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.reading.chunks import ChunkConfig
 from tests.support.busy_clock import BusyClock
 from tests.support.busy_node import MIB, RATE, BusyNode, busy_node
 from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log
@@ -185,6 +186,36 @@ def test_no_chunk_is_loaded_ahead_while_readers_give_way() -> None:
                 await data.fetch(0)
                 assert data.t.storage.gets == gets + 1
             await asyncio.sleep(FOREGROUND_GONE_S)
+
+    run(body)
+
+
+def test_a_reader_alone_has_two_requests_under_way_and_of_many_each_has_one() -> None:
+    """A store answers a request after its latency, however few bytes it is for."""
+
+    async def body() -> None:
+        config = RemoteLogConfig(chunks=ChunkConfig(chunk_bytes=2 * BATCH_BYTES))
+        async with remote_readers(config=config) as data:
+            under_way, most = 0, 0
+
+            async def latency(call: str) -> None:
+                nonlocal under_way, most
+                under_way += call == "fetch"
+                most = max(most, under_way)
+                await asyncio.sleep(0.03)
+                under_way -= call == "fetch"
+
+            async def read(offset: int) -> None:
+                for _ in range(12):
+                    fetched = await data.t.log.fetch(offset, BATCH_BYTES)
+                    offset = fetched.next_offset
+
+            data.t.storage.strike = latency
+            await read(0)
+            assert most == 2
+            readers, most = range(12, data.end - 12, 12), 0
+            await asyncio.gather(*map(read, readers))
+            assert 2 < most <= len(readers) + 1
 
     run(body)
 

@@ -11,11 +11,25 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.api import RemoteLogSegmentState
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.storage.files import to_its_end
-from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
+from tests.tiered.harness import (
+    BreakableStorage,
+    TieredLogUnderTest,
+    VirtualClock,
+    tiered_log,
+    values,
+)
 
 CONFIG = RemoteLogConfig(copy_timeout_ms=60_000)
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+class NamedByOffset(BreakableStorage):
+    """As plug-ins of the draft."""
+
+    names_have_ids = False
 
 
 async def filled(t: TieredLogUnderTest) -> dict[int, bytes]:
@@ -111,5 +125,161 @@ def test_a_task_ends_with_its_log_although_the_plug_in_makes_an_error_of_it() ->
             assert calls == [], "nobody copies for a log that has ended"
             t.storage.strike = lambda _: None
             await t.open()
+
+    run_virtually(body)
+
+
+def test_a_copy_that_never_ends_is_left_behind_and_its_partition_goes_on() -> None:
+    """What the thread that hangs may still write is deleted when it ends, and not before."""
+
+    async def body() -> None:
+        free = asyncio.Event()
+        hanging: list[str] = []
+
+        async def first_copy_hangs(call: str) -> None:
+            if call == "copied" and not hanging:
+                hanging.append(call)
+                await to_its_end(free.wait())
+
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, {}, CONFIG, clock=clock) as t:
+            t.storage.strike = first_copy_hangs
+            wanted = await filled(t)
+            await asyncio.sleep(600)
+            closed = [one for one in t.log.segments if not one.is_active]
+            assert t.log.copied_end_offset == closed[-1].end_offset, "all but one copy was made"
+            listed = await t.metadata.list_remote_log_segments(t.partition)
+            (left,) = (one for one in listed if one.state is _DELETING)
+            assert left.remote_log_segment_id.id in t.storage.segments, "it may still write"
+            assert len(listed) == len(closed) + 1
+            (alarm,) = t.manager.alarms()
+            assert "1 calls do not end" in alarm
+            await t.configure(local_retention_bytes="0", retention_bytes="1500")
+            await asyncio.sleep(60)
+            await t.retain()
+            assert t.log.log_start_offset > 0, "the whole log expires meanwhile"
+            assert await values(t.log, t.log.log_start_offset) == {
+                offset: value
+                for offset, value in wanted.items()
+                if offset >= t.log.log_start_offset
+            }
+            free.set()
+            await asyncio.sleep(60)
+            assert left.remote_log_segment_id.id not in t.storage.segments
+            listed = await t.metadata.list_remote_log_segments(t.partition)
+            assert {one.remote_log_segment_id.id for one in listed} == set(t.storage.segments)
+            assert t.manager.alarms() == []
+
+    run_virtually(body)
+
+
+def test_a_copy_under_a_name_that_the_next_one_has_too_is_waited_for() -> None:
+    """A deletion of what it left would take the next one's, in the next life at the latest."""
+
+    async def body() -> None:
+        free = asyncio.Event()
+        copies: list[str] = []
+
+        async def copies_hang(call: str) -> None:
+            if call == "copied":
+                copies.append(call)
+                await to_its_end(free.wait())
+
+        tree, clock, storage = TornTree(SeededRandom(3)), VirtualClock(), NamedByOffset()
+        async with tiered_log(tree, {}, CONFIG, storage, clock) as t:
+            storage.strike = copies_hang
+            await filled(t)
+            await asyncio.sleep(3600)
+            assert len(copies) == 1
+            assert any("1 calls do not end" in one for one in t.manager.alarms())
+            free.set()
+            await asyncio.sleep(120)
+            assert t.log.copied_end_offset > 0
+            assert t.manager.alarms() == []
+
+    run_virtually(body)
+
+
+def test_copies_that_never_end_take_a_bounded_number_of_threads() -> None:
+    async def body() -> None:
+        free = asyncio.Event()
+        under_way = 0
+
+        async def all_hang(call: str) -> None:
+            nonlocal under_way
+            under_way += 1
+            await to_its_end(free.wait())
+            under_way -= 1
+
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, {}, CONFIG, clock=clock) as t:
+            wanted = await filled(t)
+            t.storage.strike = all_hang
+            await asyncio.sleep(24 * 3600)
+            assert under_way == 2, "one is left behind, and one is waited for"
+            t.storage.strike = lambda _: None
+            free.set()
+            await asyncio.sleep(300)
+            assert await values(t.log) == wanted
+            assert t.manager.alarms() == []
+            listed = await t.metadata.list_remote_log_segments(t.partition)
+            assert {one.remote_log_segment_id.id for one in listed} == set(t.storage.segments)
+
+    run_virtually(body)
+
+
+def test_the_data_of_a_deleted_topic_waits_for_a_copy_that_does_not_end() -> None:
+    async def body() -> None:
+        free = asyncio.Event()
+
+        async def first_copy_hangs(call: str) -> None:
+            if call == "copied" and not free.is_set():
+                await to_its_end(free.wait())
+
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, {}, CONFIG, clock=clock) as t:
+            t.storage.strike = first_copy_hangs
+            await filled(t)
+            await asyncio.sleep(300)
+            await t.log.close()
+            await t.factory.remove(t.handle)
+            await asyncio.sleep(600)
+            assert await t.metadata.deleted_partitions(), "the copy may still write"
+            free.set()
+            async with asyncio.timeout(120):
+                await t.manager.deletions_done()
+            assert t.storage.segments == {}
+
+    run_virtually(body)
+
+
+def test_reads_that_never_end_leave_the_places_of_others() -> None:
+    async def body() -> None:
+        free = asyncio.Event()
+        hanging = 0
+
+        async def first_reads_hang(call: str) -> None:
+            nonlocal hanging
+            if call == "fetch" and hanging < 2:
+                hanging += 1
+                await to_its_end(free.wait())
+
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        config = RemoteLogConfig(reader_tasks=2)
+        async with tiered_log(tree, {}, config, clock=clock) as t:
+            wanted = await filled(t)
+            await asyncio.sleep(60)
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            start = t.log.local_log_start_offset
+            assert start > 0
+            t.storage.strike = first_reads_hang
+            for offset in (0, start - 1):
+                assert (await t.log.fetch(offset, 100)).size_bytes == 0
+            assert hanging == 2
+            await asyncio.sleep(120)
+            assert await values(t.log) == wanted
+            assert any("2 calls do not end" in one for one in t.manager.alarms())
+            free.set()
 
     run_virtually(body)

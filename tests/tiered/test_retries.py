@@ -6,10 +6,11 @@ import asyncio
 
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.copying.backoff import TaskBackoff
-from tests.tiered.harness import tiered_log
+from tests.tiered.harness import VirtualClock, tiered_log
 
 
 def test_pauses_double_up_to_the_longest_and_vary() -> None:
@@ -78,3 +79,16 @@ def test_a_log_that_ends_is_not_tried_again() -> None:
             await t.open()
 
     asyncio.run(body())
+
+
+def test_a_log_that_is_opened_is_copied_at_once_and_not_at_the_next_round() -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), {}, clock=VirtualClock()) as t:
+            for _ in range(20):
+                await append(t.log, encoded([b"x" * 200]))
+            await t.reopened()
+            closed = max(one.end_offset for one in t.log.segments if not one.is_active)
+            await asyncio.sleep(1)
+            assert t.log.copied_end_offset == closed
+
+    run_virtually(body)

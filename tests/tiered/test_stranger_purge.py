@@ -25,6 +25,7 @@ from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import StoredFile
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
+from streamlog.tiered.metadata.kv_records import SEGMENTS
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 from tests.support.s3 import S3Tests
 from tests.tiered.draft.memory_plugin import MemoryPlugin
@@ -435,3 +436,41 @@ def test_strangers_go_from_a_real_s3_server(s3: S3Tests) -> None:
         await offload.close()
 
     asyncio.run(body())
+
+
+async def forget(t: TieredLogUnderTest, numbers: slice) -> set[str]:
+    """The metadata store loses what it has of these segments; their names."""
+    listed = await t.metadata.list_remote_log_segments(t.partition)
+    lost = {one.remote_log_segment_id.id.hex for one in listed[numbers]}
+    for entry in await t.kv.list_kv(SEGMENTS, b"", limit=1000):
+        if any(bytes.fromhex(one) in entry.key.name for one in lost):
+            await t.kv.del_kv(entry.key)
+    await t.metadata.on_partition_leadership_changes([t.partition], [])
+    return lost
+
+
+@pytest.mark.parametrize("numbers", [slice(0, 6), slice(2, 3)], ids=["most", "one in the middle"])
+def test_metadata_that_was_lost_of_one_partition_is_an_alarm_and_no_purge_of_it(
+    numbers: slice,
+) -> None:
+    """Whatever part of all segments of the node it is."""
+
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        await filled(t, 60)
+        await t.copy()
+        segments = len(await t.metadata.list_remote_log_segments(t.partition))
+        assert 6 < segments < 20
+        lost = await forget(t, numbers)
+        assert len(await t.metadata.list_remote_log_segments(t.partition)) == segments - len(lost)
+        own = await keys(storage)
+        # Of a topic that is gone there is nothing that could have been lost.
+        strangers = await put_strangers(storage, GONE, 3)
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == own
+        assert strangers
+        (alarm,) = t.manager.alarms()
+        assert alarm.startswith("remote_storage: 1 partitions")
+        assert "put it back" in alarm
+
+    run(test)

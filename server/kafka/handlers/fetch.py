@@ -7,8 +7,9 @@
 3. An answer to a request that names all partitions holds all of them; one of a session only those
    with records, an error, or another high watermark or log start offset than it was told last.
 
-A request without any partition is answered at once, as in Kafka. Source: Kafka's FetchManager,
-FetchContext and KafkaApis.handleFetchRequest.
+A request without any partition is answered at once, as in Kafka. A follower is refused, because
+partitions have none here; where its offset is in a remote tier alone it hears that, as from Kafka's
+leaders (KIP-405). Source: Kafka's FetchManager, FetchContext and KafkaApis.handleFetchRequest.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from streamlog.kafka.messages.fetch_request import FetchPartition, FetchRequest
-from streamlog.kafka.messages.fetch_response import FetchResponse
+from streamlog.kafka.messages.fetch_response import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
-from streamlog.kafka.protocol.topic_ids import id_text
+from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Handle, KafkaCall
 from streamlog.server.kafka.handlers.partition_questions import (
@@ -27,7 +32,7 @@ from streamlog.server.kafka.handlers.partition_questions import (
     check_count,
     isolation,
 )
-from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders
+from streamlog.server.kafka.sessions.answer import FetchAnswer, Leaders, empty_partition
 from streamlog.server.kafka.sessions.cache import FetchSessions
 from streamlog.server.kafka.sessions.session import (
     FetchSession,
@@ -41,6 +46,8 @@ from streamlog.server.services.records.positions import ReadPosition, Superseded
 from streamlog.server.services.records.requests import FetchBounds
 
 TOPIC_IDS_FROM = 13
+TIERED_STORAGE_FROM = 14
+"""Followers know OFFSET_MOVED_TO_TIERED_STORAGE from this version on."""
 REPLICA_STATE_FROM = 15
 OPENS_SESSION = 0
 ENDS_SESSION = -1
@@ -67,8 +74,11 @@ class FetchHandler:
     async def fetch(self, call: KafkaCall, request: FetchRequest) -> FetchResponse:
         """Cancellation leaves the session as it was but for its epoch: the client's next request
         that names all partitions ends it. Errors: Invalid."""
-        check_consumer(_replica_id(call, request))
         check_count(request.topics, self._limits)
+        replica_id = _replica_id(call, request)
+        if replica_id >= 0 and call.version >= TIERED_STORAGE_FROM:
+            return await self._follower(call, request, replica_id)
+        check_consumer(replica_id)
         if request.session_epoch in (OPENS_SESSION, ENDS_SESSION):
             return await self._full(call, request)
         return await self._incremental(call, request)
@@ -95,6 +105,32 @@ class FetchHandler:
         finally:
             if not is_kept:
                 session.close()
+
+    async def _follower(
+        self, call: KafkaCall, request: FetchRequest, replica_id: int
+    ) -> FetchResponse:
+        """No records, no session. Errors: Invalid, unless an offset is in a remote tier alone."""
+        session = FetchSession(uses_topic_ids=True, isolation=isolation(request.isolation_level))
+        try:
+            session.update(_wanted(call, request))
+            wanted = session.partitions
+            moved = await self._fetch.in_remote_tier(call.context, list(wanted.values()))
+        finally:
+            session.close()
+        if not moved:
+            check_consumer(replica_id)
+        topics: dict[str, list[PartitionData]] = {}
+        for (topic_id, partition), position in wanted.items():
+            code = KafkaError.INVALID_REQUEST
+            if position in moved:
+                code = KafkaError.OFFSET_MOVED_TO_TIERED_STORAGE
+            topics.setdefault(topic_id, []).append(empty_partition(partition, code))
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(topic_id=id_bytes(topic_id), partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ]
+        )
 
     async def _incremental(self, call: KafkaCall, request: FetchRequest) -> FetchResponse:
         session = self._sessions.get(request.session_id)

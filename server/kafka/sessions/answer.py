@@ -148,7 +148,7 @@ class FetchAnswer:
 
     def _failed(self, key: TopicPartition, error: StreamlogError) -> PartitionData:
         code = fetch_code(error, self._call.version)
-        data = _empty(key.partition, code)
+        data = empty_partition(key.partition, code)
         if code in _LEADER_HAS_MOVED and self._call.version >= LEADERS_FROM:
             leader = self._leaders.leader_of(key)
             if leader is not None:
@@ -166,7 +166,8 @@ class FetchAnswer:
         ]
 
 
-def _empty(partition: int, code: KafkaError) -> PartitionData:
+def empty_partition(partition: int, code: KafkaError) -> PartitionData:
+    """What a partition is answered with that has this error."""
     return PartitionData(
         partition_index=partition,
         error_code=code,

@@ -245,6 +245,25 @@ class FetchService:
             await asyncio.sleep(0)
         return fresh
 
+    async def in_remote_tier(
+        self, context: RequestContext, positions: Sequence[ReadPosition]
+    ) -> set[ReadPosition]:
+        """Those whose offset is no longer local here; it reads nothing. Partitions that cannot be
+        opened within limits.open_wait_ms, or that the client may not read, are not among them."""
+        bounds = FetchBounds(0, 0, 1, Isolation.READ_UNCOMMITTED, partitions=len(positions))
+        poll = _Poll(context, bounds, 1, self._clock.monotonic())
+        found: set[ReadPosition] = set()
+        for first in range(0, len(positions), AT_ONCE_MAX):
+            reads = [poll.read_of(one) for one in positions[first : first + AT_ONCE_MAX]]
+            await self._open(poll, reads)
+            found.update(
+                read.position
+                for read in reads
+                if read.log is not None and read.log.is_remote(read.position.offset)
+            )
+            await asyncio.sleep(0)
+        return found
+
     def count(self, context: RequestContext, reads: Iterable[PartitionRead]) -> None:
         """Counts what the client is handed of a `poll`."""
         size_bytes = 0

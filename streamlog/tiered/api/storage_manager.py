@@ -35,7 +35,10 @@ class SegmentFile(Protocol):
         ...
 
     async def read(self, position: int, length: int) -> Buffer:
-        """Fewer bytes than `length` at the end of the file. Errors: StoreUnavailable."""
+        """One byte at least, and `length` at most: a file may come in pieces. None at its end.
+
+        Errors: StoreUnavailable.
+        """
         ...
 
 
@@ -82,6 +85,10 @@ class RemoteStorageManager(ABC):
     goes with a later `delete_log_segment_data`. An exception of any kind is a failed try, which is
     repeated later; those named below mean more. Source: KIP-405.
     """
+
+    names_have_ids: bool = True
+    """Whether what is stored of a segment is named by its id. False: the deletion of one copy could
+    take another of the same offsets, so a copy that does not end holds its partition up."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Called once, before all else, with the settings of `rsm.config.` less this prefix.

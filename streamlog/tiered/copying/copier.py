@@ -13,8 +13,8 @@ Source: Kafka's RemoteLogManager.RLMCopyTask.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from streamlog.tiered.api.segments import (
 from streamlog.tiered.api.storage_manager import LogSegmentData, RemoteStorageManager
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class CopyParts:
     metadata: RemoteLogMetadataManager
     removal: SegmentRemoval
     quota: CopyQuota
+    calls: PluginCalls
     failures: RemoteFailures
     clock: Clock
     random: Random
@@ -137,8 +139,9 @@ class Copier:
             quota, size_bytes = self._parts.quota, segment.size_bytes
             if not await quota.before_segment(size_bytes, may_wait=not done):
                 break
-            async with log.segment_files(segment) as files:
-                hears.copied(await self._copy(partition, log, segment, files))
+            async with AsyncExitStack() as held:
+                files = await held.enter_async_context(log.segment_files(segment))
+                hears.copied(await self._copy(partition, log, segment, files, held))
             done += 1
         return done
 
@@ -148,7 +151,9 @@ class Copier:
         log: TierableLog,
         segment: AbstractLogSegment,
         files: LocalSegmentFiles,
+        held: AsyncExitStack,
     ) -> RemoteLogSegmentMetadata:
+        """`held`: what has the files open."""
         parts = self._parts
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition, parts.random.uuid()),
@@ -164,7 +169,7 @@ class Copier:
         )
         await parts.metadata.add_remote_log_segment_metadata(metadata)
         try:
-            custom = await self._stored(metadata, LogSegmentData(*files))
+            custom = await self._stored(metadata, LogSegmentData(*files), held)
             await parts.metadata.update_remote_log_segment_metadata(
                 RemoteLogSegmentMetadataUpdate(
                     metadata.remote_log_segment_id,
@@ -180,14 +185,18 @@ class Copier:
         return metadata
 
     async def _stored(
-        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, held: AsyncExitStack
     ) -> bytes | None:
-        parts = self._parts
-        doing = f"copying {metadata.remote_log_segment_id}"
+        parts, segment_id = self._parts, metadata.remote_log_segment_id
+        doing = f"copying {segment_id}"
         try:
-            with parts.failures.watched(doing, parts.timeout_ms):
-                async with asyncio.timeout(parts.timeout_ms / 1000):
-                    custom = await parts.storage.copy_log_segment_data(metadata, data)
+            custom = await parts.calls.run(
+                doing,
+                parts.timeout_ms,
+                lambda: parts.storage.copy_log_segment_data(metadata, data),
+                segment_id,
+                held,
+            )
         except Exception as error:
             # A plug-in may raise anything.
             parts.failures.failed(error)

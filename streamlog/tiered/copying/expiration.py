@@ -4,10 +4,9 @@
 2. Bytes: the whole log, both tiers, exceeds `retention.bytes` by the segment and more.
 3. Ms: its newest record is older than `retention.ms`.
 
-Only segments of the log's own leader epochs count, each once; the first that is still being copied
-ends the search. Segments below the log's start whose epochs all lie below its first have lost their
-reader, whatever the others. Source: Kafka's
-RemoteLogManager.RLMExpirationTask.
+Only segments of the log's own leader epochs count, each record once; the first that is still being
+copied ends the search. Segments below the log's start whose epochs all lie below its first have
+lost their reader, whatever the others. Source: Kafka's RemoteLogManager.RLMExpirationTask.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def expired_segments(
     ]
     excess = -1
     if config.retention_bytes != UNLIMITED:
-        remote = sum(one.segment_size_bytes for one in _once(own))
+        remote = _bytes_once(own)
         local = sum(one.size_bytes for one in log.segments if one.end_offset - 1 > highest_offset)
         excess = remote + local - config.retention_bytes
     start, found_start = log.log_start_offset, -1
@@ -94,10 +93,16 @@ def expired_segments(
     return RemoteExpiry(expired, found_start)
 
 
-def _once(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Without those that lie within another one: two leaders copied the same records."""
-    kept: list[RemoteLogSegmentMetadata] = []
+def _bytes_once(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
+    """Bytes of their records, each record once, where two leaders copied the same ones: of a
+    segment that others overlap the share of its offsets that none before it has."""
+    found, end = 0, -1
     for one in segments:
-        if one.state is _FINISHED and (not kept or one.end_offset > kept[-1].end_offset):
-            kept.append(one)
-    return kept
+        if one.state is not _FINISHED or one.end_offset <= end:
+            continue
+        offsets = one.end_offset - one.start_offset + 1
+        found += (
+            one.segment_size_bytes * (one.end_offset - max(end, one.start_offset - 1)) // offsets
+        )
+        end = one.end_offset
+    return found

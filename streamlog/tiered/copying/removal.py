@@ -3,12 +3,11 @@ on."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from streamlog.errors import NotFound, StreamlogError
+from streamlog.errors import NotFound, StoreUnavailable, StreamlogError
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -21,6 +20,7 @@ from streamlog.tiered.api.segments import (
 )
 from streamlog.tiered.api.storage_manager import RemoteStorageManager
 from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import CallKey, PluginCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +30,38 @@ class SegmentRemoval:
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
     forget: Callable[[RemoteLogSegmentMetadata], Awaitable[None]]
+    calls: PluginCalls
     failures: RemoteFailures
     clock: Clock
     broker_id: int
     timeout_ms: int = 60_000
 
-    async def remove(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Gone on return. An error leaves it to a later call. Errors: StoreUnavailable, those of
-        the metadata."""
+    async def remove(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """True: it is gone. False: a call that does not end may still write it, so its deletion is
+        announced alone, and left to a later call, as by an error.
+
+        Errors: StoreUnavailable, those of the metadata.
+        """
+        segment_id = segment.remote_log_segment_id
         if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         await self.forget(segment)
+        if self.calls.is_under_way(segment_id):
+            return False
         await self._tried(
-            f"deleting {segment.remote_log_segment_id}",
+            f"deleting {segment_id}",
+            segment_id,
             lambda: self.storage.delete_log_segment_data(segment),
         )
         # The other task of the partition may have deleted it at the same time.
         with suppress(NotFound):
             await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        return True
 
-    async def _tried(self, doing: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _tried(self, doing: str, key: CallKey, work: Callable[[], Awaitable[None]]) -> None:
         """Errors: StoreUnavailable."""
         try:
-            with self.failures.watched(doing, self.timeout_ms):
-                async with asyncio.timeout(self.timeout_ms / 1000):
-                    await work()
+            await self.calls.run(doing, self.timeout_ms, work, key)
         except Exception as error:
             # A plug-in may raise anything.
             self.failures.failed(error)
@@ -67,8 +74,7 @@ class SegmentRemoval:
         removed = 0
         for segment in segments:
             try:
-                await self.remove(segment)
-                removed += 1
+                removed += await self.remove(segment)
             except StreamlogError as error:
                 first = first or error
         if first is not None:
@@ -78,12 +84,18 @@ class SegmentRemoval:
     async def remove_partition(
         self, partition: TopicIdPartition, state: RemotePartitionDeleteState
     ) -> None:
-        """All of a partition whose deletion was announced before. Errors: as of `remove_all`."""
+        """All of a partition whose deletion was announced before. Errors: as of `remove_all`;
+        StoreUnavailable, also where a call that does not end may still write there."""
         if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
             await self.announce(partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
         await self.remove_all(await self.metadata.list_remote_log_segments(partition))
+        if self.calls.has_left(partition):
+            raise StoreUnavailable(
+                f"a call of the remote storage for {partition} does not end, and may still write"
+            )
         await self._tried(
             f"deleting what is left of {partition}",
+            partition,
             lambda: self.storage.delete_partition_data(partition),
         )
         await self.announce(partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)

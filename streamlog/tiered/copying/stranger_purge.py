@@ -8,32 +8,34 @@ rare: a write that arrived after its deletion, or files of metadata that was los
    byte is written, so whatever a copy under way wrote is named by now. Partitions that this node
    does not answer for are read anew, and so are those that have strangers.
 3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
-   is likely to be the wrong one, and the files are all that is left of the records.
+   is likely to be the wrong one, and the files are all that is left of the records. So it is with
+   one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
+   copies or deletes a segment in the middle of others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
-from streamlog.tiered.api.segments import TopicIdPartition
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
 from streamlog.tiered.metrics import RemoteLogMetrics
-from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 
 log = logging.getLogger(__name__)
 
 SEGMENTS_UNSUSPICIOUS = 3
 """So many strangers are purged whatever their share is."""
 DELETED_AT_ONCE = 1000
+LISTED_AT_ONCE = 100
 CALL_S = 60
-"""How long the plug-in may take for a file of the listing, a deletion or a clean-up."""
+"""How long the plug-in may take for so many files of the listing, a deletion or a clean-up."""
 T = TypeVar("T")
 
 TopicNames = Callable[[UUID], str | None]
@@ -57,13 +59,15 @@ class Strangers:
     stranger_segments: int = 0
     segments: int = 0
     """All that have files in the storage."""
+    suspicious: list[TopicIdPartition] = field(default_factory=list)
+    """Partitions whose own strangers are passed over."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrangerPurge:
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
-    failures: RemoteFailures
+    calls: PluginCalls
     metrics: RemoteLogMetrics
     clock: Clock
     config: PurgeConfig
@@ -76,8 +80,7 @@ class StrangerPurge:
         found = await self.look(names, led)
         if found is None:
             return None
-        suspicious = max(SEGMENTS_UNSUSPICIOUS, self.config.share_max * found.segments)
-        if found.stranger_segments > suspicious:
+        if self._is_suspicious(found.stranger_segments, found.segments):
             return (
                 f"{found.stranger_segments} of {found.segments} segments in the remote storage are "
                 "named by no metadata, which is more than copies that ended early explain; none is "
@@ -86,13 +89,25 @@ class StrangerPurge:
         for first in range(0, len(found.files), DELETED_AT_ONCE):
             files = found.files[first : first + DELETED_AT_ONCE]
             names_of = [one.name for one in files]
-            await self._bounded(
-                "purging files of no segment", self.storage.delete_stored_files(names_of)
-            )
+            await self._delete(names_of)
             self.metrics.purged(len(files), sum(one.size_bytes for one in files))
         if found.files:
             log.warning("%d files of no segment were purged from the tier", len(found.files))
+        if found.suspicious:
+            return (
+                f"{len(found.suspicious)} partitions (the first: {found.suspicious[0]}) have "
+                "segments in the remote storage that their metadata should name; none of these is "
+                "deleted. If metadata was lost, put it back"
+            )
         return None
+
+    def _is_suspicious(self, strangers: int, segments: int) -> bool:
+        return strangers > max(SEGMENTS_UNSUSPICIOUS, self.config.share_max * segments)
+
+    async def _delete(self, names: Sequence[str]) -> None:
+        """Errors: TimeoutError; what the plug-in raises."""
+        doing = "purging files of no segment"
+        await self._bounded(doing, lambda: self.storage.delete_stored_files(names))
 
     async def clean_up(self, partition: TopicIdPartition) -> None:
         """Has the plug-in remove what is older than everything that is known of the partition.
@@ -107,18 +122,16 @@ class StrangerPurge:
         for one in known:
             until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
         files = await self._bounded(
-            f"cleaning up {partition}", self.storage.delete_left_overs(partition, until)
+            f"cleaning up {partition}", lambda: self.storage.delete_left_overs(partition, until)
         )
         self.metrics.purged(files, 0)
 
-    async def _bounded(self, doing: str, call: Awaitable[T]) -> T:
+    async def _bounded(self, doing: str, call: Callable[[], Awaitable[T]]) -> T:
         """Errors: TimeoutError; what the call raises."""
-        with self.failures.watched(doing, CALL_S * 1000):
-            try:
-                async with asyncio.timeout(CALL_S):
-                    return await call
-            except TimeoutError as error:
-                raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
+        try:
+            return await self.calls.run(doing, CALL_S * 1000, call)
+        except TimeoutError as error:
+            raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
 
     async def look(self, names: TopicNames, led: Collection[TopicIdPartition]) -> Strangers | None:
         """Deletes nothing. None: the storage cannot be listed."""
@@ -127,9 +140,10 @@ class StrangerPurge:
             return None
         before_ms = self.clock.now_ms() - self.config.age_ms
         by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
-        while one := await self._bounded("listing the remote storage", anext(listing, None)):
-            segments = by_partition.setdefault((one.topic_id, one.partition), {})
-            segments.setdefault(one.segment_id, []).append(one)
+        while page := await self._bounded("listing the remote storage", lambda: _page(listing)):
+            for one in page:
+                segments = by_partition.setdefault((one.topic_id, one.partition), {})
+                segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()
         for (topic_id, number), segments in by_partition.items():
             found.segments += len(segments)
@@ -139,13 +153,20 @@ class StrangerPurge:
             if strangers and partition in led:
                 # Another node may lead the partition, and this one not know it yet.
                 await self.metadata.on_partition_leadership_changes([partition], [])
-                strangers = _strangers(segments, await self._named(partition, True), before_ms)
+                named = await self._named(partition, True)
+                strangers = _strangers(segments, named, before_ms)
+            is_many = self._is_suspicious(len(strangers), len(segments))
+            if partition.topic and strangers and (is_many or _has_gap(named)):
+                found.suspicious.append(partition)
+                continue
             found.stranger_segments += len(strangers)
             found.files += [one for files in strangers for one in files]
         return found
 
-    async def _named(self, partition: TopicIdPartition, is_led: bool) -> set[UUID]:
-        """Segments that the metadata has now."""
+    async def _named(
+        self, partition: TopicIdPartition, is_led: bool
+    ) -> Mapping[UUID, RemoteLogSegmentMetadata]:
+        """Segments that the metadata has now, by start offset."""
         if not is_led:
             await self.metadata.on_partition_leadership_changes([], [partition])
         try:
@@ -153,7 +174,24 @@ class StrangerPurge:
         finally:
             if not is_led:
                 await self.metadata.on_stop_partitions([partition])
-        return {one.remote_log_segment_id.id for one in listed}
+        return {one.remote_log_segment_id.id: one for one in listed}
+
+
+async def _page(listing: AsyncIterator[StoredFile]) -> list[StoredFile]:
+    found: list[StoredFile] = []
+    while len(found) < LISTED_AT_ONCE and (one := await anext(listing, None)) is not None:
+        found.append(one)
+    return found
+
+
+def _has_gap(named: Mapping[UUID, RemoteLogSegmentMetadata]) -> bool:
+    """Whether offsets between two segments are in none."""
+    end: int | None = None
+    for one in named.values():
+        if end is not None and one.start_offset > end + 1:
+            return True
+        end = one.end_offset if end is None else max(end, one.end_offset)
+    return False
 
 
 def _strangers(

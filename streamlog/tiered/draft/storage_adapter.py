@@ -113,6 +113,8 @@ class _Located:
 class DraftStorageAdapter(RemoteStorageManager):
     """Owns the plug-in, and closes it."""
 
+    names_have_ids = False
+
     def __init__(self, plugin: DraftRemoteStorageManager) -> None:
         self.plugin = plugin
         self._known: OrderedDict[RemoteLogSegmentId, _Located] = OrderedDict()

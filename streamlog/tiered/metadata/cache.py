@@ -4,6 +4,7 @@
    epoch that has batches in it.
 2. Two leaders may have copied the same offsets. A segment that begins at or before others of the
    epoch and is finished later takes their place; they stay listed, for somebody has to delete them.
+   One that lies within another leaves the rest of that readable (in Kafka it hides it).
 3. A highest offset of an epoch never goes back: what was copied and expired needs no second copy.
 
 Source: Kafka's RemoteLogMetadataCache, RemoteLogLeaderEpochState.
@@ -32,9 +33,12 @@ _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 class _EpochSegments:
     """What readers see of one leader epoch."""
 
-    __slots__ = ("by_offset", "highest", "offsets")
+    __slots__ = ("_epoch", "_has_nested", "by_offset", "highest", "offsets")
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._has_nested = False
+        """Whether one may lie within another, which goes on behind it."""
         self.offsets: list[int] = []
         """First offsets, rising."""
         self.by_offset: dict[int, RemoteLogSegmentMetadata] = {}
@@ -49,10 +53,18 @@ class _EpochSegments:
             and self.highest <= end_offset
         ):
             del self.by_offset[self.offsets.pop()]
-        if start not in self.by_offset:
-            insort(self.offsets, start)
-        self.by_offset[start] = segment
+        around = self._before(bisect_right(self.offsets, start))
+        if around is None or around.end_offset_of_epoch(self._epoch) <= end_offset:
+            self._show(segment)
+        elif around.start_offset < start:
+            self._has_nested = True
+            self._show(segment)
         self.highest = end_offset if self.highest is None else max(self.highest, end_offset)
+
+    def _show(self, segment: RemoteLogSegmentMetadata) -> None:
+        if segment.start_offset not in self.by_offset:
+            insort(self.offsets, segment.start_offset)
+        self.by_offset[segment.start_offset] = segment
 
     def remove(self, segment: RemoteLogSegmentMetadata) -> None:
         """Does nothing where another segment has taken its place."""
@@ -62,9 +74,20 @@ class _EpochSegments:
             del self.by_offset[start]
             del self.offsets[bisect_left(self.offsets, start)]
 
-    def floor(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        found = bisect_right(self.offsets, offset)
-        return self.by_offset[self.offsets[found - 1]] if found else None
+    def _before(self, number: int) -> RemoteLogSegmentMetadata | None:
+        return self.by_offset[self.offsets[number - 1]] if number else None
+
+    def number_of(self, offset: int) -> int | None:
+        """Where in `offsets` the segment is that has the offset."""
+        number = bisect_right(self.offsets, offset)
+        while (found := self._before(number)) is not None:
+            if offset <= found.end_offset_of_epoch(self._epoch):
+                is_in_epoch = found.segment_leader_epochs[self._epoch] <= offset
+                return number - 1 if is_in_epoch else None
+            if not self._has_nested:
+                break
+            number -= 1
+        return None
 
 
 class RemoteLogMetadataCache:
@@ -101,7 +124,7 @@ class RemoteLogMetadataCache:
         if metadata.state is _FINISHED:
             self._segments[segment_id] = metadata
             for epoch in metadata.epochs:
-                known = self._epochs.setdefault(epoch, _EpochSegments())
+                known = self._epochs.setdefault(epoch, _EpochSegments(epoch))
                 known.put(metadata, metadata.end_offset_of_epoch(epoch))
             return
         if metadata.state is _DELETED:
@@ -127,11 +150,10 @@ class RemoteLogMetadataCache:
     def segment(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
         """The finished segment that has the offset under this epoch."""
         state = self._epochs.get(epoch)
-        found = None if state is None else state.floor(offset)
-        if found is None:
+        number = None if state is None else state.number_of(offset)
+        if state is None or number is None:
             return None
-        first = found.segment_leader_epochs[epoch]
-        return found if first <= offset <= found.end_offset_of_epoch(epoch) else None
+        return state.by_offset[state.offsets[number]]
 
     def highest_offset(self, epoch: int) -> int | None:
         """Inclusive; of all that was finished under the epoch since this cache was made."""
@@ -144,7 +166,9 @@ class RemoteLogMetadataCache:
         state = self._epochs.get(epoch)
         if state is None:
             return None
-        first = max(bisect_right(state.offsets, offset) - 1, 0)
+        first = state.number_of(offset)
+        if first is None:
+            first = max(bisect_right(state.offsets, offset) - 1, 0)
         for start in state.offsets[first:]:
             found = state.by_offset[start]
             if found.end_offset >= offset and not found.is_txn_index_empty:

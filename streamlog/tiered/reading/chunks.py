@@ -3,7 +3,8 @@
 1. A chunk is loaded by one task, however many readers wait for it, and the task goes on when they
    stop waiting: a store that is slower than a fetch may wait still makes progress, because the next
    fetch finds the chunk here.
-2. A reader that goes through a segment has its next chunk loaded ahead.
+2. A reader that goes through a segment has its next chunk loaded ahead, and one more where hardly
+   another one loads.
 3. Memory is bounded: chunks that were not used for longest go first, and loads that find no room
    wait. Loads under way are bounded, too; beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
@@ -31,6 +32,7 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 from streamlog.tiered.api.segments import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 
 Load = Callable[[RemoteLogSegmentMetadata, int, int], Awaitable[Buffer]]
 """Bytes from one position to the other, both inclusive."""
@@ -61,12 +63,14 @@ class ChunkCache:
         config: ChunkConfig,
         clock: Clock,
         failures: RemoteFailures,
+        calls: PluginCalls,
         background: Background,
     ) -> None:
         self._load = load
         self._config = config
         self._clock = clock
         self._failures = failures
+        self._calls = calls
         self._background = background
         self._kept: OrderedDict[ChunkKey, Buffer] = OrderedDict()
         self._bytes = 0
@@ -182,18 +186,21 @@ class ChunkCache:
         config, retry_ms = self._config, self._config.retry_ms
         first = key.number * config.chunk_bytes
         last = min(first + config.chunk_bytes, segment.segment_size_bytes) - 1
+        doing = f"reading {key.segment_id}"
         while True:
             try:
-                async with self._turns, asyncio.timeout(config.load_timeout_ms / 1000):
+                async with self._turns:
                     self.loads += 1
-                    data = await self._load(segment, first, last)
+                    data = await self._calls.run(
+                        doing, config.load_timeout_ms, lambda: self._load(segment, first, last)
+                    )
             except ObjectNotFound:
                 raise
             except Exception as error:
                 # A plug-in may raise anything: the outage is shown, and ends with a success.
                 self._failures.failed(error)
                 if key not in self._wanted:
-                    raise self._failures.error(f"reading {key.segment_id}") from error
+                    raise self._failures.error(doing) from error
                 await asyncio.sleep(retry_ms / 1000)
                 retry_ms = min(2 * retry_ms, config.retry_ms_max)
                 continue

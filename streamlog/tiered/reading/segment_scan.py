@@ -18,6 +18,7 @@ from streamlog.runtime.buffers import Parts
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.reading.chunks import ChunkCache
 
+FEW_LOADS = 2
 _unpack_frame = Struct(">qi11xi").unpack_from
 
 
@@ -83,8 +84,13 @@ class SegmentScan:
         return ScannedChunk(found, position, False)
 
     def ahead(self, position: int) -> None:
-        """Has the chunk loaded behind the one that the bytes before the position lie in."""
-        self._chunks.ahead(self.segment, max(position - 1, 0) // self._chunks.chunk_bytes + 1)
+        """Has the chunk loaded behind the one that the bytes before the position lie in, and one
+        more where hardly another reader loads: a chunk takes longer to load than to read, so a
+        reader alone would have one request under way at a time."""
+        number = max(position - 1, 0) // self._chunks.chunk_bytes + 1
+        self._chunks.ahead(self.segment, number)
+        if self._chunks.pending < FEW_LOADS:
+            self._chunks.ahead(self.segment, number + 1)
 
     async def _bytes(self, position: int, length: int) -> memoryview | None:
         """Fewer at the segment's end. They are a copy only where they lie in several chunks."""

@@ -1,4 +1,4 @@
-"""PluginTries of a plug-in's call: an outage is told, a try that does not end is given up."""
+"""Tries of a plug-in's call: an outage is told, a try that does not end is given up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 from streamlog.errors import Corrupt, NotFound
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.reading.failures import RemoteFailures
+from streamlog.tiered.reading.plugin_calls import PluginCalls
 
 T = TypeVar("T")
 
@@ -20,6 +21,7 @@ class PluginTries:
 
     clock: Clock
     failures: RemoteFailures
+    calls: PluginCalls
     for_ms: int = 5_000
     timeout_ms: int = 30_000
     retry_ms: int = 100
@@ -31,8 +33,7 @@ class PluginTries:
         retry_ms = self.retry_ms
         while True:
             try:
-                async with asyncio.timeout(self.timeout_ms / 1000):
-                    result = await work()
+                result = await self.calls.run(doing, self.timeout_ms, work)
             except (NotFound, Corrupt):
                 raise
             except Exception as error:

@@ -66,9 +66,12 @@ EMPTIED = "a log whose records were all deleted: Kafka keeps its active segment"
 BELOW_START = "a look-up by time that Kafka misses where the start of a segment was deleted"
 LARGEST = "the offset of the largest timestamp, which may be of a deleted record in Kafka"
 OVER_DELETED = "a segment that Kafka deletes although retention.bytes has room for it"
+ROLLED = "an active segment that one side's retention closed between two batches"
 TIMED_OUT = "a look-up by time that Kafka answers with a time-out, once"
-KNOWN = (EMPTIED, BELOW_START, LARGEST, OVER_DELETED, TIMED_OUT)
-"""Defects of Kafka 4.1.1, or a choice of this program; `docs/tiered-storage.md` says more."""
+KNOWN = (EMPTIED, BELOW_START, LARGEST, OVER_DELETED, ROLLED, TIMED_OUT)
+"""Defects of Kafka 4.1.1, a choice of this program, or the moment at which a round comes.
+
+`docs/tiered-storage.md` says more."""
 STATES = "states that were the same"
 TWO_TIERS = "of them with records in the remote tier alone"
 
@@ -144,6 +147,9 @@ class TieringSequence:
         self.changed_at = 0.0
         """When the last step was taken."""
         self.retention_bytes = -1
+        self.local_limits: dict[str, str] = {}
+        self.is_rolled_by_rounds = False
+        """Whether batches were produced that a round of retention finds past the local limits."""
         self.changes: list[Call] = []
         """What was asked before, but for produced batches."""
 
@@ -201,7 +207,10 @@ class TieringSequence:
             return
         if isinstance(call, AlterConfig) and call.name == "retention.bytes":
             self.retention_bytes = int(call.value or NO_LIMIT)
+        if isinstance(call, AlterConfig) and call.name.startswith("local"):
+            self.local_limits[call.name] = call.value or AS_WHOLE
         if isinstance(call, Produce):
+            self.is_rolled_by_rounds |= any(int(one) >= 0 for one in self.local_limits.values())
             for found in scan(call.data or b""):
                 records = decode(found.view)
                 self.stamps += [record[1] for record in records]
@@ -249,6 +258,13 @@ def has_over_deleted(sides: Sequence[TieringSide], sequence: TieringSequence) ->
     return is_part and sequence.retention_bytes >= 0 and excess < node[min(node)]
 
 
+def has_rolled_elsewhere(kafka: Seen, node: Seen, sequence: TieringSequence) -> bool:
+    """Whether the sides differ in nothing but where some of the segments between end."""
+    is_alike = all(kafka[name] == node[name] for name in ("local", "special"))
+    ends = [min(side["remote"], default=-1) for side in (kafka, node)]
+    return sequence.is_rolled_by_rounds and is_alike and ends[0] == ends[1]
+
+
 def await_same(
     sides: Sequence[TieringSide], sequence: TieringSequence, counts: Counter[str]
 ) -> str | None:
@@ -270,6 +286,8 @@ def await_same(
         if time.monotonic() > give_up_at:
             if has_over_deleted(sides, sequence):
                 return OVER_DELETED
+            if has_rolled_elsewhere(kafka, node, sequence):
+                return ROLLED
             return f"tiers: kafka {kafka}, node {node}"
         time.sleep(0.1)
 

@@ -225,13 +225,13 @@ def test_a_plugin_that_fails_to_cancel_a_copy_has_it_cancelled_all_the_same() ->
         await t.manager.tick()
         await plugin.waits.wait()
         await t.log.close()
-        await t.open()
         copied = len(plugin.segments)
         # The copy would write on, behind the deletion of what it left.
         plugin.free.set()
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(plugin.segments) == copied
+        await t.open()
         await only_newest_local(t)
         assert await values(t.log) == wanted
 

@@ -1,0 +1,305 @@
+"""Fetches that find some of their partitions in the remote tier alone, as clients ask for them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamlog
+from streamlog.errors import Invalid
+from streamlog.kafka.messages.fetch_request import FetchTopic, ReplicaState
+from streamlog.kafka.messages.fetch_response import PartitionData
+from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.kafka.protocol.errors import KafkaError
+from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.tiering import TierableLog
+from streamlog.model.partition import TopicPartition
+from streamlog.testing.tiers.storage_conformance import RemoteStorageManagerConformance
+from streamlog.tiered.api import IndexType, RemoteStorageManager
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.wiring.engine import OpenEngine
+from tests.server.kafka.fetch_world import (
+    NEWEST,
+    FetchWorld,
+    batch,
+    fetch_request,
+    offsets,
+    wanted,
+    world_over,
+)
+from tests.support import memory_tier
+from tests.support.memory_tier import MemoryTier
+
+TIERED = {
+    "log.type": "unified",
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "1000",
+    "local.retention.bytes": "0",
+    "file.delete.delay.ms": "0",
+    "retention.ms": "-1",
+}
+RECORDS = 20
+"""Two of them fill a segment: the last is in the active one, or in none."""
+
+
+class TestMemoryTier(RemoteStorageManagerConformance):
+    """What a third party would do with its plug-in."""
+
+    @asynccontextmanager
+    async def make(self) -> AsyncIterator[RemoteStorageManager]:
+        yield MemoryTier()
+
+
+def test_the_plug_in_imports_the_public_interface_alone() -> None:
+    tree = ast.parse(inspect.getsource(memory_tier))
+    own = {one.module for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and one.module}
+    assert {one for one in own if one.startswith(("streamlog", "tests"))} == {
+        "streamlog.errors",
+        "streamlog.tiered.api",
+    }
+
+
+class TieredWorld:
+    """Topics `a`, `b` and `c`, whose records but the newest are in the tier alone."""
+
+    def __init__(self, engine: OpenEngine, world: FetchWorld, tier: MemoryTier) -> None:
+        self.engine = engine
+        self.world = world
+        self.tier = tier
+
+    async def log(self, topic: str) -> TierableLog:
+        log = await self.engine.logs.log(TopicPartition(topic, 0))
+        assert isinstance(log, TierableLog)
+        return log
+
+    async def fill(self, topic: str) -> None:
+        await self.engine.logs.create_topic(topic, 1, TIERED)
+        log = await self.log(topic)
+        for number in range(RECORDS):
+            await (await log.append(batch(b"%04d" % number * 100)))
+
+    async def move(self) -> None:
+        assert self.engine.tiers is not None
+        await self.engine.tiers.run_tasks()
+        await self.engine.logs.retention_tick()
+
+    async def fetch(
+        self,
+        *topics: str,
+        offset: int = 0,
+        wait_ms: int = 60_000,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+    ) -> dict[str, PartitionData]:
+        request = fetch_request(
+            more=[FetchTopic(topic=one, partitions=[wanted(0, offset)]) for one in topics],
+            wait_ms=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+        )
+        response = await self.world.ask(ApiKey.FETCH, 12, request)
+        assert response.error_code == 0
+        return {one.topic: one.partitions[0] for one in response.responses}
+
+
+def tiered(test: Callable[[TieredWorld], Awaitable[None]], folder: Path, **config: Any) -> None:
+    async def main() -> None:
+        tiers = RemoteLogConfig(storage_class=memory_tier.PATH, task_interval_ms=3_600_000)
+        tiers = replace(tiers, **config)
+        async with streamlog.open(
+            "memory://", meta="memory://", log_dir=folder, tiers=tiers
+        ) as engine:
+            world = TieredWorld(engine, world_over(engine.logs), MemoryTier.made[-1])
+            for topic in ("a", "b", "c"):
+                await world.fill(topic)
+            await world.move()
+            async with asyncio.timeout(30):
+                await test(world)
+
+    asyncio.run(main())
+
+
+def test_a_slow_remote_partition_holds_up_no_other_of_the_answer(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        world.tier.slow["b"] = asyncio.Event()
+        answer = await world.fetch("b", "a", "c")
+        assert [offsets(answer[one])[:2] for one in "abc"] == [[0, 1], [], [0, 1]]
+        assert answer["b"].error_code == 0
+        assert answer["b"].high_watermark == RECORDS
+        world.tier.slow["b"].set()
+        assert offsets((await world.fetch("b"))["b"])[:2] == [0, 1]
+
+    tiered(test, tmp_path)
+
+
+def test_an_answer_that_local_records_fill_waits_for_no_remote_one(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        world.tier.slow["a"] = asyncio.Event()
+        log = await world.log("b")
+        newest = log.local_log_start_offset
+        await (await log.append(batch(b"new")))
+        request = fetch_request(
+            more=[
+                FetchTopic(topic="a", partitions=[wanted(0, 0)]),
+                FetchTopic(topic="b", partitions=[wanted(0, newest)]),
+            ],
+            wait_ms=3_600_000,
+        )
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        answer = {one.topic: one.partitions[0] for one in response.responses}
+        assert offsets(answer["a"]) == []
+        assert offsets(answer["b"])[-1] == RECORDS
+        # What was asked for meanwhile is there for the next fetch.
+        world.tier.slow["a"].set()
+        assert offsets((await world.fetch("a"))["a"])[:2] == [0, 1]
+        assert len(world.tier.ranges) == len(set(world.tier.ranges))
+
+    # No read may wait for its own time: the test would end by its time-out.
+    tiered(test, tmp_path, fetch_wait_ms=3_600_000)
+
+
+def test_one_remote_partition_alone_may_be_above_the_limit_of_the_answer(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        answer = await world.fetch("a", "b", "c", max_bytes=1)
+        assert [len(offsets(answer[one])) for one in "abc"] == [1, 0, 0]
+        assert [answer[one].error_code for one in "abc"] == [0, 0, 0]
+
+    tiered(test, tmp_path)
+
+
+def test_a_reader_beyond_the_queue_is_refused_and_its_neighbours_are_served(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        world.tier.slow["a"] = asyncio.Event()
+        assert offsets((await world.fetch("a"))["a"]) == []
+        log = await world.log("c")
+        newest = log.local_log_start_offset
+        await (await log.append(batch(b"new")))
+        request = fetch_request(
+            more=[
+                FetchTopic(topic="b", partitions=[wanted(0, 0)]),
+                FetchTopic(topic="c", partitions=[wanted(0, newest)]),
+            ]
+        )
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        answer = {one.topic: one.partitions[0] for one in response.responses}
+        assert answer["b"].error_code == KafkaError.KAFKA_STORAGE_ERROR
+        assert offsets(answer["c"])[-1] == RECORDS
+        world.tier.slow["a"].set()
+        assert offsets((await world.fetch("a"))["a"])[:2] == [0, 1]
+        assert offsets((await world.fetch("b"))["b"])[:2] == [0, 1]
+
+    tiered(test, tmp_path, reads_pending_max=1)
+
+
+def test_small_fetches_of_a_segment_make_no_storm_of_small_ranges(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        log = await world.log("a")
+        position, fetches = 0, 0
+        while position < log.local_log_start_offset:
+            found = offsets((await world.fetch("a", offset=position, max_bytes=1))["a"])
+            position, fetches = found[-1] + 1, fetches + 1
+        segments = {one for one in world.tier.files if one.topic_id_partition.topic == "a"}
+        assert fetches == log.local_log_start_offset > 2 * len(segments) - 1
+        assert len(world.tier.ranges) == len(segments), "each segment is smaller than a chunk"
+
+    tiered(test, tmp_path)
+
+
+def test_a_fetch_of_a_deleted_segment_is_out_of_range(tmp_path: Path) -> None:
+    async def test(world: TieredWorld) -> None:
+        assert world.engine.tiers is not None
+        await (await world.log("a")).delete_records(7)
+        await world.engine.tiers.run_tasks()
+        answer = (await world.fetch("a", offset=3))["a"]
+        assert answer.error_code == KafkaError.OFFSET_OUT_OF_RANGE
+        assert offsets((await world.fetch("a", offset=7))["a"])[0] == 7
+
+    tiered(test, tmp_path)
+
+
+def test_a_follower_hears_that_its_offset_is_in_the_tier_alone(tmp_path: Path) -> None:
+    """No partition has followers here, so all else that one asks for is refused."""
+
+    async def test(world: TieredWorld) -> None:
+        local = (await world.log("a")).local_log_start_offset
+        follower = ReplicaState(replica_id=3, replica_epoch=1)
+
+        async def ask(offset: int, version: int = NEWEST) -> dict[int, int]:
+            request = fetch_request(
+                wanted(0, offset),
+                topic=world.world.topic_id("a"),
+                more=[
+                    FetchTopic(topic_id=world.world.topic_id("b"), partitions=[wanted(0, RECORDS)])
+                ],
+                replica_state=follower,
+                replica_id=3,
+            )
+            response = await world.world.ask(ApiKey.FETCH, version, request)
+            parts = [(one.topic_id, part) for one in response.responses for part in one.partitions]
+            assert not any(part.records for _, part in parts)
+            return {
+                ("a", "b").index(name): part.error_code
+                for topic_id, part in parts
+                for name in ("a", "b")
+                if world.world.topic_id(name) == topic_id
+            }
+
+        for offset in (0, local - 1):
+            assert await ask(offset) == {
+                0: KafkaError.OFFSET_MOVED_TO_TIERED_STORAGE,
+                1: KafkaError.INVALID_REQUEST,
+            }
+        assert world.tier.ranges == [], "nothing is read"
+        for offset in (local, RECORDS + 1):
+            with pytest.raises(Invalid, match="no followers"):
+                await ask(offset)
+        with pytest.raises(Invalid, match="no followers"):
+            await ask(0, 13)
+
+    tiered(test, tmp_path)
+
+
+def test_a_segment_without_aborted_transactions_is_asked_for_no_index_of_them(
+    tmp_path: Path,
+) -> None:
+    async def test(world: TieredWorld) -> None:
+        log = await world.log("a")
+        position = 0
+        while position < log.local_log_start_offset:
+            fetched = await log.fetch(position, 500, isolation=Isolation.READ_COMMITTED)
+            position = fetched.next_offset
+        assert IndexType.TRANSACTION not in world.tier.indexes
+
+    tiered(test, tmp_path)
+
+
+@pytest.mark.parametrize("size", [128, 129])
+def test_custom_metadata_has_128_bytes_at_most(tmp_path: Path, size: int) -> None:
+    async def test(world: TieredWorld) -> None:
+        world.tier.custom = b"c" * size
+        before = set(world.tier.files)
+        await world.fill("d")
+        await world.move()
+        assert world.engine.tiers is not None
+        log = await world.log("d")
+        if size == 128:
+            assert log.copied_end_offset > 0
+            assert world.engine.tiers.alarms() == []
+            return
+        assert (log.copied_end_offset, set(world.tier.files)) == (0, before)
+        (alarm,) = world.engine.tiers.alarms()
+        assert "returned 129 bytes of custom metadata" in alarm
+        assert offsets((await world.fetch("d"))["d"])[0] == 0
+        world.tier.custom = None
+        await world.move()
+        assert log.copied_end_offset > 0
+
+    tiered(test, tmp_path)
