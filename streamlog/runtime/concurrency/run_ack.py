@@ -30,6 +30,21 @@ class RunAck:
         self.durable += batches
         self._wake()
 
+    def count(self, batches: int) -> None:
+        """As `confirm`, but nobody is told before `tell`."""
+        self.durable += batches
+
+    def tell(self) -> None:
+        """Tells the follower what was counted, and calls it in this turn of the loop.
+
+        For a medium that has nothing more to change when it calls this: the log answers its callers
+        meanwhile.
+        """
+        changed, self._changed = self._changed, None
+        self._wake()
+        if changed is not None:
+            changed()
+
     def fail(self, error: Callable[[], StreamlogError]) -> None:
         """The batches that are not durable end with the error; a later call changes nothing."""
         if self.error is None:
@@ -37,7 +52,8 @@ class RunAck:
             self._wake()
 
     def notify(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` once, in a later turn of the loop, after the next `confirm` or `fail`.
+        """Calls `changed` once, after the next `confirm` or `fail` in a later turn of the loop, or
+        by the next `tell`.
 
         For a caller that follows very many runs: a task of its own for each would cost more than
         the rest of their answers.
