@@ -69,7 +69,8 @@ class Reply(ABC):
     """An answer that comes later: its request has its place in the order already.
 
     Only routes with `is_pipelined` may return one. The connection waits with `wait` until it is
-    ready, and calls `response` once, in the order of the requests; or it calls `abandon` once.
+    ready, and calls `response` or `final_response` once, in the order of the requests; or it calls
+    `abandon` once.
     """
 
     __slots__ = ()
@@ -84,6 +85,11 @@ class Reply(ABC):
 
         Errors: StreamlogError, which becomes the API's answer with that error; CloseConnection.
         """
+
+    def final_response(self) -> Message | None:
+        """As `response`, called in its place where nothing is put into the response any more: it
+        may be Encoded."""
+        return self.response()
 
     @abstractmethod
     def is_ready(self) -> bool:

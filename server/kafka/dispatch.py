@@ -299,7 +299,9 @@ class Dispatcher:
         try:
             outcome = begun.outcome
             if begun.reply is not None:
-                outcome = begun.reply.response()
+                # A throttle is put into the response.
+                reply = begun.reply
+                outcome = reply.response() if throttle_ms else reply.final_response()
             elif isinstance(outcome, Exception):
                 raise outcome
             if throttle_ms:

@@ -13,7 +13,7 @@ KIP-516 (topic ids), KIP-890 (transactions), KIP-951 (the new leader in the answ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -51,8 +51,16 @@ from streamlog.kafka.protocol.errors import KafkaError, code_of
 from streamlog.kafka.protocol.topic_ids import id_text
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.composition import Services
-from streamlog.server.kafka.call import CloseConnection, KafkaCall, Reply, Route, unpinned
+from streamlog.server.kafka.call import (
+    CloseConnection,
+    Encoded,
+    KafkaCall,
+    Reply,
+    Route,
+    unpinned,
+)
 from streamlog.server.kafka.cluster_view import ClusterView
+from streamlog.server.kafka.stored_answer import StoredAnswers
 from streamlog.server.services.records.produce import SequencedProduce
 from streamlog.server.services.records.requests import (
     ProduceCall,
@@ -94,6 +102,7 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._produce = services.produce
         self._cluster = ClusterView(services)
+        self._stored = StoredAnswers()
 
     def routes(self) -> Mapping[ApiKey, Route]:
         route = Route(
@@ -137,7 +146,7 @@ class ProduceHandler:
         calls = [(one.call.context, one.service_call()) for one in checked if one.topics]
         outcomes = iter(await self._produce.sequence_many(calls) if calls else ())
         return [
-            _ProduceReply(one, next(outcomes) if one.topics else None, self._cluster)
+            _ProduceReply(one, next(outcomes) if one.topics else None, self._cluster, self._stored)
             for one in checked
         ]
 
@@ -225,17 +234,19 @@ class _Checked:
 class _ProduceReply(Reply):
     """`outcome` None: everything was refused before the service."""
 
-    __slots__ = ("_checked", "_cluster", "_outcome")
+    __slots__ = ("_checked", "_cluster", "_outcome", "_stored")
 
     def __init__(
         self,
         checked: _Checked,
         outcome: SequencedProduce | StreamlogError | None,
         cluster: ClusterView,
+        stored: StoredAnswers,
     ) -> None:
         self._checked = checked
         self._outcome = outcome
         self._cluster = cluster
+        self._stored = stored
 
     async def wait(self) -> None:
         if isinstance(self._outcome, SequencedProduce):
@@ -243,11 +254,31 @@ class _ProduceReply(Reply):
 
     def response(self) -> ProduceResponse | None:
         checked, outcome = self._checked, self._outcome
-        results: Iterator[ProducePartitionResult] = iter(())
         if isinstance(outcome, SequencedProduce):
-            results = iter(outcome.partition_results())
-        elif outcome is not None:
-            results = _same_error(checked.topics, outcome)
+            return self._response(outcome.partition_results())
+        if outcome is not None:
+            return self._response(_same_error(checked.topics, outcome))
+        return self._response(())
+
+    def final_response(self) -> ProduceResponse | Encoded | None:
+        checked, outcome = self._checked, self._outcome
+        request = checked.request
+        if (
+            not isinstance(outcome, SequencedProduce)
+            or checked.refusals
+            or request.acks == NO_ACKS
+            or len(request.topic_data) != 1
+        ):
+            return self.response()
+        results, topic = outcome.partition_results(), request.topic_data[0]
+        if len(results) != 1 or results[0].error is not None:
+            return self._response(results)
+        index, version = topic.partition_data[0].index, checked.call.version
+        answer = self._stored.encode(version, topic.name, topic.topic_id, index, results[0])
+        return Encoded((answer,))
+
+    def _response(self, partitions: Iterable[ProducePartitionResult]) -> ProduceResponse | None:
+        checked, results = self._checked, iter(partitions)
         if checked.request.acks == NO_ACKS:
             _end_on_error(checked, results)
             return None

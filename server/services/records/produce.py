@@ -29,6 +29,7 @@ from streamlog.log.api.abstract_log import (
 )
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.prompt_future import ended_within
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import (
     Operation,
@@ -174,8 +175,7 @@ class SequencedProduce:
         assert not isinstance(ack, StreamlogError)
         part.outcome = future = asyncio.ensure_future(ack)
         wait_s = max(0.0, self._deadline - self._parts.clock.monotonic())
-        await asyncio.wait((future,), timeout=wait_s)
-        if future.done():
+        if await ended_within(future, wait_s):
             return
         # Until then it counts as unanswered: its log may be lost before the client's retry comes.
         future.add_done_callback(lambda _: self._unanswered.ended(part))

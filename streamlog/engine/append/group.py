@@ -103,6 +103,7 @@ def confirm(group: Group) -> None:
     group again.
     """
     touched: dict[StreamCore, None] = {}
+    runs: list[RunAck] = []
     run: RunAck | None = None
     durable = 0
     """Appends of `run` that were seen in a row."""
@@ -110,7 +111,8 @@ def confirm(group: Group) -> None:
         core, entry, future = append.core, append.entry, append.future
         if append.run is not run:
             if run is not None:
-                run.confirm(durable)
+                run.count(durable)
+                runs.append(run)
             run, durable = append.run, 0
         if core.stop is not None:
             append.fail(core.stop)
@@ -126,6 +128,10 @@ def confirm(group: Group) -> None:
         elif future is not None and not future.done():
             future.set_result(AppendResult(base, end))
     if run is not None:
-        run.confirm(durable)
+        run.count(durable)
+        runs.append(run)
     for core in touched:
         core.confirmed()
+    # Last, since logs answer their callers now, and not a turn of the loop later.
+    for run in runs:
+        run.tell()

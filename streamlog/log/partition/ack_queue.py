@@ -20,6 +20,7 @@ from streamlog.errors import Internal, OutcomeUnknown, StreamlogError
 from streamlog.log.api.abstract_log import LogAppendInfo
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.prompt_future import PromptFuture
 from streamlog.runtime.concurrency.run_ack import RunAck
 
 Segment = TypeVar("Segment")
@@ -67,7 +68,7 @@ class PendingAppend(Generic[Segment]):
 
     def wait(self, info: LogAppendInfo) -> asyncio.Future[LogAppendInfo]:
         """Ends with `info` when the batch is durable."""
-        future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
+        future: PromptFuture[LogAppendInfo] = PromptFuture(loop=asyncio.get_running_loop())
         self.waiting.append((future, info))
         return future
 

@@ -30,6 +30,26 @@ class RunAck:
         self.durable += batches
         self._wake()
 
+    def count(self, batches: int) -> None:
+        """As `confirm`, but nobody is told before `tell`."""
+        self.durable += batches
+
+    def tell(self) -> None:
+        """Tells the follower what was counted, and calls it in this turn of the loop.
+
+        For a medium that has nothing more to change when it calls this: the log answers its callers
+        meanwhile. An error of the follower's is told as one in a turn of its own is: other runs
+        hear of theirs all the same.
+        """
+        changed, self._changed = self._changed, None
+        self._wake()
+        if changed is not None:
+            try:
+                changed()
+            except Exception as error:
+                told = {"message": f"an answer to appends failed: {error!r}", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
+
     def fail(self, error: Callable[[], StreamlogError]) -> None:
         """The batches that are not durable end with the error; a later call changes nothing."""
         if self.error is None:
@@ -37,7 +57,8 @@ class RunAck:
             self._wake()
 
     def notify(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` once, in a later turn of the loop, after the next `confirm` or `fail`.
+        """Calls `changed` once, after the next `confirm` or `fail` in a later turn of the loop, or
+        by the next `tell`.
 
         For a caller that follows very many runs: a task of its own for each would cost more than
         the rest of their answers.
