@@ -11,11 +11,11 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import Fenced, Invalid, StreamlogError
+from streamlog.errors import Fenced, Invalid, StoreUnavailable, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog, SegmentReplacement
 from streamlog.log.api.topic_config import parse
-from streamlog.log.cleaning.cleanable import group_by_size
+from streamlog.log.cleaning.cleanable import dirtiest, group_by_size
 from streamlog.log.shared.cleaning import slice_trimmer
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.stream_slices import SlicesView
@@ -102,6 +102,16 @@ def cleaned_rows(medium: MemoryMedium) -> list[Any]:
     return [row for row in medium.rows.values() if row.tags["role"] in CLEANED_ROLES]
 
 
+def stored_bytes(medium: MemoryMedium) -> int:
+    """Of all batches of the log that take room, whether a segment has them or not."""
+    return sum(
+        len(join(one.parts))
+        for row in medium.rows.values()
+        for one in row.batches
+        if row.tags["role"] in ("data", "cleaned_data")
+    )
+
+
 async def ends_or_dies(medium: DyingMedium, work: Awaitable[object]) -> bool:
     """Whether the work came to its end; it is cancelled where the process died."""
     task, dead = asyncio.ensure_future(work), asyncio.ensure_future(medium.is_dead.wait())
@@ -160,13 +170,7 @@ def test_a_crash_at_each_step_leaves_the_old_or_the_new(was_clean: bool) -> None
         assert left[-1] == b"on"
         assert len(left) == len(set(left)) <= 6
         # What the dead cleaning has written is gone as well.
-        stored = sum(
-            len(join(one.parts))
-            for row in medium.rows.values()
-            for one in row.batches
-            if row.tags["role"] in ("data", "cleaned_data")
-        )
-        assert stored == t.log.size_bytes
+        assert stored_bytes(medium) == t.log.size_bytes
         if is_over:
             steps.append(-1)
 
@@ -306,6 +310,25 @@ def test_a_view_is_old_or_new_and_old_slices_stay_for_the_delay() -> None:
         await refused(StreamlogError, read_view(t, old, log_end))
 
     run(scene, SLOW_TO_GO)
+
+
+def test_a_view_that_is_kept_loses_no_slice_while_a_plan_is_made_of_it() -> None:
+    """Not even where old slices go at once; afterwards they do."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 4)
+        old = t.log.slices_view()
+        with old.kept():
+            before = await read_view(t, old, 40)
+            await clean(t)
+            await turns(50)
+            assert await read_view(t, old, 40) == before
+            assert len(before) == 40
+        await turns(50)
+        await refused(StreamlogError, read_view(t, old, 40))
+        assert stored_bytes(medium) == t.log.size_bytes
+
+    run(scene)
 
 
 def test_views_of_a_cleaning_that_tears_slices_from_readers_are_found(
@@ -598,6 +621,71 @@ def test_a_cleaning_whose_segments_are_deleted_switches_nothing() -> None:
         assert (log.log_start_offset, t.failures) == (old[0].end_offset, [])
         await clean(t)
         assert min(await contents(log)) == old[0].end_offset
+
+    run(scene)
+
+
+def test_what_a_given_up_cleaning_has_written_goes_at_once() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        log, expected, replacement = await written_again(t)
+        assert stored_bytes(medium) > log.size_bytes
+        await replacement.abandon()
+        await turns(20)
+        assert stored_bytes(medium) == log.size_bytes
+        assert await contents(log) == expected
+
+    run(scene)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_lies_behind_slices_in_use_has_the_log_cleaned_again(dies: bool) -> None:
+    """A stream loses its beginning alone: the slices before it have to go, too."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0.9"})
+        await filled(t.log, 40, 40)
+        await clean(t)
+        await turns(20)
+        log, expected = cleanable(t.log), await contents(t.log)
+        assert dirtiest([(chosen(t), config)]) is None
+        old = log.segments[:1]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await turns(20)
+        await (t.crashed() if dies else replacement.abandon())
+        assert stored_bytes(medium) > t.log.size_bytes
+        assert dirtiest([(chosen(t), config)]) is not None
+        await clean(t)
+        await turns(20)
+        assert stored_bytes(medium) == t.log.size_bytes
+        assert dirtiest([(chosen(t), config)]) is None
+        assert await contents(t.log) == expected
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_streams_that_cannot_be_made_end_no_log(is_created: bool) -> None:
+    """A store that is away, or a quota, keeps a log from being cleaned, and nobody else from it."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 4)
+        create = t.client.create_and_open_streams
+
+        async def fails(*arguments: Any) -> Any:
+            if is_created:
+                await create(*arguments)
+            raise StoreUnavailable("no answer came")
+
+        t.client.create_and_open_streams = fails  # type: ignore[method-assign,assignment]
+        await refused(StoreUnavailable, clean(t))
+        assert t.failures == []
+        await filled(t.log, 4, 4)
+        t.client.create_and_open_streams = create  # type: ignore[method-assign]
+        await clean(t)
+        assert len(await contents(t.log)) == 4
+        assert len(cleaned_rows(medium)) == 3
 
     run(scene)
 
