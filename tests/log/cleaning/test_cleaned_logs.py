@@ -92,7 +92,7 @@ def test_one_cleaner_cleans_every_kind_of_log_the_dirtiest_first() -> None:
                 await filled(log, count, 10)
             await clean(shared)
             await filled(shared.log, 20, 10)
-            cleaner = LogCleaner(shared.environment(), offload, lambda: UNLIMITED)
+            cleaner = LogCleaner(shared.environment(), offload, lambda: UNLIMITED, lambda _: True)
             ends = [cleanable(log).clean_end_offset for log in logs]
             while await cleaner.clean_one([(log, config) for log in logs]):
                 now = [cleanable(log).clean_end_offset for log in logs]

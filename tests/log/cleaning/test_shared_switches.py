@@ -16,12 +16,16 @@ from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog, SegmentReplacement
 from streamlog.log.api.topic_config import parse
 from streamlog.log.cleaning.cleanable import dirtiest, group_by_size
+from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.shared.cleaning import slice_trimmer
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.stream_slices import SlicesView
 from streamlog.log.stream_tags import CLEANED_ROLES
 from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
+from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.cleaning_conformance import (
@@ -661,6 +665,71 @@ def test_what_lies_behind_slices_in_use_has_the_log_cleaned_again(dies: bool) ->
         assert stored_bytes(medium) == t.log.size_bytes
         assert dirtiest([(chosen(t), config)]) is None
         assert await contents(t.log) == expected
+
+    run(scene)
+
+
+def test_a_batch_that_nobody_can_read_does_not_fill_the_store() -> None:
+    """Each try of the cleaner would write what comes before it, behind slices in use."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        log = await with_a_damaged_batch(t, medium)
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        offload, environment, stored = ThreadOffload(), t.environment(), []
+        wanted = True
+        cleaner = LogCleaner(environment, offload, lambda: UNLIMITED, lambda _: wanted)
+        for _ in range(6):
+            assert await cleaner.clean_one([(log, config)])
+            assert not await cleaner.clean_one([(log, config)]), "it is left alone for a while"
+            t.clock.advance(1000 * environment.config.cleaner_backoff_ms)
+            await turns(20)
+            stored.append(stored_bytes(medium))
+        assert stored[1:] == stored[:-1]
+        errors = environment.metrics.cleaning_errors.collect()[0].samples[0].value
+        assert errors == 6
+        wanted = False
+        assert await cleaner.clean_one([(log, config)])
+        assert await cleaner.clean_one([(log, config)]), "it may be wanted again at once"
+        assert environment.metrics.cleaning_errors.collect()[0].samples[0].value == 6
+        await offload.close()
+
+    run(scene)
+
+
+async def with_a_damaged_batch(t: SharedLogUnderTest, medium: MemoryMedium) -> CleanableLog:
+    """A log that was cleaned once, in whose second cleaned segment a byte has changed."""
+    await filled(t.log, 80, 80)
+    await clean(t)
+    await filled(t.log, 20, 20)
+    (row,) = [one for one in cleaned_rows(medium) if one.tags["role"] == "cleaned_data"]
+    at = len(row.batches) * 3 // 4
+    data = bytearray(join(row.batches[at].parts))
+    data[-1] ^= 1
+    row.batches[at] = row.batches[at]._replace(parts=(bytes(data),))
+    return cleanable(t.log)
+
+
+@pytest.mark.parametrize("asks", range(6))
+def test_a_cleaning_ends_when_it_is_not_wanted_any_more(asks: int) -> None:
+    """A topic that is not compacted any more loses no further record by its key."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 200, 20)
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        offload, left, before = ThreadOffload(), [asks], t.log.segments
+
+        def is_wanted(_: TopicPartition) -> bool:
+            left[0] -= 1
+            return left[0] >= 0
+
+        cleaner = LogCleaner(t.environment(), offload, lambda: UNLIMITED, is_wanted)
+        await cleaner.clean_one([(cleanable(t.log), config)])
+        await turns(20)
+        # It asks before each group, and before it is swapped in.
+        assert len(set(t.log.segments) - set(before)) == asks // 2
+        assert t.failures == []
+        assert stored_bytes(medium) == t.log.size_bytes
+        await offload.close()
 
     run(scene)
 
