@@ -235,13 +235,13 @@ def test_a_topic_that_ceases_to_be_compacted_ends_its_cleaning(tmp_path: Path) -
                     at_ms = 1_700_000_000_000 + 10 * number
                     await (await producer.send("kept", b"v", key=b"k", timestamp_ms=at_ms))
                 async with asyncio.timeout(30):
-                    while not list(logs.rglob("*.cleaned")):
+                    while not list(logs.rglob("*.cleaned")):  # noqa: ASYNC110 - it has no event
                         await asyncio.sleep(0.01)
                 found = await _all(node.banner.grpc, "kept")
                 await admin.alter_configs(topic="kept", configs={"cleanup.policy": "delete"})
                 await admin.alter_configs(broker=node.banner.node_id, configs={pace: None})
                 async with asyncio.timeout(30):
-                    while list(logs.rglob("*.cleaned")):
+                    while list(logs.rglob("*.cleaned")):  # noqa: ASYNC110 - it has no event
                         await asyncio.sleep(0.01)
             assert len(found) > 1
             assert await _all(node.banner.grpc, "kept") == found
