@@ -24,12 +24,12 @@ from streamlog.runtime.disk.descriptors import write_whole
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import TEMPORARY
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
-from tests.unified.records import keyed
 
 CONFIGS = {
     "log.type": "unified",

@@ -28,7 +28,7 @@ from streamlog.testing.logs.cleaning_conformance import (
     filled,
 )
 from tests.log.cleaning.cleanable_list_log import CleanableListLog
-from tests.log.cleaning.kinds import SharedInMemory, UnifiedInMemory
+from tests.log.cleaning.kinds import SharedInMemory, UnifiedInAFolder, UnifiedInMemory
 
 
 class TestShared(SharedInMemory):
@@ -37,6 +37,10 @@ class TestShared(SharedInMemory):
 
 class TestUnified(UnifiedInMemory):
     """Over a disk in memory, with power cuts."""
+
+
+class TestUnifiedInAFolder(UnifiedInAFolder):
+    """Over the file system."""
 
 
 def loses_a_last_value(patch: pytest.MonkeyPatch) -> None:
