@@ -32,39 +32,6 @@ COMPACT = {
 }
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_power_cut_at_any_call_of_a_cleaning_loses_no_newest_value(seed: int) -> None:
-    """Each changing call of the disk, one after the other, is the last before the power fails."""
-
-    async def body() -> None:
-        tree = TornTree(SeededRandom(seed))
-        async with unified_log(lambda: tree, COMPACT, cut_power=tree.crash) as t:
-            for number in range(60):
-                value = None if number % 9 == 0 else b"%d" % number
-                await append(t.log, keyed(b"k%d" % (number % 13), value))
-            await t.log.roll()
-            expected = newest(await contents(t.log))
-            left = [seed]
-
-            def strike(_operation: str, _name: str) -> DiskFault | None:
-                left[0] -= 1
-                return DiskFault.POWER if left[0] < 0 else None
-
-            tree.plan_faults(strike)
-            with contextlib.suppress(StreamlogError, OSError):
-                await clean(t, configs=COMPACT)
-            tree.plan_faults(None)
-            await t.crashed()
-            assert newest(await contents(t.log)) == expected
-            assert t.log.log_end_offset == 60
-            await clean(t, configs=COMPACT)
-            assert newest(await contents(t.log)) == expected
-            await t.reopened()
-            assert newest(await contents(t.log)) == expected
-
-    asyncio.run(body())
-
-
 @pytest.mark.parametrize("step", range(48))
 def test_a_cleaning_that_fails_at_any_call_of_the_disk_loses_no_newest_value(step: int) -> None:
     """The folder stays as it was left: a rename that was made is there, and those behind it are
