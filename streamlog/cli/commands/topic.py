@@ -25,6 +25,12 @@ _configs = click.option(
     help="A setting under Kafka's name, such as retention.ms=3600000; may be repeated.",
 )
 
+LOCAL = (
+    "its records lie in the log folder of its node alone: a lost disk costs them, and neither "
+    "`streamlog backup` nor `recover` contains them"
+)
+"""Of topics with log.type=unified."""
+
 
 @click.group(cls=CommandGroup)
 def topic() -> None:
@@ -43,10 +49,13 @@ def create(state: State, name: str, partitions: int | None, configs: dict[str, s
     """Create the topic NAME."""
     with admin(state) as client:
         client.create_topic(name, partitions=partitions, configs=configs)
+        kinds = {one.name: one.value for one in client.describe_configs(topic=name)}
     if state.json:
         emit({"name": name, "created": True})
     else:
         note(f"created {name}")
+        if kinds.get("log.type") == "unified":
+            note(f"{name} has log.type=unified: {LOCAL}")
 
 
 @topic.command("list")
@@ -88,6 +97,9 @@ def describe(state: State, name: str) -> None:
     field_list(
         {"topic": description.name, "id": description.topic_id} | dict(sorted(configs.items()))
     )
+    if configs.get("log.type") == "unified":
+        click.echo()
+        click.echo(LOCAL)
     click.echo()
     table(
         ("partition", "leader", "epoch", "start", "high watermark", "end", "segments", "size"),
