@@ -59,7 +59,11 @@ class LogCleaner:
         candidates: list[tuple[LogToClean, TopicConfig]] = []
         for one, config in logs:
             if isinstance(one, CleanableLog) and one.topic_partition not in self._uncleanable:
-                candidates.append((log_to_clean(one, config, now_ms), config))
+                try:
+                    candidates.append((log_to_clean(one, config, now_ms), config))
+                except StreamlogError as error:
+                    # It ends while the others are looked at.
+                    self._put_off(one.topic_partition, error)
         chosen = dirtiest(candidates)
         if chosen is None:
             return False
@@ -83,15 +87,7 @@ class LogCleaner:
                 log.info("the cleaning of %s was given up: %s", partition, error)
                 return
             self._failed_before.add(partition)
-            self._metrics.cleaning_errors.inc()
-            self._uncleanable[partition] = self._clock.monotonic() + self._retry_s
-            log.warning(
-                "%s cannot be cleaned and grows; it is tried again in %d s: %s",
-                partition,
-                self._retry_s,
-                error,
-                extra={"partition": str(partition)},
-            )
+            self._put_off(partition, error)
             return
         self._failed_before.discard(partition)
         self._metrics.cleanings.inc()
@@ -106,4 +102,15 @@ class LogCleaner:
                 "bytes_read": stats.bytes_read,
                 "bytes_left": stats.bytes_written,
             },
+        )
+
+    def _put_off(self, partition: TopicPartition, error: StreamlogError) -> None:
+        self._metrics.cleaning_errors.inc()
+        self._uncleanable[partition] = self._clock.monotonic() + self._retry_s
+        log.warning(
+            "%s cannot be cleaned and grows; it is tried again in %d s: %s",
+            partition,
+            self._retry_s,
+            error,
+            extra={"partition": str(partition)},
         )
