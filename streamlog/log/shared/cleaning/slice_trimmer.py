@@ -57,11 +57,12 @@ class SliceTrimmer:
 
     def has_left_over(self, stream_id: int) -> bool:
         """Whether durable data lies behind all slices of the stream, and nobody holds it."""
-        stream = self._streams[stream_id]
+        stream = self._streams.get(stream_id)
         parts = [one.data for one in self._segments if one.data.stream_id == stream_id]
         is_held = any(stream_id == held for hold in self._holds for held, _ in hold)
         return (
-            bool(parts)
+            stream is not None
+            and bool(parts)
             and not is_held
             and max(part.end_offset for part in parts) < stream.confirm_offset
         )
