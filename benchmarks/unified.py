@@ -105,11 +105,12 @@ async def _catch_up(report: Report, engine: OpenEngine, folder: Path, size: int)
         for waiting in [await log.append(batch) for _ in range(32)]:
             await waiting
     await log.roll()
-    ours, bare, cpu = [], [], []
+    ours, bare, cpu, bare_cpu = [], [], [], []
     for _ in range(ROUNDS):
         _drop_pages(folder)
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), own_cpu_s()
         sizes = _read_bare(folder)
+        bare_cpu.append((own_cpu_s() - spent) / sum(sizes) * (1 << 30))
         bare.append(sum(sizes) / (time.perf_counter() - began) / 1e6)
         _drop_pages(folder)
         began, spent = time.perf_counter(), own_cpu_s()
@@ -127,7 +128,7 @@ async def _catch_up(report: Report, engine: OpenEngine, folder: Path, size: int)
             "pread",
             0.9,
             ratios=[one / floor for one, floor in zip(ours, bare, strict=True)],
-            facts={"cpu_s_per_gib": median(cpu)},
+            facts={"cpu_s_per_gib": median(cpu), "pread_cpu_s_per_gib": median(bare_cpu)},
         )
     )
 
