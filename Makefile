@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus test-remote-storage differential-kafka differential-kafka-transactions differential-kafka-cleaning differential-kafka-tiering kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz fuzz-kafka asan test-minio test-kafka test-prometheus test-remote-storage differential-kafka differential-kafka-transactions differential-kafka-cleaning differential-kafka-segments differential-kafka-tiering kill-kafka kill-kafka-transactions outage-kafka bench bench-kafka bench-kafka-page bench-spark bench-tiered dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto kafka-messages proto-baseline docs format clean
 
 help: ## list the targets
@@ -101,6 +101,9 @@ differential-kafka-transactions: tools ## the same transactions on a node and on
 
 differential-kafka-cleaning: tools ## compact the same topics on a node and on a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential.cleaning --sequences $(SEQUENCES)
+
+differential-kafka-segments: tools ## compare segments and indexes of unified topics with a real Kafka's (SEQUENCES=N, default 1000)
+	$(BIN)/python -m tests.kafka_clients.differential.segments --sequences $(SEQUENCES)
 
 differential-kafka-tiering: tools ## tier the same topics on a node and on a real Kafka (SEQUENCES=N, default 1000)
 	$(BIN)/python -m tests.kafka_clients.differential.tiering --sequences $(SEQUENCES)

@@ -98,7 +98,9 @@ class Banner:
         ]
         if self.log_dir:
             lines.append(
-                f"  files  {self.log_dir}: topics with log.type=unified, on this disk alone"
+                f"  files  {self.log_dir}: topics with log.type=unified, on this disk alone: "
+                "losing it loses them; acknowledged after a sync to it, but for topics with "
+                "flush.messages or flush.ms, which a power cut costs what was not synced by then"
             )
         lines += [
             f"  {endpoint.name} is advertised as {endpoint.advertised}"

@@ -4,8 +4,8 @@ keep those objects from being deleted."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -123,8 +123,8 @@ class LocateService:
         for topic in {window.topic for window in windows}:
             self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, topic))
         _check_apart(windows)
-        async with self._turn():
-            async for part in self._located(windows, isolation):
+        async with self._turn(), aclosing(self._located(windows, isolation)) as parts:
+            async for part in parts:
                 yield part
 
     @asynccontextmanager
@@ -149,13 +149,28 @@ class LocateService:
 
     async def _located(
         self, windows: Sequence[OffsetWindow], isolation: Isolation
-    ) -> AsyncIterator[LocatedPart]:
+    ) -> AsyncGenerator[LocatedPart, None]:
         # The pin was put before this call, so objects that the fold has from here on are kept.
         revision = await self._metadata.catch_up()
         keys = {TopicPartition(window.topic, window.partition): None for window in windows}
         opened = await in_order([self._opened(key) for key in keys])
         # Slices and aborted transactions are of one moment, whatever a cleaning replaces meanwhile.
         slices = {key: _slices_view(log) for key, log in zip(keys, opened, strict=True)}
+        with ExitStack() as kept:
+            # From this moment on: `file.delete.delay.ms` may be 0, and a plan is not made at once.
+            for taken in slices.values():
+                if taken is not None:
+                    kept.enter_context(taken.kept())
+            async for part in self._located_in(slices, windows, revision, isolation):
+                yield part
+
+    async def _located_in(
+        self,
+        slices: Mapping[TopicPartition, SlicesView | None],
+        windows: Sequence[OffsetWindow],
+        revision: int,
+        isolation: Isolation,
+    ) -> AsyncIterator[LocatedPart]:
         views = [slices[TopicPartition(window.topic, window.partition)] for window in windows]
         elsewhere = [number for number, view in enumerate(views) if view is None]
         if elsewhere:

@@ -99,3 +99,9 @@ def size(count_bytes: float) -> str:
             break
         value /= 1024
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """The first of them in a row, for people."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} others" if left > 0 else "")

@@ -130,6 +130,7 @@ class LogManager:
                 environment,
                 environment.offload,
                 lambda: manager.defaults.cleaner_io_bytes_per_second_max,
+                manager._is_compacted_here,
             )
             background.spawn(manager._clean_logs(cleaner), name="cleaner")
         background.every(
@@ -475,6 +476,17 @@ class LogManager:
                 except StreamlogError as error:
                     log.warning("%s is not cleaned: %s", partition, error)
         return found
+
+    def _is_compacted_here(self, partition: TopicPartition) -> bool:
+        """Whether it is there, led here, and compacted by its settings of now."""
+        topic = self._topics.get(partition.topic)
+        if topic is None or not topic.record.is_usable:
+            return False
+        try:
+            settings = self._logs.settings(partition.topic, topic.record)
+        except InvalidConfig:
+            return False
+        return settings.is_compacted and self._leadership.is_led_here(partition)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -42,12 +43,14 @@ class SlicesView:
     """Where the records of a log lie at one moment.
 
     A cleaning may put other slices in the place of these meanwhile, with other aborted
-    transactions: what goes together has to come from one view. Its slices can be read for
-    `file.delete.delay.ms` from then on, or under a pin.
+    transactions: what goes together has to come from one view. Its slices can be read within
+    `kept()`, which begins in the step that takes the view, for `file.delete.delay.ms` from then on,
+    or under a pin.
     """
 
     segments: Sequence[Segment]
     aborted_in: Callable[[int, int], Awaitable[Sequence[AbortedTxn]]]
+    kept: Callable[[], AbstractContextManager[None]]
 
     def slices(self, start: int, end: int) -> list[LogSlice]:
         """The slices that hold offsets start (inclusive) to end (exclusive), in order."""

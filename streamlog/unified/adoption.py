@@ -77,6 +77,17 @@ def find_topics(source: Path, names: Sequence[str]) -> list[FoundTopic]:
     return [_topic(*key, partitions) for key, partitions in sorted(found.items(), key=str)]
 
 
+def topic_names(folder: Path) -> list[str]:
+    """Topics that have a partition in the folder, or put aside there. Errors: OSError."""
+    names = set()
+    for path in folder.iterdir():
+        stray = _STRAY.match(path.name)
+        partition = parse_folder_name(path.name if stray is None else stray[1])
+        if partition is not None and (path / PARTITION_METADATA).is_file():
+            names.add(partition.topic)
+    return sorted(names)
+
+
 def _topic(name: str, topic_id: UUID, partitions: dict[int, FoundPartition]) -> FoundTopic:
     if sorted(partitions) != list(range(len(partitions))):
         raise Invalid(

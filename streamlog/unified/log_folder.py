@@ -397,7 +397,7 @@ class LogFolder:
             self._has_refused = True
             raise StoreUnavailable(
                 f"{partition} is not opened: {self.doubt}. Bring the newest folder back, or start "
-                "once with accept_data_loss, which goes on with what is there",
+                "once with --accept-data-loss, which goes on with what is there",
                 path=str(self._tree),
                 waiting_helps=False,
             )

@@ -42,8 +42,8 @@ def decode_token(path: str, data: bytes) -> bytes:
     if crc != crc32c(data[:-CRC_BYTES]) or len(token) > TOKEN_BYTES_MAX:
         raise Corrupt(
             f"the fencing token in {path} is damaged, so nobody can say which writers are shut "
-            "out: put the file back from a copy, or start once with accept_data_loss, which gives "
-            "the token up; then set a new one",
+            "out: put the file back from a copy, or start once with --accept-data-loss, which "
+            "gives the token up; then set a new one",
             object_key=path,
         )
     return token

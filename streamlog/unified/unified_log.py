@@ -808,6 +808,10 @@ class UnifiedLog(CleanableLog, TierableLog):
             lambda: self._config.file_delete_delay_ms,
         )
 
+    async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """As OwnsSegments.shielded."""
+        await self._background.shielded(work, name="swap")
+
     @asynccontextmanager
     async def swapping(
         self, old: Sequence[UnifiedLogSegment], new: UnifiedLogSegment
@@ -862,6 +866,8 @@ class UnifiedLog(CleanableLog, TierableLog):
             if is_orderly:
                 await self._acks.drained()
                 await self._flusher.drained()
+                async with self._removing:
+                    """What changes segments is at its end."""
                 if self._lifecycle.failure is None:
                     self._tail.producers.expire(self._clock.now_ms())
                     await self._folder.finish(

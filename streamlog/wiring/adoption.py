@@ -9,7 +9,7 @@ from streamlog.errors import PolicyViolation, StoreUnavailable, TopicAlreadyExis
 from streamlog.log.topics.topics import TopicDescription
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
-from streamlog.unified.adoption import FoundTopic, find_topics
+from streamlog.unified.adoption import FoundTopic, find_topics, topic_names
 from streamlog.wiring.engine import OpenEngine
 
 OnPartition = Callable[[str, int], None]
@@ -55,6 +55,14 @@ async def adopt(
         for found in topic.partitions:
             await engine.logs.pass_over_producer_ids(found.partition)
     return adopted
+
+
+def local_topics(folder: Path) -> list[str]:
+    """Names of the topics whose partitions lie in a log folder; none where there is no folder.
+
+    Errors: OSError.
+    """
+    return topic_names(folder) if folder.is_dir() else []
 
 
 def _check_free(engine: OpenEngine, topic: FoundTopic) -> None:

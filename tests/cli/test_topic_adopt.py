@@ -95,8 +95,15 @@ def test_what_no_backup_and_no_object_holds_is_said(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with NodeProcess(data, wal="disk") as node:
         with Admin(node.server) as admin:
-            admin.create_topic("local", 1, {"log.type": "unified"})
             admin.create_topic("shared", 1)
+        made = run("topic", "create", "local", "--config", "log.type=unified", server=node.server)
+        assert b"files on its leader's disk alone" in made.stderr
+        assert b"alone" not in run("topic", "create", "other", server=node.server).stderr
+        described = run("topic", "describe", "local", server=node.server).stdout
+        assert b"files on its leader's disk alone" in described
+        file = tmp_path / "backup"
+        backup = run("backup", "--out", file, server=node.server)
+        assert b"lie in a node's log folder: local" in backup.stderr
         node.stop()
     looked = run("fsck", "--data", data)
     assert looked.returncode == 0, looked.stderr
@@ -104,3 +111,30 @@ def test_what_no_backup_and_no_object_holds_is_said(tmp_path: Path) -> None:
     dumped = run("log", "dump", "local", "--partition", 0, "--data", data)
     assert dumped.returncode == 1
     assert b"readMode=service" in dumped.stderr
+    for command in (("recover",), ("restore", file)):
+        shutil.rmtree(data / "meta")
+        rebuilt = run(*command, "--data", data, "--grace", "0")
+        assert rebuilt.returncode == 0, rebuilt.stderr
+        assert b"no store has them: local" in rebuilt.stderr
+
+
+def test_a_log_that_lost_its_end_opens_when_the_loss_is_accepted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("cut", 1, {"log.type": "unified"})
+        with Producer(node.server) as producer:
+            for number in range(2):
+                producer.send("cut", b"%d" % number).result()
+        node.stop()
+    (segment,) = (data / "logs" / "cut-0").glob("*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 1)
+    for arguments, lost in (((), b"--accept-data-loss"), (("--accept-data-loss",), b"")):
+        with NodeProcess(data, wal="disk", arguments=arguments) as node:
+            until = ("--from", "earliest", "--until-end", "--timeout", "5")
+            read = run("consume", "cut", *until, server=node.server)
+            assert (read.returncode == 0) == (not lost)
+            assert lost in read.stderr
+            node.stop()
+    assert read.stdout == b"0\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import StoreUnavailable, StreamlogError
 from streamlog.format.kafka_files.names import META_PROPERTIES
 from streamlog.format.kafka_files.properties import decode_meta_properties
 from streamlog.log.api.abstract_log import AbstractLog
@@ -34,7 +34,7 @@ async def log_in(
 ) -> AsyncIterator[AbstractLog]:
     """The partition's log, opened under Kafka's own name for the folder; closed in order.
 
-    `clock` None: the system's.
+    `clock` None: the system's. Errors: those of LogFolder.open and of a log's open.
     """
     offload = ThreadOffload()
     metrics = LogMetrics(CollectorRegistry())
@@ -44,7 +44,8 @@ async def log_in(
     owner = FolderOwner(found.cluster_id, found.node_id)
     folder = await LogFolder.open(SystemTree(data), owner, environment, offload)
     topic_id = folder.topic_id_of(partition)
-    assert topic_id is not None
+    if topic_id is None:
+        raise StoreUnavailable(f"nothing in {data} tells the topic id of {partition}")
     handle = handle_of(topic_id, partition.partition)
     failures: list[StreamlogError] = []
     log = await UnifiedLogFactory(folder).open(

@@ -24,7 +24,7 @@ def run(test, configs=None, budget_bytes=1 << 20, **config):
     asyncio.run(body())
 
 
-async def turns(count=20):
+async def turns(count: int = 20) -> None:
     """Lets everything run that needs no release."""
     for _ in range(count):
         await asyncio.sleep(0)

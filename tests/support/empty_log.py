@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from streamlog.log.stream_slices import SlicesView
@@ -14,4 +15,4 @@ class EmptyLog:
         async def aborted_in(start: int, end: int) -> list[Any]:
             return []
 
-        return SlicesView((), aborted_in)
+        return SlicesView((), aborted_in, nullcontext)

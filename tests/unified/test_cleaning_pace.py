@@ -14,12 +14,12 @@ from streamlog.log.cleaning.cleanable import log_to_clean
 from streamlog.log.cleaning.cleaner import LogCleaning
 from streamlog.runtime.concurrency.byte_pace import BytePace
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append
 from streamlog.testing.simulation.world.loop import run
 from streamlog.testing.torn_folder import TornTree
 from tests.support.virtual_time import LoopClock
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
-from tests.unified.records import keyed
 
 COMPACT = {"log.type": "unified", "cleanup.policy": "compact", "internal.segment.bytes": "600"}
 BYTES_PER_S = 100.0

@@ -21,12 +21,12 @@ from streamlog.runtime.disk.descriptors import write_whole
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import TEMPORARY
 from tests.unified.harness import unified_log
-from tests.unified.records import keyed
 
 WAIT_S = 30
 LAZY = {"flush.messages": "1000000"}

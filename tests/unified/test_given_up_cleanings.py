@@ -24,12 +24,12 @@ from streamlog.runtime.disk.descriptors import write_whole
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import contents, keyed, newest
 from streamlog.testing.logs.log_conformance import append, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import TEMPORARY
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
-from tests.unified.records import keyed
 
 CONFIGS = {
     "log.type": "unified",
@@ -198,3 +198,43 @@ def test_readers_hear_of_a_swap_that_failed(isolation: Isolation) -> None:
             await t.open()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("ends", ["log goes on", "log is closed"])
+def test_a_cleaning_that_is_cancelled_at_any_step_ends_no_log(ends: str) -> None:
+    """A node that stops has its cleaner cancelled, and closes its logs: lazily synced records are
+    synced then."""
+
+    async def cancelled_after(steps: int) -> bool:
+        """Whether the cleaning was still under way."""
+        tree = TornTree(SeededRandom(1))
+        lazy = {**CONFIGS, "flush.ms": "60000"}
+        async with unified_log(lambda: tree, lazy, cut_power=tree.crash) as t:
+            log = await filled(t, 60)
+            await append(log, keyed(b"last", b"lazy"))
+            config = parse(t.configs)
+            work = LogCleaning(t.held, 1 << 20).clean(
+                log_to_clean(log, config, t.clock.now_ms()), config, t.clock.now_ms()
+            )
+            cleaning = asyncio.ensure_future(work)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            is_under_way = not cleaning.done()
+            cleaning.cancel()
+            await asyncio.wait({cleaning})
+            if ends == "log is closed":
+                await t.log.close()
+                await t.crashed()
+            else:
+                await append(t.log, keyed(b"more", b"1"))
+                await t.reopened()
+            assert t.failures == []
+            found = newest(await contents(t.log))
+            assert found[b"last"] == b"lazy"
+            assert len(found) == (8 if ends == "log is closed" else 9)
+            return is_under_way
+
+    steps = 0
+    while asyncio.run(cancelled_after(steps)):
+        steps += 1
+    assert steps > 20

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,7 @@ import pytest
 
 from streamlog.codec.batch import parse_header, scan
 from streamlog.codec.records import Record, iterate
-from streamlog.errors import StreamlogError
+from streamlog.errors import StoreUnavailable, StreamlogError, UnsupportedVersion
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.checkpoints import (
     decode_epochs,
@@ -54,6 +55,10 @@ AT_TOP = (
     "replication-offset-checkpoint",
     "log-start-offset-checkpoint",
 )
+
+SMALL = (*AT_TOP, "meta.properties", ".kafka_cleanshutdown", f"{FOLDER}/partition.metadata")
+IS_WHOLE = os.environ.get("STREAMLOG_TEST_DAMAGE") == "all"
+"""Every bit is flipped, and every byte of a segment damaged: half an hour."""
 
 
 def golden(name: str) -> bytes:
@@ -172,12 +177,14 @@ def _cuts(data: bytes) -> list[bytes]:
 
 
 def _flips(data: bytes) -> list[bytes]:
+    """One bit of each byte, or all of them where everything is asked for."""
     choose = random.Random(len(data))
     flipped = []
     for at in range(len(data)):
-        damaged = bytearray(data)
-        damaged[at] ^= 1 << choose.randrange(8)
-        flipped.append(bytes(damaged))
+        for bit in range(8) if IS_WHOLE else (choose.randrange(8),):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            flipped.append(bytes(damaged))
     return flipped
 
 
@@ -216,7 +223,7 @@ def test_a_damaged_segment_is_an_error_and_never_another_record(
 
     async def body() -> None:
         errors = 0
-        for data in damage(golden(name))[::23]:
+        for data in damage(golden(name))[:: 1 if IS_WHOLE else 23]:
             shutil.rmtree(place / FOLDER)
             shutil.copytree(GOLDEN / FOLDER, place / FOLDER)
             shutil.copy(GOLDEN / AT_TOP[0], place / AT_TOP[0])
@@ -231,5 +238,63 @@ def test_a_damaged_segment_is_an_error_and_never_another_record(
             # Fields that no CRC covers, and nobody reads: the leader epoch.
             assert found == expected()
         assert errors
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("damage", [_cuts, _flips])
+@pytest.mark.parametrize("name", SMALL)
+def test_damage_to_a_small_file_shows_no_other_record(
+    place: Path, name: str, damage: Callable[[bytes], list[bytes]]
+) -> None:
+    """A number that still is one may hide records, as it would from a Kafka; none is another."""
+    everything = [record[:4] for base in BASES for record in _records(golden(f"{base:020d}.log"))]
+
+    async def body() -> None:
+        opens = refusals = 0
+        for data in damage((GOLDEN / name).read_bytes()):
+            shutil.rmtree(place)
+            shutil.copytree(GOLDEN, place)
+            (place / name).write_bytes(data)
+            try:
+                async with opened(place) as log:
+                    found = await stored(log)
+                    assert found == [one for one in everything if one[0] >= log.log_start_offset]
+                    opens += 1
+            except StreamlogError:
+                refusals += 1
+        assert opens + refusals == len(damage((GOLDEN / name).read_bytes()))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("meta.properties", b"version=1", b"version=2"),
+        (f"{FOLDER}/partition.metadata", b"version: 0", b"version: 1"),
+        ("recovery-point-offset-checkpoint", b"0\n", b"1\n"),
+        (f"{FOLDER}/leader-epoch-checkpoint", b"0\n", b"1\n"),
+        (f"{FOLDER}/{SNAPSHOTS[-1]}", b"\0\x01", b"\0\x02"),
+    ],
+)
+def test_a_folder_of_a_newer_version_is_refused_or_made_anew(
+    place: Path, name: str, old: bytes, new: bytes
+) -> None:
+    """What a later Kafka writes may mean something else: nothing is guessed, or changed by it."""
+    sound = (place / name).read_bytes()
+    assert sound.startswith(old) or old in sound
+    newer = sound.replace(old, new, 1)
+    (place / name).write_bytes(newer)
+
+    async def body() -> None:
+        if name.endswith((".snapshot", "-checkpoint")):
+            async with opened(place) as log:
+                assert await stored(log) == expected()
+            return
+        with pytest.raises((UnsupportedVersion, StoreUnavailable)):
+            async with opened(place):
+                pass
+        assert (place / name).read_bytes() == newer
 
     asyncio.run(body())

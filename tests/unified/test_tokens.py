@@ -22,6 +22,7 @@ from streamlog.log.api.abstract_log import ProduceContext
 from streamlog.model.append_condition import AppendCondition
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
@@ -29,7 +30,6 @@ from streamlog.unified.adoption import copy_partition
 from streamlog.unified.token_file import TOKEN, decode_token, encode_token
 from tests.support.running_node import running_node
 from tests.unified.harness import unified_log
-from tests.unified.records import keyed
 
 GOLDEN = (Path(__file__).parents[1] / "golden/unified_token_v1.bin").read_bytes()
 

@@ -8,7 +8,7 @@ from typing import Unpack
 import click
 
 from streamlog.cli.commands.recover import RebuildFlags, rebuild_metadata, rebuild_options
-from streamlog.cli.output import emit, note, size
+from streamlog.cli.output import emit, note, shortened, size
 from streamlog.cli.state import State, json_option, pass_state, remote_options
 from streamlog.cli.support.new_file import new_file
 from streamlog.cli.support.options import config_option, data_option, store_options
@@ -38,7 +38,8 @@ def backup(
 
     Asks the node at --server; with --data or --store (and --meta) it reads a stopped node's
     metadata itself. The file holds all keys at one moment: topics, settings, user values, fences,
-    and the location of every object that no checkpoint in the store lists. It holds no objects.
+    and the location of every object that no checkpoint in the store lists. It holds no objects, and
+    nothing of topics with log.type=unified but their settings: it names them.
     """
     import asyncio
 
@@ -68,10 +69,30 @@ def backup(
                         file_out.write(piece)
 
             asyncio.run(run())
+    elsewhere = _topics_elsewhere(out)
     if state.json:
-        emit({"file": str(out), "size_bytes": out.stat().st_size})
-    else:
-        note(f"{out}: {size(out.stat().st_size)}")
+        emit(
+            {
+                "file": str(out),
+                "size_bytes": out.stat().st_size,
+                "topics_not_contained": elsewhere,
+            }
+        )
+        return
+    note(f"{out}: {size(out.stat().st_size)}")
+    if elsewhere:
+        note(
+            f"not contained, because they lie in a node's log folder: {shortened(elsewhere)}; copy "
+            "the folder of the stopped node, or their records"
+        )
+
+
+def _topics_elsewhere(file: Path) -> list[str]:
+    """Reads the new file: whoever relies on it learns now what is wrong with it."""
+    from streamlog.repair.backup.file import decode
+    from streamlog.repair.backup.restore import topics_elsewhere
+
+    return topics_elsewhere(decode(file.read_bytes(), str(file)))
 
 
 @click.command()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from streamlog.cli.output import emit, field_list
+from streamlog.cli.output import emit, field_list, note, shortened
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import config_option, data_option, store_options
 
@@ -71,7 +72,8 @@ def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
     node with its WAL folder afterwards for the rest. Topics come back from their own streams. User
     values (streamlog kv) are lost, and data that was trimmed, deleted or closed since the last
     checkpoint may come back. With a backup, use streamlog restore. Nothing in the store is deleted.
-    After an interruption, run it again.
+    Topics with log.type=unified are in no store: those of DIR/logs are named, and streamlog topic
+    adopt takes them back. After an interruption, run it again.
     """
     from streamlog.repair.recover.recover import recover as rebuild
 
@@ -89,6 +91,7 @@ def rebuild_metadata(
 
     from streamlog.cli.support.offline import locations_of, open_offline, progress_of
     from streamlog.repair.recover.recover import RecoverOptions
+    from streamlog.wiring.adoption import local_topics
 
     locations = locations_of(flags["data"], flags["store"], flags["meta"], flags["file"])
     options = RecoverOptions(
@@ -111,17 +114,25 @@ def rebuild_metadata(
                 progress=progress_of(state),
             )
 
-    _tell(state, asyncio.run(run()), options.dry_run)
+    report = asyncio.run(run())
+    local = () if flags["data"] is None else local_topics(Path(flags["data"]) / "logs")
+    _tell(state, report, options.dry_run, local)
 
 
-def _tell(state: State, report: Any, dry_run: bool) -> None:
-    """Prints the report of a recovery or restore."""
+def _tell(state: State, report: Any, dry_run: bool, local: Sequence[str]) -> None:
+    """Prints the report of a recovery or restore. `local`: topics of the data's log folder."""
     from streamlog.cli.support.offline import print_findings
 
     if state.json:
-        emit(report.description() | {"dry_run": dry_run})
+        emit(report.description() | {"dry_run": dry_run, "topics_not_contained": list(local)})
         return
     print_findings(report)
+    if local:
+        note(
+            f"not contained, because no store has them: {shortened(local)}, topics of the log "
+            "folder. The next start puts them aside; `streamlog topic adopt` takes them back from "
+            "there while the node is stopped"
+        )
     counts = report.counts
     field_list(
         {

@@ -44,11 +44,12 @@ def create(state: State, name: str, partitions: int | None, configs: dict[str, s
     """Create the topic NAME."""
     with admin(state) as client:
         client.create_topic(name, partitions=partitions, configs=configs)
+        in_force = {one.name: one.value for one in client.describe_configs(topic=name)}
     if state.json:
         emit({"name": name, "created": True})
     else:
         note(f"created {name}")
-        if kept := _where_kept(configs):
+        if kept := _where_kept(in_force):
             note(f"{name} is kept {kept}")
 
 
@@ -118,8 +119,8 @@ def _where_kept(configs: Mapping[str, str]) -> str | None:
     if configs.get("log.type") != "unified":
         return None
     if configs.get("remote.storage.enable") == "true":
-        return "in files on its leader's disk, older segments also in the object store"
-    return "in files on its leader's disk alone: losing that disk loses it"
+        return "in files on its leader's disk, older segments also in the object store; no backup has it"
+    return "in files on its leader's disk alone: losing that disk loses it, and no backup has it"
 
 
 PARTITION_FIELDS = (

@@ -176,6 +176,13 @@ def settings_options(function: Function) -> Function:
             default=None,
             help="Allow addresses beyond loopback where clients need no certificate.",
         ),
+        click.option(
+            "--accept-data-loss",
+            is_flag=True,
+            default=None,
+            help="For one start: open topics of the log folder that end before what was durable, "
+            "or lie in another folder than last time, as they are.",
+        ),
         tls_options,
         click.option(
             "--wait/--no-wait",

@@ -187,6 +187,19 @@ def add_keys(
     return True
 
 
+def check(batches: Buffer) -> None:
+    """Decodes all that `keep` would. Takes long: to be called through `Offload`.
+
+    Errors: CorruptMessage, InvalidRecord.
+    """
+    for batch in scan(batches):
+        header = batch.header
+        if header.is_control:
+            _marker(batch)
+        elif header.record_count:
+            RecordReader(header, _records(batch), header.base_offset).all()
+
+
 def _marker(batch: ScannedBatch) -> EndMarker | None:
     return decode_end_marker(batch.view) if batch.header.record_count else None
 

@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.cleaning.batch_filter import BatchFilter, CleaningStats, add_keys
+from streamlog.log.cleaning.batch_filter import BatchFilter, CleaningStats, add_keys, check
 from streamlog.log.cleaning.cleanable import LogToClean, group_by_size
 from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
 from streamlog.log.cleaning.offset_map import KeyOffsetMap
@@ -37,11 +37,25 @@ class LogCleaning:
         self._offload = offload
         self._memory_bytes_max = memory_bytes_max
 
-    async def clean(self, chosen: LogToClean, config: TopicConfig, now_ms: int) -> CleaningStats:
+    async def clean(
+        self,
+        chosen: LogToClean,
+        config: TopicConfig,
+        now_ms: int,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        checks_first: bool = False,
+    ) -> CleaningStats:
         """One round; `clean_end_offset` tells how far it came. Durable on return.
 
+        `is_wanted` is asked before each group is begun and swapped in. `checks_first`: all batches
+        are read once before anything is written, because a log may keep what a failed round has
+        written until a later one succeeds, and rounds that meet an unreadable batch again and
+        again would fill the store.
+
         Cancelling it leaves groups that were swapped, and the rest as it was. Errors: those of the
-        log; CorruptMessage, InvalidRecord; Invalid (the map has no room for one key).
+        log; CorruptMessage, InvalidRecord; Invalid (the map has no room for one key; it is not
+        wanted any more).
         """
         log = chosen.log
         offsets = KeyOffsetMap(self._memory_bytes_max)
@@ -63,8 +77,10 @@ class LogCleaning:
             config.delete_retention_ms,
             end,
         )
+        if checks_first:
+            await self._check(log, segments)
         for group in group_by_size(segments, config.segment_bytes):
-            await self._replace(log, group, rules)
+            await self._replace(log, group, rules, is_wanted)
         await log.set_clean_end_offset(end)
         return rules.stats
 
@@ -87,9 +103,21 @@ class LogCleaning:
         if self._pace is not None:
             await self._pace.spend(size_bytes)
 
+    async def _check(self, log: CleanableLog, segments: Sequence[AbstractLogSegment]) -> None:
+        """Errors: those that `keep` would have for a batch."""
+        for segment in segments:
+            async for batches in log.read_for_cleaning(segment, segment.base_offset):
+                await self._offload.run(Lane.CPU, check, batches)
+                await self._moved(len(batches))
+
     async def _replace(
-        self, log: CleanableLog, group: Sequence[AbstractLogSegment], rules: BatchFilter
+        self,
+        log: CleanableLog,
+        group: Sequence[AbstractLogSegment],
+        rules: BatchFilter,
+        is_wanted: Callable[[], bool],
     ) -> None:
+        _check_wanted(log, is_wanted)
         replacement = await log.replace_segments(group)
         try:
             for segment in group:
@@ -98,6 +126,7 @@ class LogCleaning:
                     if kept:
                         await replacement.append(kept)
                     await self._moved(len(batches) + len(kept))
+            _check_wanted(log, is_wanted)
             await replacement.commit()
         except BaseException:
             try:
@@ -109,3 +138,8 @@ class LogCleaning:
                     "%s keeps files of a cleaning until its next open: %s", partition, error
                 )
             raise
+
+
+def _check_wanted(log: CleanableLog, is_wanted: Callable[[], bool]) -> None:
+    if not is_wanted():
+        raise Invalid(f"{log.topic_partition} is not compacted here any more")

@@ -30,10 +30,16 @@ class LogCleaner:
     """Its owner calls `clean_one` again and again."""
 
     def __init__(
-        self, environment: LogEnvironment, offload: Offload, bytes_per_s: Callable[[], float]
+        self,
+        environment: LogEnvironment,
+        offload: Offload,
+        bytes_per_s: Callable[[], float],
+        is_wanted: Callable[[TopicPartition], bool],
     ) -> None:
-        """`bytes_per_s`: what it reads and writes at most, asked anew each time."""
+        """`bytes_per_s`: what it reads and writes at most, asked anew each time. `is_wanted`:
+        whether the partition is there, led here and compacted; a cleaning ends where it is not."""
         config = environment.config
+        self._is_wanted = is_wanted
         self._clock = environment.clock
         self._metrics = environment.metrics
         pace = BytePace(bytes_per_s, environment.clock)
@@ -41,6 +47,7 @@ class LogCleaner:
         self._retry_s = UNCLEANABLE_BACKOFFS * config.cleaner_backoff_ms / 1000
         self._uncleanable: dict[TopicPartition, float] = {}
         """Until when each is left alone, on the monotonic clock."""
+        self._failed_before: set[TopicPartition] = set()
         self._metrics.uncleanable_logs.set_function(lambda: len(self._uncleanable))
 
     async def clean_one(self, logs: Iterable[tuple[AbstractLog, TopicConfig]]) -> bool:
@@ -52,7 +59,11 @@ class LogCleaner:
         candidates: list[tuple[LogToClean, TopicConfig]] = []
         for one, config in logs:
             if isinstance(one, CleanableLog) and one.topic_partition not in self._uncleanable:
-                candidates.append((log_to_clean(one, config, now_ms), config))
+                try:
+                    candidates.append((log_to_clean(one, config, now_ms), config))
+                except StreamlogError as error:
+                    # It ends while the others are looked at.
+                    self._put_off(one.topic_partition, error)
         chosen = dirtiest(candidates)
         if chosen is None:
             return False
@@ -63,18 +74,22 @@ class LogCleaner:
     async def _clean(self, chosen: LogToClean, config: TopicConfig, now_ms: int) -> None:
         partition = chosen.log.topic_partition
         try:
-            stats = await self._cleaning.clean(chosen, config, now_ms)
-        except StreamlogError as error:
-            self._metrics.cleaning_errors.inc()
-            self._uncleanable[partition] = self._clock.monotonic() + self._retry_s
-            log.warning(
-                "%s cannot be cleaned and grows; it is tried again in %d s: %s",
-                partition,
-                self._retry_s,
-                error,
-                extra={"partition": str(partition)},
+            stats = await self._cleaning.clean(
+                chosen,
+                config,
+                now_ms,
+                is_wanted=lambda: self._is_wanted(partition),
+                checks_first=partition in self._failed_before,
             )
+        except StreamlogError as error:
+            if not self._is_wanted(partition):
+                self._failed_before.discard(partition)
+                log.info("the cleaning of %s was given up: %s", partition, error)
+                return
+            self._failed_before.add(partition)
+            self._put_off(partition, error)
             return
+        self._failed_before.discard(partition)
         self._metrics.cleanings.inc()
         self._metrics.cleaned_bytes.inc(stats.bytes_read)
         self._metrics.cleaned_bytes_left.inc(stats.bytes_written)
@@ -87,4 +102,15 @@ class LogCleaner:
                 "bytes_read": stats.bytes_read,
                 "bytes_left": stats.bytes_written,
             },
+        )
+
+    def _put_off(self, partition: TopicPartition, error: StreamlogError) -> None:
+        self._metrics.cleaning_errors.inc()
+        self._uncleanable[partition] = self._clock.monotonic() + self._retry_s
+        log.warning(
+            "%s cannot be cleaned and grows; it is tried again in %d s: %s",
+            partition,
+            self._retry_s,
+            error,
+            extra={"partition": str(partition)},
         )

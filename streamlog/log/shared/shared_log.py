@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from operator import index
 
@@ -147,7 +147,7 @@ class SharedLog(CleanableLog):
             tail.end_offset,
         )
         self._aborted = AbortedSearch(streams.by_id)
-        self._cleaned = CleanedStreamSet(streams)
+        self._cleaned = CleanedStreamSet(streams, self._write_meta)
         self._trimmer = SliceTrimmer(
             streams.by_id, tail.segments, lambda: self._visibility.log_start_offset
         )
@@ -291,7 +291,16 @@ class SharedLog(CleanableLog):
         async def aborted_in(start: int, end: int) -> Sequence[AbortedTxn]:
             return await self._aborted.overlapping(segments, start, end, None)
 
-        return SlicesView(segments, aborted_in)
+        return SlicesView(segments, aborted_in, lambda: self._keeping(segments))
+
+    @contextmanager
+    def _keeping(self, segments: Sequence[SharedLogSegment]) -> Iterator[None]:
+        held = self._trimmer.hold(part for one in segments for part in (one.data, one.txn))
+        try:
+            yield
+        finally:
+            self._trimmer.release(held)
+            self._trim_soon()
 
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED
@@ -617,7 +626,15 @@ class SharedLog(CleanableLog):
 
     @property
     def clean_end_offset(self) -> int:
-        return self._streams.meta.state.clean_end_offset
+        """As CleanableLog.clean_end_offset.
+
+        -1, too, where a cleaning has left data that goes with the slices before it alone.
+        """
+        state = self._streams.meta.state
+        ids = () if state.cleaned is None else state.cleaned.ids
+        if ids and self._trimmer.has_left_over(ids[0]):
+            return -1
+        return state.clean_end_offset
 
     async def set_clean_end_offset(self, offset: int) -> None:
         self._check_open()
@@ -680,11 +697,7 @@ class SharedLog(CleanableLog):
         own = replaceable(self._tail.segments, old)
         # The meta stream may not have the end of the newest one yet.
         await self._jobs.flush_until(own[-1].end_offset)
-        try:
-            streams = await self._background.shielded(self._cleaned.opened, name="clean")
-        except StreamlogError as error:
-            self._lifecycle.fail(error)
-            raise
+        streams = await self._background.shielded(self._cleaned.opened, name="clean")
         aborted = await self._aborted.overlapping(own, own[0].base_offset, own[-1].end_offset, None)
         self._writing = self._trimmer.hold(
             StreamSlice(stream.stream_id, stream.next_offset, stream.next_offset)
@@ -718,7 +731,8 @@ class SharedLog(CleanableLog):
                 held = self._trimmer.hold(
                     part for one in old for part in (one.data, one.time, one.txn)
                 )
-            self._background.spawn(self._trim_later(held), name="trim")
+            delay_s = self._placer.config.file_delete_delay_ms / 1000
+            self._background.spawn(self._trim_later(held, delay_s), name="trim")
 
         async def release_after_write() -> None:
             try:
@@ -729,9 +743,12 @@ class SharedLog(CleanableLog):
         # Once the meta stream has the switch, this log must follow, even if the caller gave up.
         await self._background.shielded(release_after_write, name="switch")
 
-    async def _trim_later(self, held: Hold) -> None:
-        await asyncio.sleep(self._placer.config.file_delete_delay_ms / 1000)
+    async def _trim_later(self, held: Hold, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
         self._trimmer.release(held)
+        await self._trim()
+
+    async def _trim(self) -> None:
         try:
             async with self._removing:
                 if self._lifecycle.is_open:
@@ -745,12 +762,23 @@ class SharedLog(CleanableLog):
                 error,
             )
 
+    def _trim_soon(self) -> None:
+        """What a hold has kept goes at once, and not with the next removal."""
+        if self._lifecycle.is_open and self._trimmer.is_due:
+            self._background.spawn(self._trim(), name="trim")
+
     def cleaning_ended(self, unanswered: Sequence[Awaitable[AppendResult]]) -> None:
         """As SwitchesSegments.cleaning_ended."""
         self._trimmer.release(self._writing)
         for answer in unanswered:
             if isinstance(answer, asyncio.Future):
-                answer.add_done_callback(_seen)
+                answer.add_done_callback(self._left)
+        self._trim_soon()
+
+    def _left(self, answer: asyncio.Future[AppendResult]) -> None:
+        """Nobody waits any more for an append of a cleaning: its data goes, its refusal is seen."""
+        if not answer.cancelled() and answer.exception() is None:
+            self._trim_soon()
 
     def cleaning_failed(self, error: StreamlogError) -> None:
         """As SwitchesSegments.cleaning_failed."""
@@ -833,12 +861,6 @@ class SharedLog(CleanableLog):
         await self.kill()
         await gather_all(stream.destroy() for stream in self._streams.by_id.values())
         await self._streams.meta.stream.destroy()
-
-
-def _seen(answer: asyncio.Future[AppendResult]) -> None:
-    """Keeps asyncio from logging the refusal of an append that nobody waits for any more."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def _first_offset(streams: OpenStreams, tail: LogTail) -> int:

@@ -136,6 +136,18 @@ async def _view_of(
         return None
 
 
+def topics_elsewhere(backup: Backup) -> list[str]:
+    """Topics whose records lie in a node's log folder, which no backup contains; by name."""
+    found = []
+    for kv in backup.kvs:
+        namespace, _, name = kv.key.removeprefix(VALUES).partition(b"/")
+        if kv.key.startswith(VALUES) and namespace.decode("ascii", "replace") == TOPIC_NAMESPACE:
+            topic = name.decode()
+            if decode_topic(topic, kv.value[VALUE_AT:]).log_kind is not LogKind.SHARED:
+                found.append(topic)
+    return sorted(found)
+
+
 def _take_backup(backup: Backup, recovered: Recovered, report: RepairReport) -> None:
     prefix = prefix_of(backup.head.cluster_id)
     recovered.revision_max = max(recovered.revision_max, backup.head.revision)

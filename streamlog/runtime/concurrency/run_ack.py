@@ -46,7 +46,7 @@ class RunAck:
         if changed is not None:
             try:
                 changed()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it is told
                 told = {"message": f"an answer to appends failed: {error!r}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(told)
 

@@ -12,7 +12,7 @@ milliseconds, and read the new one (`UnifiedLogSegment.replaced`).
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from threading import Lock
 from typing import Protocol, TypeVar
@@ -36,6 +36,13 @@ T = TypeVar("T")
 
 class OwnsSegments(Protocol):
     """The log whose segments are replaced."""
+
+    async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Calls `work` to its end even where the caller is cancelled; the log's end waits for it.
+
+        Errors: those of `work`, Closed.
+        """
+        ...
 
     def swapping(
         self, old: Sequence[UnifiedLogSegment], new: UnifiedLogSegment
@@ -115,24 +122,31 @@ class UnifiedReplacement(SegmentReplacement):
         # An open that met an older one within the new segment would miss what the cleaning removed
         # in front of it.
         await folder.save_recovery_point()
+        self._is_over = True
+        # Cut off among its renames it would end the log, and a node that stops cancels its cleaner.
+        await self._owner.shielded(self._swap)
+
+    async def _swap(self) -> None:
+        new, old, folder = self._new, self._old, self._folder
         bases = [one.base_offset for one in old]
-        async with self._owner.swapping(old, new):
-            self._is_over = True
-            names = await folder.run(
-                folder.files.exclusively, lambda: swap(folder.folder, new.base_offset, bases)
-            )
+        try:
+            async with self._owner.swapping(old, new):
+                names = await folder.run(
+                    folder.files.exclusively, lambda: swap(folder.folder, new.base_offset, bases)
+                )
+        except Invalid:
+            await self._alone(self._remove)
+            raise
         folder.remove_later(names, self._delay_ms())
 
     async def abandon(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
+        if not self._is_over:
+            self._is_over = True
+            await self._alone(self._remove)
 
-        def remove() -> None:
-            if self._file is not None:
-                give_up(self._folder.folder, self._file, self._new.base_offset)
-
-        await self._alone(remove)
+    def _remove(self) -> None:
+        if self._file is not None:
+            give_up(self._folder.folder, self._file, self._new.base_offset)
 
     async def _alone(self, work: Callable[[], T]) -> T:
         """Calls `work` off the loop, behind what a caller that was cancelled has left running: it

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from benchmarks import kafka_server
 from benchmarks.kafka.wire import KafkaConnection
@@ -84,7 +84,12 @@ class Sequence:
         return sorted([*newest.values(), *self.sent[self._kept_from :]])
 
 
-def produce(client: RawClient, sequence: Sequence) -> None:
+class Batches(Protocol):
+    topic: str
+    batches: list[bytes]
+
+
+def produce(client: RawClient, sequence: Batches) -> None:
     for batch in sequence.batches:
         data = part("produce", "PartitionProduceData", index=0, records=batch)
         asked = part("produce", "TopicProduceData", name=sequence.topic, partition_data=[data])

@@ -115,7 +115,7 @@ async def _transaction(log: AbstractLog, history: History) -> None:
 
 
 def _go_on_in_kafka(server: str, history: History) -> None:
-    """Kafka's side of a round, through librdkafka and aiokafka."""
+    """Kafka's side of a round, through librdkafka, aiokafka and Java."""
     consumer = Consumer(
         {
             "bootstrap.servers": server,
@@ -139,6 +139,8 @@ def _go_on_in_kafka(server: str, history: History) -> None:
         assert got == stored[:3]
     consumer.close()
     assert asyncio.run(_committed(server, len(history.committed))) == history.committed
+    places = [one[:2] for one in history.records if not one.is_aborted]
+    assert _committed_in_java(server, len(places)) == places
     _produce(server, history)
     _await_markers(server, history.end)
 
@@ -171,6 +173,30 @@ async def _committed(server: str, count: int) -> list[bytes]:
         return values
     finally:
         await consumer.stop()
+
+
+def _committed_in_java(server: str, count: int) -> list[tuple[int, int]]:
+    """Offset and timestamp of each committed record, as Java's consumer sees them."""
+    shown = ("offset=true", "timestamp=true", "value=false")
+    ended = subprocess.run(
+        java(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", server, "--topic", PARTITION.topic),
+            *("--partition", str(PARTITION.partition), "--offset", "earliest"),
+            *("--isolation-level", "read_committed", "--max-messages", str(count)),
+            *(word for one in shown for word in ("--property", f"print.{one}")),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = [line.split("\t") for line in ended.stdout.splitlines()]
+    return [
+        (int(offset.removeprefix("Offset:")), int(at_ms.removeprefix("CreateTime:")))
+        for at_ms, offset, *_ in lines
+    ]
 
 
 def _produce(server: str, history: History) -> None:

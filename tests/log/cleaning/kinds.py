@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import pytest
+
+from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
@@ -34,4 +38,16 @@ class UnifiedInMemory(CleaningConformance):
         torn = TornTree(SeededRandom(3))
         unified = {**configs, "log.type": "unified"}
         async with unified_log(lambda: torn, unified, cut_power=torn.crash) as t:
+            yield t
+
+
+class UnifiedInAFolder(CleaningConformance):
+    @pytest.fixture(autouse=True)
+    def _root(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "logs"
+
+    @asynccontextmanager
+    async def make(self, configs: CONFIG) -> AsyncIterator[UnifiedLogUnderTest]:
+        unified = {**configs, "log.type": "unified"}
+        async with unified_log(lambda: SystemTree(self.root), unified) as t:
             yield t

@@ -11,12 +11,14 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import Record
-from streamlog.errors import StreamlogError
+from streamlog.errors import Closed, StreamlogError
+from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.topic_config import parse
 from streamlog.log.cleaning import batch_filter, cleaned_transactions, offset_map
 from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.shared.cleaning import replacement
 from streamlog.model.batch import RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.byte_pace import UNLIMITED
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.logs.cleaning_conformance import (
@@ -28,7 +30,8 @@ from streamlog.testing.logs.cleaning_conformance import (
     filled,
 )
 from tests.log.cleaning.cleanable_list_log import CleanableListLog
-from tests.log.cleaning.kinds import SharedInMemory, UnifiedInMemory
+from tests.log.cleaning.kinds import SharedInMemory, UnifiedInAFolder, UnifiedInMemory
+from tests.support.metrics import value_of
 
 
 class TestShared(SharedInMemory):
@@ -37,6 +40,10 @@ class TestShared(SharedInMemory):
 
 class TestUnified(UnifiedInMemory):
     """Over a disk in memory, with power cuts."""
+
+
+class TestUnifiedInAFolder(UnifiedInAFolder):
+    """Over the file system."""
 
 
 def loses_a_last_value(patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +99,7 @@ def test_one_cleaner_cleans_every_kind_of_log_the_dirtiest_first() -> None:
                 await filled(log, count, 10)
             await clean(shared)
             await filled(shared.log, 20, 10)
-            cleaner = LogCleaner(shared.environment(), offload, lambda: UNLIMITED)
+            cleaner = LogCleaner(shared.environment(), offload, lambda: UNLIMITED, lambda _: True)
             ends = [cleanable(log).clean_end_offset for log in logs]
             while await cleaner.clean_one([(log, config) for log in logs]):
                 now = [cleanable(log).clean_end_offset for log in logs]
@@ -104,6 +111,34 @@ def test_one_cleaner_cleans_every_kind_of_log_the_dirtiest_first() -> None:
             for log in (shared.log, own.log):
                 assert len(await contents(log)) == 10
             assert [one[0] for one in plain.records()] == list(range(50, 60))
+        await offload.close()
+
+    asyncio.run(body())
+
+
+class FailingLog(CleanableListLog):
+    """It has just ended."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition("failing", 0)
+
+    def first_batch_timestamp_ms(self, segment: AbstractLogSegment) -> int:
+        raise Closed("the log was closed")
+
+
+def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_being_cleaned() -> None:
+    async def body() -> None:
+        offload, config = ThreadOffload(), parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        failing = FailingLog()
+        await filled(failing, 60, 10)
+        async with SharedInMemory().make(COMPACT) as shared:
+            await filled(shared.log, 60, 10)
+            environment = shared.environment()
+            cleaner = LogCleaner(environment, offload, lambda: UNLIMITED, lambda _: True)
+            assert await cleaner.clean_one([(failing, config), (shared.log, config)])
+            assert len(await contents(shared.log)) == 10
+            assert value_of(environment.metrics.cleaning_errors) == 1
         await offload.close()
 
     asyncio.run(body())

@@ -11,17 +11,21 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import Fenced, Invalid, StreamlogError
+from streamlog.errors import Fenced, Invalid, StoreUnavailable, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog, SegmentReplacement
 from streamlog.log.api.topic_config import parse
-from streamlog.log.cleaning.cleanable import group_by_size
+from streamlog.log.cleaning.cleanable import dirtiest, group_by_size
+from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.shared.cleaning import slice_trimmer
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.stream_slices import SlicesView
 from streamlog.log.stream_tags import CLEANED_ROLES
 from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
+from streamlog.runtime.concurrency.byte_pace import UNLIMITED
+from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.cleaning_conformance import (
@@ -48,6 +52,7 @@ from streamlog.testing.logs.transaction_conformance import (
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
 from tests.log.memory_log import turns
+from tests.support.metrics import value_of
 
 SLOW_TO_GO = {**COMPACT, "file.delete.delay.ms": "60000"}
 
@@ -100,6 +105,16 @@ def run(scene: Scene, configs: dict[str, str] = COMPACT) -> None:
 
 def cleaned_rows(medium: MemoryMedium) -> list[Any]:
     return [row for row in medium.rows.values() if row.tags["role"] in CLEANED_ROLES]
+
+
+def stored_bytes(medium: MemoryMedium) -> int:
+    """Of all batches of the log that take room, whether a segment has them or not."""
+    return sum(
+        len(join(one.parts))
+        for row in medium.rows.values()
+        for one in row.batches
+        if row.tags["role"] in ("data", "cleaned_data")
+    )
 
 
 async def ends_or_dies(medium: DyingMedium, work: Awaitable[object]) -> bool:
@@ -160,13 +175,7 @@ def test_a_crash_at_each_step_leaves_the_old_or_the_new(was_clean: bool) -> None
         assert left[-1] == b"on"
         assert len(left) == len(set(left)) <= 6
         # What the dead cleaning has written is gone as well.
-        stored = sum(
-            len(join(one.parts))
-            for row in medium.rows.values()
-            for one in row.batches
-            if row.tags["role"] in ("data", "cleaned_data")
-        )
-        assert stored == t.log.size_bytes
+        assert stored_bytes(medium) == t.log.size_bytes
         if is_over:
             steps.append(-1)
 
@@ -306,6 +315,25 @@ def test_a_view_is_old_or_new_and_old_slices_stay_for_the_delay() -> None:
         await refused(StreamlogError, read_view(t, old, log_end))
 
     run(scene, SLOW_TO_GO)
+
+
+def test_a_view_that_is_kept_loses_no_slice_while_a_plan_is_made_of_it() -> None:
+    """Not even where old slices go at once; afterwards they do."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 4)
+        old = t.log.slices_view()
+        with old.kept():
+            before = await read_view(t, old, 40)
+            await clean(t)
+            await turns(50)
+            assert await read_view(t, old, 40) == before
+            assert len(before) == 40
+        await turns(50)
+        await refused(StreamlogError, read_view(t, old, 40))
+        assert stored_bytes(medium) == t.log.size_bytes
+
+    run(scene)
 
 
 def test_views_of_a_cleaning_that_tears_slices_from_readers_are_found(
@@ -598,6 +626,135 @@ def test_a_cleaning_whose_segments_are_deleted_switches_nothing() -> None:
         assert (log.log_start_offset, t.failures) == (old[0].end_offset, [])
         await clean(t)
         assert min(await contents(log)) == old[0].end_offset
+
+    run(scene)
+
+
+def test_what_a_given_up_cleaning_has_written_goes_at_once() -> None:
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        log, expected, replacement = await written_again(t)
+        assert stored_bytes(medium) > log.size_bytes
+        await replacement.abandon()
+        await turns(20)
+        assert stored_bytes(medium) == log.size_bytes
+        assert await contents(log) == expected
+
+    run(scene)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_lies_behind_slices_in_use_has_the_log_cleaned_again(dies: bool) -> None:
+    """A stream loses its beginning alone: the slices before it have to go, too."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0.9"})
+        await filled(t.log, 40, 40)
+        await clean(t)
+        await turns(20)
+        log, expected = cleanable(t.log), await contents(t.log)
+        assert dirtiest([(chosen(t), config)]) is None
+        old = log.segments[:1]
+        replacement = await log.replace_segments(old)
+        async for data in log.read_for_cleaning(old[0], 0):
+            await replacement.append(data)
+        await turns(20)
+        await (t.crashed() if dies else replacement.abandon())
+        assert stored_bytes(medium) > t.log.size_bytes
+        assert dirtiest([(chosen(t), config)]) is not None
+        await clean(t)
+        await turns(20)
+        assert stored_bytes(medium) == t.log.size_bytes
+        assert dirtiest([(chosen(t), config)]) is None
+        assert await contents(t.log) == expected
+
+    run(scene)
+
+
+def test_a_batch_that_nobody_can_read_does_not_fill_the_store() -> None:
+    """Each try of the cleaner would write what comes before it, behind slices in use."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        log = await with_a_damaged_batch(t, medium)
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        offload, environment, stored = ThreadOffload(), t.environment(), []
+        wanted = True
+        cleaner = LogCleaner(environment, offload, lambda: UNLIMITED, lambda _: wanted)
+        for _ in range(6):
+            assert await cleaner.clean_one([(log, config)])
+            assert not await cleaner.clean_one([(log, config)]), "it is left alone for a while"
+            t.clock.advance(1000 * environment.config.cleaner_backoff_ms)
+            await turns(20)
+            stored.append(stored_bytes(medium))
+        assert stored[1:] == stored[:-1]
+        assert value_of(environment.metrics.cleaning_errors) == 6
+        wanted = False
+        assert await cleaner.clean_one([(log, config)])
+        assert await cleaner.clean_one([(log, config)]), "it may be wanted again at once"
+        assert value_of(environment.metrics.cleaning_errors) == 6
+        await offload.close()
+
+    run(scene)
+
+
+async def with_a_damaged_batch(t: SharedLogUnderTest, medium: MemoryMedium) -> CleanableLog:
+    """A log that was cleaned once, in whose second cleaned segment a byte has changed."""
+    await filled(t.log, 80, 80)
+    await clean(t)
+    await filled(t.log, 20, 20)
+    (row,) = [one for one in cleaned_rows(medium) if one.tags["role"] == "cleaned_data"]
+    at = len(row.batches) * 3 // 4
+    data = bytearray(join(row.batches[at].parts))
+    data[-1] ^= 1
+    row.batches[at] = row.batches[at]._replace(parts=(bytes(data),))
+    return cleanable(t.log)
+
+
+@pytest.mark.parametrize("asks", range(6))
+def test_a_cleaning_ends_when_it_is_not_wanted_any_more(asks: int) -> None:
+    """A topic that is not compacted any more loses no further record by its key."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 200, 20)
+        config = parse({**COMPACT, "min.cleanable.dirty.ratio": "0"})
+        offload, left, before = ThreadOffload(), [asks], t.log.segments
+
+        def is_wanted(_: TopicPartition) -> bool:
+            left[0] -= 1
+            return left[0] >= 0
+
+        cleaner = LogCleaner(t.environment(), offload, lambda: UNLIMITED, is_wanted)
+        await cleaner.clean_one([(cleanable(t.log), config)])
+        await turns(20)
+        # It asks before each group, and before it is swapped in.
+        assert len(set(t.log.segments) - set(before)) == asks // 2
+        assert t.failures == []
+        assert stored_bytes(medium) == t.log.size_bytes
+        await offload.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_streams_that_cannot_be_made_end_no_log(is_created: bool) -> None:
+    """A store that is away, or a quota, keeps a log from being cleaned, and nobody else from it."""
+
+    async def scene(t: SharedLogUnderTest, medium: DyingMedium) -> None:
+        await filled(t.log, 40, 4)
+        create = t.client.create_and_open_streams
+
+        async def fails(*arguments: Any) -> Any:
+            if is_created:
+                await create(*arguments)
+            raise StoreUnavailable("no answer came")
+
+        t.client.create_and_open_streams = fails  # type: ignore[method-assign,assignment]
+        await refused(StoreUnavailable, clean(t))
+        assert t.failures == []
+        await filled(t.log, 4, 4)
+        t.client.create_and_open_streams = create  # type: ignore[method-assign]
+        await clean(t)
+        assert len(await contents(t.log)) == 4
+        assert len(cleaned_rows(medium)) == 3
 
     run(scene)
 

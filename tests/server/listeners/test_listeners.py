@@ -76,6 +76,7 @@ async def _ports_in_use(tmp_path: Path) -> None:
             assert banner.grpc != address
             assert banner.note.startswith(f"{address} in use")
             assert banner.note in banner.as_text()
+            assert "flush.ms, which a power cut costs" in banner.as_text()
         finally:
             await node.stop()
         with pytest.raises(Unavailable, match="is in use"):

@@ -219,6 +219,37 @@ def test_a_shared_topic_becomes_compacted_and_ceases_to_be_while_it_runs(tmp_pat
     asyncio.run(body())
 
 
+def test_a_topic_that_ceases_to_be_compacted_ends_its_cleaning(tmp_path: Path) -> None:
+    async def body() -> None:
+        pace = "log.cleaner.io.max.bytes.per.second"
+        logs = tmp_path / "data" / "logs"
+        async with (
+            running_node(data=str(tmp_path / "data"), log__cleaner_backoff_ms="20") as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            await admin.create_topic("kept", 1, {**COMPACTED, "log.type": "unified"})
+            # Keys are learned in a second, and the segments written again in the next one.
+            await admin.alter_configs(broker=node.banner.node_id, configs={pace: "2000"})
+            async with Producer(node.banner.grpc, linger_ms=0) as producer:
+                for number in range(30):
+                    at_ms = 1_700_000_000_000 + 10 * number
+                    await (await producer.send("kept", b"v", key=b"k", timestamp_ms=at_ms))
+                async with asyncio.timeout(30):
+                    while not list(logs.rglob("*.cleaned")):  # noqa: ASYNC110 - it has no event
+                        await asyncio.sleep(0.01)
+                found = await _all(node.banner.grpc, "kept")
+                await admin.alter_configs(topic="kept", configs={"cleanup.policy": "delete"})
+                await admin.alter_configs(broker=node.banner.node_id, configs={pace: None})
+                async with asyncio.timeout(30):
+                    while list(logs.rglob("*.cleaned")):  # noqa: ASYNC110 - it has no event
+                        await asyncio.sleep(0.01)
+            assert len(found) > 1
+            assert await _all(node.banner.grpc, "kept") == found
+            assert node.metric("streamlog_log_cleaning_errors_total") == 0
+
+    asyncio.run(body())
+
+
 async def _all(
     server: str, topic: str, partition: int = 0
 ) -> list[tuple[bytes | None, bytes | None]]:

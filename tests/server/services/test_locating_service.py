@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from typing import Any
@@ -20,7 +20,13 @@ from streamlog.server.context import RequestContext, allow_all
 from streamlog.server.grpc import admin as grpc_admin
 from streamlog.server.services.locating import WAITING_PER_TURN_MAX, LocateService
 from streamlog.settings.limits import LimitsConfig
+from streamlog.testing.basic_streams import BasicStreamClient
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.cleaning_conformance import COMPACT, clean, filled
+from streamlog.testing.memory_streams import MemoryMedium
 from streamlog.v1.admin_pb2 import LocateRecordsRequest, LocateRecordsResponse
+from tests.log.harness import shared_log
+from tests.log.memory_log import turns
 from tests.support.empty_log import EmptyLog
 
 CONTEXT = RequestContext()
@@ -111,6 +117,69 @@ def test_overlapping_windows_are_refused() -> None:
         for again in (OffsetWindow("t", 0, 8, 10), OffsetWindow("t", 1, 0, 9)):
             with pytest.raises(Invalid, match=f"t-{again.partition} overlap"):
                 await _located(service, *apart, again)
+
+    asyncio.run(main())
+
+
+class SlowLookups(Held):
+    """Look-ups of ranges wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on.set()
+        self.looks, self.may_look = asyncio.Event(), asyncio.Event()
+
+    async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+        self.looks.set()
+        await self.may_look.wait()
+        return max((stream_id, end) for stream_id, _, end in sections)
+
+    async def ranges(self, *_: int) -> list[Any]:
+        return []
+
+    def attached(self) -> dict[int, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_cleaning_trims_no_slice_of_a_plan_that_is_being_made(is_left: bool) -> None:
+    """`file.delete.delay.ms` may be 0: it says nothing of how long a plan takes."""
+
+    async def main() -> None:
+        medium = MemoryMedium()
+
+        async def client_of(clock: ManualClock) -> BasicStreamClient:
+            return medium.client(clock)
+
+        def starts() -> list[int]:
+            return [row.start for row in medium.rows.values() if row.tags["role"] == "data"]
+
+        async with shared_log(client_of, COMPACT) as t:
+            await filled(t.log, 40, 4)
+
+            class Logs:
+                async def log(self, _: object) -> Any:
+                    return t.log
+
+            metadata = SlowLookups()
+            service = LocateService(
+                Logs(),  # type: ignore[arg-type]
+                metadata,  # type: ignore[arg-type]
+                CountedPins(),
+                authorize=allow_all,
+                limits=LimitsConfig(),
+            )
+            planning = asyncio.create_task(_located(service, OffsetWindow("t", 0, 0, 40)))
+            await metadata.looks.wait()
+            await clean(t)
+            await turns(50)
+            assert starts() == [0]
+            if is_left:
+                planning.cancel()
+            metadata.may_look.set()
+            await asyncio.wait({planning})
+            await turns(50)
+            assert starts() == [40]
 
     asyncio.run(main())
 

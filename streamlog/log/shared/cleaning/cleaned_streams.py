@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from streamlog.errors import Conflict, Fenced, StreamlogError, StreamNotFound
 from streamlog.log.api.log_factory import TopicIdentity
-from streamlog.log.shared.meta.codec import BEING_CREATED, CleanedStreams
+from streamlog.log.shared.meta.codec import BEING_CREATED, CleanedStreams, MetaRecord
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.stream_tags import CLEANED_ROLES, is_cleaned_of, tags_of
 from streamlog.model.batch import CreateStreamOptions
@@ -38,17 +39,20 @@ class CleanedSet(NamedTuple):
 
 
 class CleanedStreamSet:
-    """Of one log."""
+    """Of one log. `write_meta` writes to its meta stream, and ends the log where that fails."""
 
-    def __init__(self, streams: OpenStreams) -> None:
+    def __init__(
+        self, streams: OpenStreams, write_meta: Callable[[MetaRecord], Awaitable[None]]
+    ) -> None:
         self._streams = streams
+        self._write_meta = write_meta
         self._creating = asyncio.Lock()
 
     async def opened(self) -> CleanedSet:
         """The streams, created at the first call. A cancelled call may leave some for `sweep`.
 
-        Errors: of creating streams, and of writing to the meta stream, which has fenced this log,
-        or whose outcome is unknown.
+        Errors: of creating, listing and describing streams: the next call looks for what this one
+        may have left. Of writing to the meta stream: the log has ended.
         """
         state, by_id = self._streams.meta.state, self._streams.by_id
         async with self._creating:
@@ -61,7 +65,7 @@ class CleanedStreamSet:
     async def _create(self) -> None:
         meta = self._streams.meta
         if meta.state.cleaned is None:
-            await meta.write((BEING_CREATED,))
+            await self._write_meta(BEING_CREATED)
         else:
             await self.sweep()
         described, own = meta.description, await self._own_tags()
@@ -73,7 +77,7 @@ class CleanedStreamSet:
             ]
         )
         try:
-            await meta.write((CleanedStreams(*(stream.stream_id for stream in made)),))
+            await self._write_meta(CleanedStreams(*(stream.stream_id for stream in made)))
         except Fenced:
             # The next leader may have looked for them already. Other errors leave open whether the
             # meta stream names them.

@@ -2,7 +2,11 @@
 
 A cleaned segment's slice lies on other streams than those of later segments, and a newer slice may
 lie before an older one's. So each stream is trimmed to the lowest start of any slice on it. Slices
-that are being written, or were replaced a moment ago, are held.
+that are being written, were replaced a moment ago, or that a plan is made of, are held.
+
+What a cleaning that was given up has written lies behind them, or among them. A stream is trimmed
+from its start alone, so this goes with the slices before it. `has_left_over` tells of it, so that
+the log is cleaned again.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ class SliceTrimmer:
 
     def hold(self, slices: Iterable[StreamSlice]) -> Hold:
         """Keeps the slices, and what lies behind them, until `release`."""
-        held = tuple((part.stream_id, part.start_offset) for part in slices)
+        held = tuple(_lowest((part.stream_id, part.start_offset) for part in slices).items())
         self._holds.append(held)
         return held
 
@@ -41,14 +45,36 @@ class SliceTrimmer:
         """Does nothing where it was released before."""
         self._holds = [one for one in self._holds if one is not hold]
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `trim` has something to do."""
+        return bool(self._due())
+
     async def trim(self) -> None:
         """Idempotent. Errors: those of Stream.trim."""
+        for stream, start in self._due():
+            await stream.trim(start)
+
+    def has_left_over(self, stream_id: int) -> bool:
+        """Whether durable data lies behind all slices of the stream, and nobody holds it."""
+        stream = self._streams.get(stream_id)
+        parts = [one.data for one in self._segments if one.data.stream_id == stream_id]
+        is_held = any(stream_id == held for hold in self._holds for held, _ in hold)
+        return (
+            stream is not None
+            and bool(parts)
+            and not is_held
+            and max(part.end_offset for part in parts) < stream.confirm_offset
+        )
+
+    def _due(self) -> list[tuple[Stream, int]]:
         starts = self._starts()
-        for stream_id, stream in list(self._streams.items()):
-            # No slice: of cleaned segments, none is left.
-            start = starts.get(stream_id, stream.confirm_offset)
-            if stream.start_offset < start:
-                await stream.trim(start)
+        # No slice: of cleaned segments, none is left.
+        wanted = [
+            (stream, starts.get(stream_id, stream.confirm_offset))
+            for stream_id, stream in self._streams.items()
+        ]
+        return [(stream, start) for stream, start in wanted if stream.start_offset < start]
 
     def _starts(self) -> dict[int, int]:
         oldest = self._segments[0]
@@ -62,7 +88,11 @@ class SliceTrimmer:
             if segment is not oldest:
                 parts.append(segment.data)
             pairs += [(part.stream_id, part.start_offset) for part in parts]
-        starts: dict[int, int] = {}
-        for stream_id, start in pairs:
-            starts[stream_id] = min(starts.get(stream_id, start), start)
-        return starts
+        return _lowest(pairs)
+
+
+def _lowest(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    starts: dict[int, int] = {}
+    for stream_id, start in pairs:
+        starts[stream_id] = min(starts.get(stream_id, start), start)
+    return starts
