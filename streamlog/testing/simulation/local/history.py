@@ -23,12 +23,13 @@ from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation, few
 from streamlog.testing.simulation.history import Failed, Report
-from streamlog.testing.simulation.local.checker import LocalLogModel
-from streamlog.testing.simulation.local.clients import PASSING, PartitionClients, keep
+from streamlog.testing.simulation.local.keeping import keep
 from streamlog.testing.simulation.local.node import CLOCK_SKEW_MS, LogMachine, LogNode
 from streamlog.testing.simulation.local.remote import TIER_CONFIG
 from streamlog.testing.simulation.local.tier_checker import TierChecker
 from streamlog.testing.simulation.local.world import LocalWorld
+from streamlog.testing.simulation.numbered.clients import PASSING, PartitionClients
+from streamlog.testing.simulation.numbered.model import NumberedLogModel
 from streamlog.testing.simulation.world.faults import FAULTS, LATE_EFFECT_S_MAX, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
 from streamlog.tiered.config import RemoteLogConfig
@@ -113,7 +114,7 @@ class _LocalHistory:
         self._lives = 0
         self._topics = self._draw_topics()
         self._clients = [
-            PartitionClients(world, TopicPartition(name, 0), self._model(name))
+            PartitionClients(world, world.tally, TopicPartition(name, 0), self._model(name))
             for name in self._topics
         ]
         self._limits = self._draw_limits()
@@ -149,9 +150,9 @@ class _LocalHistory:
             limits["retention.ms"] = ("1500", "5000")[int(random() * 2)]
         return limits
 
-    def _model(self, topic: str) -> LocalLogModel:
+    def _model(self, topic: str) -> NumberedLogModel:
         settings = self._topics[topic]
-        return LocalLogModel(
+        return NumberedLogModel(
             f"{topic}-0",
             topic == COMPACTED,
             CLOCK_SKEW_MS + 1,

@@ -24,6 +24,7 @@ from streamlog.engine.config import (
 )
 from streamlog.errors import Fenced, LineageFenced, StreamlogError
 from streamlog.log.api.config import LogConfig
+from streamlog.log.manager import LogManager
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.session import MetadataSession
@@ -192,6 +193,11 @@ class SimulationNode:
         metadata = self.engine.metadata
         assert isinstance(metadata, MetadataSession)
         return metadata
+
+    @property
+    def logs(self) -> LogManager:
+        """Of a node that is up."""
+        return self.engine.logs
 
     @property
     def tenure(self) -> Tenure | None:

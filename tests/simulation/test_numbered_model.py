@@ -7,50 +7,50 @@ from collections.abc import Callable
 import pytest
 
 from streamlog.testing.simulation.checker import Violation
-from streamlog.testing.simulation.local.checker import (
+from streamlog.testing.simulation.numbered.model import (
     MARKER,
-    LocalBatch,
-    LocalLogModel,
-    LocalTransaction,
-    ObservedLocalBatch,
+    NumberedBatch,
+    NumberedLogModel,
+    NumberedTransaction,
+    ObservedNumberedBatch,
 )
 
 NOW_MS = 1_000_000
 
 
 def sent(
-    model: LocalLogModel,
+    model: NumberedLogModel,
     keys: tuple[bytes | None, ...] = (None,),
     *,
-    transaction: LocalTransaction | None = None,
+    transaction: NumberedTransaction | None = None,
     tombstone: bool = False,
-) -> LocalBatch:
+) -> NumberedBatch:
     first = model.take_numbers(len(keys))
     deleted = frozenset([first]) if tombstone else frozenset[int]()
-    batch = LocalBatch(
+    batch = NumberedBatch(
         "c", len(model.batches), first, keys, deleted, b"." * 100, NOW_MS, transaction
     )
     model.send(batch)
     return batch
 
 
-def of(batch: LocalBatch, base: int, visible: bool | None = None) -> ObservedLocalBatch:
+def of(batch: NumberedBatch, base: int, visible: bool | None = None) -> ObservedNumberedBatch:
     records = tuple((base + i, batch.first + i) for i in range(len(batch.keys)))
-    return ObservedLocalBatch(base, base + len(batch.keys), records, None, visible)
+    return ObservedNumberedBatch(base, base + len(batch.keys), records, None, visible)
 
 
-def plain() -> tuple[LocalLogModel, LocalBatch, LocalBatch]:
+def plain() -> tuple[NumberedLogModel, NumberedBatch, NumberedBatch]:
     """Two records at 0 and one at 2 were acknowledged."""
-    model = LocalLogModel("p", False, 10)
+    model = NumberedLogModel("p", False, 10)
     one, other = sent(model, (None, None)), sent(model)
     model.acknowledge(one, 0)
     model.acknowledge(other, 2)
     return model, one, other
 
 
-def compacted() -> tuple[LocalLogModel, list[LocalBatch]]:
+def compacted() -> tuple[NumberedLogModel, list[NumberedBatch]]:
     """k is at 0 and 2, l at 1, and deleted at 3; tombstones stay for 50 ms."""
-    model = LocalLogModel("c", True, 10, delete_retention_ms=50)
+    model = NumberedLogModel("c", True, 10, delete_retention_ms=50)
     batches = [sent(model, (key,)) for key in (b"k", b"l", b"k")]
     batches.append(sent(model, (b"l",), tombstone=True))
     for offset, batch in enumerate(batches):
@@ -88,99 +88,103 @@ def test_retention_may_move_the_start_only_as_far_as_its_limits_say() -> None:
     aged.bounds(3, 3, 3, NOW_MS + 90)
 
 
-def read_gap(model: LocalLogModel, one: LocalBatch, other: LocalBatch) -> None:
+def read_gap(model: NumberedLogModel, one: NumberedBatch, other: NumberedBatch) -> None:
     model.read([of(one, 0), of(other, 3)], 0)
 
 
-def read_elsewhere(model: LocalLogModel, _: LocalBatch, other: LocalBatch) -> None:
+def read_elsewhere(model: NumberedLogModel, _: NumberedBatch, other: NumberedBatch) -> None:
     model.read([of(other, 5)], 5)
 
 
-def read_half(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    model.read([ObservedLocalBatch(0, 1, ((0, 0),))], 0)
+def read_half(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    model.read([ObservedNumberedBatch(0, 1, ((0, 0),))], 0)
 
 
-def read_never_sent(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    model.read([ObservedLocalBatch(3, 4, ((3, 77),))], 3)
+def read_never_sent(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    model.read([ObservedNumberedBatch(3, 4, ((3, 77),))], 3)
 
 
-def read_refused(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def read_refused(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     refused = sent(model)
     refused.is_refused = True
     model.read([of(refused, 3)], 3)
 
 
-def read_marker_at_a_record(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    model.read([ObservedLocalBatch(2, 3, (), True)], 2)
+def read_marker_at_a_record(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    model.read([ObservedNumberedBatch(2, 3, (), True)], 2)
 
 
-def hidden_without_transaction(model: LocalLogModel, one: LocalBatch, _: LocalBatch) -> None:
+def hidden_without_transaction(
+    model: NumberedLogModel, one: NumberedBatch, _: NumberedBatch
+) -> None:
     model.read([of(one, 0, visible=False)], 0)
 
 
-def aborted_visible(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    batch = sent(model, transaction=LocalTransaction(1, 9, is_commit=False))
+def aborted_visible(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    batch = sent(model, transaction=NumberedTransaction(1, 9, is_commit=False))
     model.read([of(batch, 3, visible=True)], 3)
 
 
-def committed_hidden(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    batch = sent(model, transaction=LocalTransaction(1, 9, is_commit=True))
+def committed_hidden(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    batch = sent(model, transaction=NumberedTransaction(1, 9, is_commit=True))
     model.read([of(batch, 3, visible=False)], 3)
 
 
-def open_is_stable(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
-    batch = sent(model, transaction=LocalTransaction(1, 9))
+def open_is_stable(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
+    batch = sent(model, transaction=NumberedTransaction(1, 9))
     model.read([of(batch, 3, visible=True)], 3)
 
 
-def acknowledged_twice(model: LocalLogModel, one: LocalBatch, _: LocalBatch) -> None:
+def acknowledged_twice(model: NumberedLogModel, one: NumberedBatch, _: NumberedBatch) -> None:
     model.acknowledge(one, 4)
 
 
-def acknowledged_where_another_is(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def acknowledged_where_another_is(
+    model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch
+) -> None:
     model.acknowledge(sent(model), 1)
 
 
-def acknowledged_has_gone(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def acknowledged_has_gone(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.finish({0: 0, 1: 1}, 0, 2, NOW_MS)
 
 
-def marker_has_gone(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def marker_has_gone(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.marked(3)
     model.finish({0: 0, 1: 1, 2: 2, 3: 5}, 0, 4, NOW_MS)
 
 
-def hole(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def hole(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.finish({0: 0, 1: 1, 2: 2, 4: MARKER}, 0, 5, NOW_MS)
 
 
-def out_of_order(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def out_of_order(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     early, late = sent(model), sent(model)
     model.acknowledge(early, 4)
     model.acknowledge(late, 3)
     model.finish({0: 0, 1: 1, 2: 2, 4: 3, 3: 4}, 0, 5, NOW_MS)
 
 
-def end_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def end_goes_back(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.bounds(0, 2, 2, NOW_MS)
 
 
-def stable_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def stable_goes_back(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.bounds(0, 3, 3, NOW_MS)
     model.bounds(0, 2, 3, NOW_MS)
 
 
-def start_goes_back(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def start_goes_back(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.start_asked = 2
     model.bounds(2, 3, 3, NOW_MS)
     model.bounds(1, 3, 3, NOW_MS)
 
 
-def nobody_deleted(model: LocalLogModel, _: LocalBatch, __: LocalBatch) -> None:
+def nobody_deleted(model: NumberedLogModel, _: NumberedBatch, __: NumberedBatch) -> None:
     model.bounds(1, 3, 3, NOW_MS)
 
 
-WRONG: list[Callable[[LocalLogModel, LocalBatch, LocalBatch], None]] = [
+WRONG: list[Callable[[NumberedLogModel, NumberedBatch, NumberedBatch], None]] = [
     read_gap,
     read_elsewhere,
     read_half,
@@ -206,7 +210,7 @@ WRONG: list[Callable[[LocalLogModel, LocalBatch, LocalBatch], None]] = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_history_is_found(
-    wrong: Callable[[LocalLogModel, LocalBatch, LocalBatch], None],
+    wrong: Callable[[NumberedLogModel, NumberedBatch, NumberedBatch], None],
 ) -> None:
     model, one, other = plain()
     with pytest.raises(Violation):
