@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from streamlog.testing.simulation.checker import Violation
+from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read, lasting
 from streamlog.testing.simulation.numbered.model import (
     MARKER,
     NumberedBatch,
@@ -231,3 +232,65 @@ def test_a_cleaning_that_loses_or_brings_back_a_key_is_found(
     model, _ = compacted()
     with pytest.raises(Violation, match=says):
         model.finish(found, 0, 4, NOW_MS + after_ms)
+
+
+def test_a_tombstone_that_no_reader_met_may_have_taken_a_key_and_gone() -> None:
+    model, _ = compacted()
+    sent(model, (b"k",), tombstone=True)
+    with pytest.raises(Violation, match="the last of b'k', has gone"):
+        model.finish({3: 3}, 0, 4, NOW_MS + 30)
+    model.finish({3: 3}, 0, 4, NOW_MS + 50)
+
+
+def test_a_read_lacks_no_record_that_nothing_supersedes() -> None:
+    model, batches = compacted()
+    check_read(model, [of(batches[3], 3)], 3, 4, NOW_MS)
+    check_read(model, [of(batches[2], 2)], 0, 3, NOW_MS)
+    with pytest.raises(Violation, match="lacks 2 at 2, the last of b'k'"):
+        check_read(model, [of(batches[3], 3)], 1, 4, NOW_MS)
+    with pytest.raises(Violation, match="the tombstone 3"):
+        check_read(model, [of(batches[2], 2)], 0, 4, NOW_MS + 30)
+    check_read(model, [of(batches[2], 2)], 0, 4, NOW_MS + 50)
+
+
+def test_a_record_whose_key_may_have_been_written_again_may_be_missing() -> None:
+    model, batches = compacted()
+    assert lasting(model) == [(2, NOW_MS)]
+    sent(model, (b"k",))
+    check_read(model, [of(batches[3], 3)], 0, 4, NOW_MS)
+    assert lasting(model) == []
+
+
+def test_what_was_aborted_supersedes_nothing() -> None:
+    model, batches = compacted()
+    aborted = sent(model, (b"k",), transaction=NumberedTransaction(1, 9, is_commit=False))
+    model.acknowledge(aborted, 4)
+    with pytest.raises(Violation, match="lacks 2 at 2"):
+        check_read(model, [of(batches[3], 3), of(aborted, 4)], 0, 5, NOW_MS)
+
+
+def test_the_last_batch_of_a_producer_stays_at_least_as_a_header() -> None:
+    model, batches = compacted()
+    for batch in batches[:3]:
+        batch.producer_id = 7
+    left = [of(batches[2], 2), of(batches[3], 3)]
+    check_all(model, left, 0)
+    check_all(model, [ObservedNumberedBatch(2, 3, ()), of(batches[3], 3)], 0)
+    with pytest.raises(Violation, match="the last of producer 7"):
+        check_all(model, left[1:], 0)
+
+
+def test_a_transaction_with_a_record_left_has_its_marker() -> None:
+    model, batches = compacted()
+    transaction = NumberedTransaction(1, 9, is_commit=True, marker_offset=5)
+    committed = sent(model, (b"m",), transaction=transaction)
+    model.acknowledge(committed, 4)
+    left = [of(batches[2], 2), of(committed, 4)]
+    check_all(model, [*left, ObservedNumberedBatch(5, 6, (), True, None, 9)], 0)
+    check_all(model, left[:1], 0)
+    for marker in (
+        ObservedNumberedBatch(5, 6, (), True, None, 8),
+        ObservedNumberedBatch(6, 7, (), True, None, 9),
+    ):
+        with pytest.raises(Violation, match="its marker has gone"):
+            check_all(model, [*left, marker], 0)

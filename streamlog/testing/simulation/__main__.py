@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from streamlog.testing.simulation.history import (
+    COMPACTED_PLAN,
     PLAN,
     TRANSACTIONS_PLAN,
     Failed,
@@ -38,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--transactions", action="store_true", help="smaller histories, of transactions alone"
     )
     kinds.add_argument(
+        "--compacted", action="store_true", help="smaller histories, of a compacted topic alone"
+    )
+    kinds.add_argument(
         "--unified", action="store_true", help="histories of topics in local files (no engine)"
     )
     kinds.add_argument(
@@ -49,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     plan: AnyPlan = TRANSACTIONS_PLAN if options.transactions else PLAN
-    if options.unified:
+    if options.compacted:
+        plan = COMPACTED_PLAN
+    elif options.unified:
         plan = UNIFIED_PLAN
     elif options.tiered:
         plan = TIERED_PLAN

@@ -52,6 +52,7 @@ from streamlog.testing import torn_disk
 from streamlog.testing.simulation.world.kv import SimulationKV
 from streamlog.wal.log import WriteAheadLog
 from tests.simulation.mutants.append import APPEND_MUTANTS
+from tests.simulation.mutants.cleaning import CLEANING_MUTANTS
 from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
@@ -887,4 +888,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIERED_MUTANTS,
     *TRANSACTION_MUTANTS,
     *UNIFIED_MUTANTS,
+    *CLEANING_MUTANTS,
 )

@@ -41,6 +41,15 @@ def check_read(
         model.check_tombstone_is_due(batch, number, now_ms)
 
 
+def lasting(model: NumberedLogModel) -> list[tuple[int, int]]:
+    """Offset and time of each record that no cleaning takes."""
+    return [
+        (offset, batch.at_ms)
+        for offset, batch, number in _newest(model).values()
+        if number not in batch.tombstones
+    ]
+
+
 def _newest(model: NumberedLogModel) -> dict[bytes, tuple[int, NumberedBatch, int]]:
     """By key: the record that nothing supersedes. Keys with records of unknown offset are left out:
     one of these may."""

@@ -44,8 +44,9 @@ from streamlog.log.api.abstract_log import (
 )
 from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
 from streamlog.testing.simulation.checker import Violation
-from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read
+from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read, lasting
 from streamlog.testing.simulation.numbered.model import (
     MARKER,
     NumberedBatch,
@@ -256,7 +257,7 @@ class PartitionClients:
                 failure = error
                 break
             except OutOfOrderSequence:
-                self._check_forgotten(node, log, batch)
+                self.check_forgotten(node, log, batch)
                 producer.next_epoch()
                 self._tally.count("producer given up")
                 break
@@ -268,7 +269,7 @@ class PartitionClients:
         if failure is not None:
             raise failure
 
-    def _check_forgotten(self, node: ServingNode, log: AbstractLog, batch: NumberedBatch) -> None:
+    def check_forgotten(self, node: ServingNode, log: AbstractLog, batch: NumberedBatch) -> None:
         """An old batch is only known while it can be read: else a resend is out of order.
 
         Errors: Violation.
@@ -437,24 +438,36 @@ class PartitionClients:
                 raise Violation(f"{model.name}: {found} is the earliest, not {before}")
             return
         known = [one for one in model.batches[-80:] if one.base_offset is not None]
-        if not known or model.is_compacted:
+        stamps = [at_ms for _, at_ms in lasting(model)] if model.is_compacted else []
+        stamps = stamps or [one.at_ms for one in known]
+        if not stamps:
             return
-        stamp = known[int(random() * len(known))].at_ms
-        end = log.high_watermark
+        await self._look_up_at(log, stamps[int(random() * len(stamps))], known)
+
+    async def _look_up_at(
+        self, log: AbstractLog, stamp: int, known: Sequence[NumberedBatch]
+    ) -> None:
+        """`known`: the batches that may be found, of a log that is not compacted."""
+        model, end = self.model, log.high_watermark
         found = await log.offset_for_timestamp(stamp, Isolation.READ_UNCOMMITTED)
         start = log.log_start_offset
-        offsets = [
+        offsets = [one for one in self._as_late_as(stamp, known, start) if one < end]
+        if offsets and not 0 <= found.offset <= min(offsets):
+            raise Violation(f"{model.name}: {min(offsets)} is as late as {stamp}, found: {found}")
+        if found.offset >= 0 and found.timestamp_ms < stamp:
+            raise Violation(f"{model.name}: {found} is earlier than {stamp}")
+
+    def _as_late_as(self, stamp: int, known: Sequence[NumberedBatch], start: int) -> Sequence[int]:
+        """Offsets of records, from `start` on, of that time or later: a cleaning takes none."""
+        if self.model.is_compacted:
+            return [offset for offset, at_ms in lasting(self.model) if at_ms >= stamp]
+        return [
             max(one.base_offset, start)
             for one in known
             if one.base_offset is not None
             and one.at_ms >= stamp
             and start < one.base_offset + len(one.keys)
-            and one.base_offset < end
         ]
-        if offsets and not 0 <= found.offset <= min(offsets):
-            raise Violation(f"{model.name}: {min(offsets)} is as late as {stamp}, found: {found}")
-        if found.offset >= 0 and found.timestamp_ms < stamp:
-            raise Violation(f"{model.name}: {found} is earlier than {stamp}")
 
     # The operator
 
@@ -497,6 +510,8 @@ class PartitionClients:
             model.finish(found, start, end, self.world.now_ms)
             if model.is_compacted:
                 check_all(model, seen, start)
+                for _, at_ms in lasting(model):
+                    await self._look_up_at(log, at_ms, ())
                 gone = model.superseded_and_gone(found)
                 by_kind = self._tally.by_kind
                 by_kind["cleaned away"] = max(by_kind.get("cleaned away", 0), gone)
@@ -544,10 +559,17 @@ def _end(log: AbstractLog, isolation: Isolation) -> int:
 
 
 def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ObservedNumberedBatch]:
-    """Decodes every record and checks CRCs."""
-    scanned = scan(b"".join(fetched.parts))
     aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
-    visible = {one.header.base_offset for one in committed(scanned, aborted)}
+    return observed(fetched.parts, aborted if is_committed else None)
+
+
+def observed(
+    parts: Sequence[Buffer], aborted: Sequence[tuple[int, int]] | None
+) -> list[ObservedNumberedBatch]:
+    """Decodes every record and checks CRCs. `aborted`: (first offset, producer) of what a
+    `read_committed` reader was told; None: the reader is none."""
+    scanned = scan(b"".join(parts))
+    visible = {one.header.base_offset for one in committed(scanned, aborted or ())}
     batches: list[ObservedNumberedBatch] = []
     for one in scanned:
         header = one.header
@@ -562,7 +584,7 @@ def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ObservedNumberedB
         records = tuple(
             (record[0], int(bytes(record[4][0][1] or b"-9"))) for record in decode(one.view)
         )
-        is_visible = base in visible if is_committed else None
+        is_visible = None if aborted is None else base in visible
         batches.append(
             ObservedNumberedBatch(base, following, records, None, is_visible, header.producer_id)
         )

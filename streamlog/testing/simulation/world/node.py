@@ -112,6 +112,7 @@ NODE_LOGS = LogConfig(
     meta_compaction_bytes=2 * KIB,
     retention_check_interval_ms=1_000,
     message_bytes_max=1_200,
+    cleaner_backoff_ms=400,
 )
 """The message limit is so small that a write to a meta stream often takes several appends."""
 NODE_TRANSACTIONS = TransactionConfig(state_partitions=2, abort_interval_ms=400)
