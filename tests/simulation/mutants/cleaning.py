@@ -262,6 +262,8 @@ CLEANING_MUTANTS = (
         "fetch takes both",
         "a fetch takes batches of an old segment and the aborted transactions of a new one",
         _fetch_takes_both,
+        found_by="tests/log/cleaning/test_shared_switches.py::"
+        "test_a_committed_fetch_beside_the_switch_takes_nothing_aborted",
     ),
     _mutant("old slices at once", "replaced slices go at once", _old_slices_at_once),
     _mutant(

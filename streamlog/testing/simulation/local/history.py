@@ -231,6 +231,7 @@ class _LocalHistory:
                 clients.look(node, log)
                 try:
                     await self._tier.look(log)
+                    await self._tier.check_copies(clients.model.at)
                 except Violation as error:
                     world.fail(error)
 
