@@ -355,6 +355,8 @@ TIERED_MUTANTS = (
         "lineage ignored",
         "segments of other lineages count against the log's limits",
         _lineage_ignored,
+        found_by="tests/tiered/test_tiers.py::"
+        "test_segments_of_another_lineage_count_against_no_limit",
     ),
     _mutant(
         "deleted served",
