@@ -20,7 +20,11 @@ from streamlog.testing.simulation.history import (
     Report,
     mode_of,
 )
-from streamlog.testing.simulation.local.history import TIERED_PLAN, UNIFIED_PLAN
+from streamlog.testing.simulation.local.history import (
+    TIERED_PLAN,
+    TIERED_TOPIC_PLAN,
+    UNIFIED_PLAN,
+)
 from streamlog.testing.simulation.many import AnyPlan, Total, run_many, run_planned
 from streamlog.wal.config import WalMode
 
@@ -47,6 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
     kinds.add_argument(
         "--tiered", action="store_true", help="histories of a topic with a remote tier (no engine)"
     )
+    kinds.add_argument(
+        "--tiered-topic",
+        action="store_true",
+        help="as --tiered, with an engine: the tier's metadata are in a shared topic",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
@@ -59,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         plan = UNIFIED_PLAN
     elif options.tiered:
         plan = TIERED_PLAN
+    elif options.tiered_topic:
+        plan = TIERED_TOPIC_PLAN
     if options.seed is not None:
         return _run_one(options.seed, options.wal, plan, is_traced=options.trace)
     began = time.perf_counter()

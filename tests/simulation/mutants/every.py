@@ -57,6 +57,7 @@ from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
 from tests.simulation.mutants.tiered import TIERED_MUTANTS
+from tests.simulation.mutants.tiered_topic import TIERED_TOPIC_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 from tests.simulation.mutants.unified import UNIFIED_MUTANTS
 
@@ -886,6 +887,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
     *TIERED_MUTANTS,
+    *TIERED_TOPIC_MUTANTS,
     *TRANSACTION_MUTANTS,
     *UNIFIED_MUTANTS,
     *CLEANING_MUTANTS,

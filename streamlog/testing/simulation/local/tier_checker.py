@@ -43,6 +43,10 @@ class TierChecker:
         self._read: set[UUID] = set()
         """Segments whose content was looked at."""
 
+    @property
+    def copies_read(self) -> int:
+        return len(self._read)
+
     async def segments(self) -> list[RemoteLogSegmentMetadata]:
         """All that the metadata has, by start offset."""
         entries = await self._kv.list_kv(SEGMENTS, b"")
@@ -51,11 +55,22 @@ class TierChecker:
 
     async def look(self, log: TierableLog) -> None:
         """`log`: the one that its topic's clients use now. Errors: Violation."""
-        await self.look_at(log.log_start_offset, log.local_log_start_offset, log.last_stable_offset)
+        segments = await self.segments()
+        await self._judge(
+            segments, log.log_start_offset, log.local_log_start_offset, log.last_stable_offset
+        )
 
     async def look_at(self, start: int, local_start: int, stable: int) -> None:
         """As `look`, of a log with these offsets."""
-        segments = await self.segments()
+        await self._judge(await self.segments(), start, local_start, stable)
+
+    async def _judge(
+        self,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        start: int,
+        local_start: int,
+        stable: int,
+    ) -> None:
         finished = [one for one in segments if one.state is _FINISHED]
         _check_covered(finished, start, local_start)
         for one in segments:
