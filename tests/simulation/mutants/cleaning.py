@@ -90,6 +90,20 @@ def _past_the_stable_end(patch: Patch) -> None:
     original = patch.set(log_cleaner, "log_to_clean", to_clean)
 
 
+def _lag_ignored(patch: Patch) -> None:
+    """Segments are cleaned however young their records are."""
+
+    def to_clean(log: Any, config: Any, now_ms: int) -> Any:
+        return original(log, replace(config, min_compaction_lag_ms=0), now_ms)
+
+    original = patch.set(log_cleaner, "log_to_clean", to_clean)
+
+
+def _times_changed(patch: Patch) -> None:
+    """Records of a batch that gets a delete horizon have the horizon for their time."""
+    patch.set(batch_filter, "wrapped", lambda delta: 0)
+
+
 # What the new slices say.
 
 
@@ -239,6 +253,8 @@ CLEANING_MUTANTS = (
         "a cleaning learns keys of transactions that are open",
         _past_the_stable_end,
     ),
+    _mutant("lag ignored", "young segments are cleaned, too", _lag_ignored),
+    _mutant("times changed", "a cleaning changes timestamps of records", _times_changed),
     _mutant("offsets close up", "batches of a cleaned segment move up", _offsets_close_up),
     _mutant(
         "no header at the end",

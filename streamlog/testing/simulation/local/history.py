@@ -142,7 +142,7 @@ class _LocalHistory:
                 "cleanup.policy": "compact",
                 "min.cleanable.dirty.ratio": ("0.01", "0.3", "0.5")[int(random() * 3)],
                 "delete.retention.ms": ("0", "2500", "60000")[int(random() * 3)],
-                "min.compaction.lag.ms": ("0", "0", "1500")[int(random() * 3)],
+                "min.compaction.lag.ms": ("0", "0", "6000")[int(random() * 3)],
             },
         }
 
@@ -163,6 +163,7 @@ class _LocalHistory:
             topic == COMPACTED,
             CLOCK_SKEW_MS + 1,
             int(settings.get("delete.retention.ms", "0")),
+            int(settings.get("min.compaction.lag.ms", "0")),
         )
 
     async def run(self) -> None:

@@ -5,7 +5,8 @@
    missing once `delete.retention.ms` have passed since it was sent.
 2. The last batch of each producer stays, if need be as a header without records: after a rebuild of
    the producers' state a resend of it is known by it.
-3. A transaction of which a record is left has its marker, behind the record.
+3. A record that is younger than `min.compaction.lag.ms` is there, whatever supersedes it.
+4. A transaction of which a record is left has its marker, behind the record.
 """
 
 from __future__ import annotations
@@ -39,6 +40,25 @@ def check_read(
                 f"last of {key!r}"
             )
         model.check_tombstone_is_due(batch, number, now_ms)
+    _check_young(model, read, asked, following, now_ms)
+
+
+def _check_young(
+    model: NumberedLogModel, read: set[int], asked: int, following: int, now_ms: int
+) -> None:
+    oldest_ms = now_ms - model.lag_ms + model.clock_slack_ms
+    if oldest_ms >= now_ms:
+        return  # Clocks are too far apart for the lag to say anything.
+    for batch in model.batches[-200:]:
+        base = batch.base_offset
+        if base is None or batch.at_ms < oldest_ms:
+            continue
+        for index in range(len(batch.keys)):
+            if asked <= base + index < following and batch.first + index not in read:
+                raise Violation(
+                    f"{model.name}: {batch.first + index} at {base + index} was superseded and "
+                    f"went {now_ms - batch.at_ms} ms after it was sent"
+                )
 
 
 def lasting(model: NumberedLogModel) -> list[tuple[int, int]]:

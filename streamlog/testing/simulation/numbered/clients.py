@@ -49,6 +49,7 @@ from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read, lasting
 from streamlog.testing.simulation.numbered.model import (
     MARKER,
+    Content,
     NumberedBatch,
     NumberedLogModel,
     NumberedTransaction,
@@ -179,6 +180,7 @@ class PartitionClients:
                 value = None
                 tombstones.add(number)
             builder.append(at_ms, key, value, [(NUMBER, b"%d" % number)])
+            model.contents[number] = Content(at_ms, key, value)
             keys.append(key)
         data = bytes(
             builder.build(BatchProducer(*producer), is_transactional=transaction is not None)
@@ -581,11 +583,19 @@ def observed(
                 ObservedNumberedBatch(base, following, (), is_commit, None, header.producer_id)
             )
             continue
-        records = tuple(
-            (record[0], int(bytes(record[4][0][1] or b"-9"))) for record in decode(one.view)
+        decoded = decode(one.view)
+        records = tuple((offset, int(bytes(h[0][1] or b"-9"))) for offset, _, _, _, h in decoded)
+        contents = tuple(
+            Content(stamp, _bytes(key), _bytes(value)) for _, stamp, key, value, _ in decoded
         )
         is_visible = None if aborted is None else base in visible
         batches.append(
-            ObservedNumberedBatch(base, following, records, None, is_visible, header.producer_id)
+            ObservedNumberedBatch(
+                base, following, records, None, is_visible, header.producer_id, contents
+            )
         )
     return batches
+
+
+def _bytes(data: Buffer | None) -> bytes | None:
+    return None if data is None else bytes(data)

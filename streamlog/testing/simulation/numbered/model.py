@@ -27,6 +27,14 @@ MARKER = -1
 MARKER_BYTES_MAX = 100
 
 
+class Content(NamedTuple):
+    """Of a record, beside its number."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
 @dataclass(eq=False)
 class NumberedTransaction:
     """`is_commit`: what the coordinator decided; None: nothing yet."""
@@ -74,6 +82,8 @@ class ObservedNumberedBatch(NamedTuple):
     is_commit: bool | None = None
     is_visible: bool | None = None
     producer_id: int = -1
+    contents: tuple[Content, ...] = ()
+    """Of each record."""
 
 
 @dataclass
@@ -102,6 +112,8 @@ class NumberedLogModel:
     is_compacted: bool
     clock_slack_ms: int
     delete_retention_ms: int = 0
+    lag_ms: int = 0
+    """For how long a record stays, whatever supersedes it (min.compaction.lag.ms)."""
     retention: Retention = field(default_factory=Retention)
     batches: list[NumberedBatch] = field(default_factory=list)
     start: int = 0
@@ -111,6 +123,8 @@ class NumberedLogModel:
     end: int = 0
     at: dict[int, int] = field(default_factory=dict)
     """Offset → number of the record that is there, or MARKER."""
+    contents: dict[int, Content] = field(default_factory=dict)
+    """By number: what was sent."""
     _batch_of: dict[int, NumberedBatch] = field(default_factory=dict)
     _next_number: int = 0
     _markers: int = 0
@@ -174,6 +188,12 @@ class NumberedLogModel:
 
     def _check_records(self, batch: ObservedNumberedBatch) -> None:
         owners = {self._learn(number, offset, "read") for offset, number in batch.records}
+        for (offset, number), content in zip(batch.records, batch.contents, strict=False):
+            if self.contents.get(number) != content:
+                raise Violation(
+                    f"{self.name}: {number} at {offset} is {content}, and was sent as "
+                    f"{self.contents.get(number)}"
+                )
         if len(owners) > 1:
             raise Violation(f"{self.name}: {batch} has records of {few([str(b) for b in owners])}")
         for owner in owners:

@@ -113,7 +113,11 @@ class CompactedWorkload:
         self._delay_s = int(self._settings["file.delete.delay.ms"]) / 1000
         skew_ms = WILD_CLOCK_SKEW_MS if world.has_wild_clocks else CLOCK_SKEW_MS
         model = NumberedLogModel(
-            str(self._partition), True, skew_ms + 1, int(self._settings["delete.retention.ms"])
+            str(self._partition),
+            True,
+            skew_ms + 1,
+            int(self._settings["delete.retention.ms"]),
+            int(self._settings["min.compaction.lag.ms"]),
         )
         self._clients = SharedClients(world, world.tally, self._partition, model)
         self._under_way: set[asyncio.Task[None]] = set()
@@ -126,7 +130,7 @@ class CompactedWorkload:
             "index.interval.bytes": "200",
             "min.cleanable.dirty.ratio": ("0.01", "0.3", "0.5")[int(random() * 3)],
             "delete.retention.ms": ("0", "2500", "60000")[int(random() * 3)],
-            "min.compaction.lag.ms": ("0", "0", "1500")[int(random() * 3)],
+            "min.compaction.lag.ms": ("0", "0", "6000")[int(random() * 3)],
             "file.delete.delay.ms": ("0", "400", "3000")[int(random() * 3)],
         }
 
