@@ -10,6 +10,7 @@ from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read, lasting
 from streamlog.testing.simulation.numbered.model import (
     MARKER,
+    Content,
     NumberedBatch,
     NumberedLogModel,
     NumberedTransaction,
@@ -259,6 +260,29 @@ def test_a_record_whose_key_may_have_been_written_again_may_be_missing() -> None
     sent(model, (b"k",))
     check_read(model, [of(batches[3], 3)], 0, 4, NOW_MS)
     assert lasting(model) == []
+
+
+def test_a_young_record_stays_whatever_supersedes_it() -> None:
+    model, batches = compacted()
+    model.lag_ms = 100
+    newest = [of(batch, 2 + index) for index, batch in enumerate(batches[2:])]
+    with pytest.raises(Violation, match="0 at 0 was superseded and went 80 ms"):
+        check_read(model, newest, 0, 4, NOW_MS + 80)
+    check_read(model, newest, 0, 4, NOW_MS + 91)
+
+
+def test_a_record_is_what_was_sent() -> None:
+    model, batches = compacted()
+    model.contents[2] = Content(NOW_MS, b"k", b"v")
+    read = of(batches[2], 2)
+    model.read([read._replace(contents=(Content(NOW_MS, b"k", b"v"),))], 2)
+    for wrong in (
+        Content(NOW_MS + 1, b"k", b"v"),
+        Content(NOW_MS, b"l", b"v"),
+        Content(NOW_MS, b"k", None),
+    ):
+        with pytest.raises(Violation, match="and was sent as"):
+            model.read([read._replace(contents=(wrong,))], 2)
 
 
 def test_what_was_aborted_supersedes_nothing() -> None:

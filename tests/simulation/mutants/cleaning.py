@@ -140,6 +140,15 @@ def _first_time_is_the_latest(patch: Patch) -> None:
     original = patch.set(replacement, "SegmentSealed", sealed)
 
 
+def _clean_end_ahead(patch: Patch) -> None:
+    """A cleaning remembers the log's end as what it has come to."""
+
+    async def remember(self: Any, _: int) -> None:
+        await original(self, self.log_end_offset)
+
+    original = patch.set(SharedLog, "set_clean_end_offset", remember)
+
+
 # When slices are named.
 
 
@@ -266,6 +275,7 @@ CLEANING_MUTANTS = (
         "a cleaned segment is said to be as late as its first batch",
         _first_time_is_the_latest,
     ),
+    _mutant("clean end ahead", "a cleaning says that it came to the log's end", _clean_end_ahead),
     _mutant(
         "switched before durable",
         "new slices are named before they are durable",

@@ -518,6 +518,18 @@ class PartitionClients:
                 by_kind = self._tally.by_kind
                 by_kind["cleaned away"] = max(by_kind.get("cleaned away", 0), gone)
 
+    async def superseded(self, node: ServingNode, log: AbstractLog) -> list[str]:
+        """Records that are there though later ones of their keys are; to be asked after healing."""
+        seen, _, _ = await self._read_all(node, log, Isolation.READ_UNCOMMITTED)
+        newest: dict[bytes | None, int] = {}
+        left: list[str] = []
+        for batch in seen:
+            for (offset, _), content in zip(batch.records, batch.contents, strict=True):
+                if content.key in newest:
+                    left.append(f"{content.key!r} at {newest[content.key]}")
+                newest[content.key] = offset
+        return left
+
     async def _read_all(
         self, node: ServingNode, log: AbstractLog, isolation: Isolation
     ) -> tuple[list[ObservedNumberedBatch], int, int]:

@@ -58,8 +58,10 @@ from streamlog.testing.simulation.world.world import World
 TOPIC = "compacted"
 WITH_STATE = ("idempotent", "transactional")
 """Clients that wait for the end of a call, as a coordinator does, wherever it goes on."""
-CLEANED_S = 2.5
-"""Virtual seconds within which a healed node has cleaned what is closed."""
+EAGER = {"min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "0"}
+"""With these settings all that is closed is cleaned, however little it is."""
+CLEANED_S_MAX = 30.0
+"""Virtual seconds within which a healed node has done it."""
 TRIMMED_S_MAX = 10.0
 """Virtual seconds, beyond the delay, after which a replaced slice is gone."""
 DELETED_S_MAX = 120.0
@@ -257,12 +259,22 @@ class CompactedWorkload:
             try:
                 await self._clients.end_all(node, log)
                 await log.roll()
+                await node.logs.alter_topic_configs(TOPIC, set=EAGER)
                 break
             except PASSING:
                 await asyncio.sleep(0.5)
-        await asyncio.sleep(CLEANED_S)
+        self._clients.model.lag_ms = 0
+        await self._await_cleaned(node, log)
         await self._clients.check(node, log)
         await self._check_trimmed(node, log)
+
+    async def _await_cleaned(self, node: SimulationNode, log: AbstractLog) -> None:
+        """Of each key one record is left."""
+        ends_at = self._world.now + CLEANED_S_MAX
+        while left := await self._clients.superseded(node, log):
+            if self._world.now >= ends_at:
+                raise Violation(f"{self._partition} is not cleaned: {few(left)}")
+            await asyncio.sleep(0.5)
 
     async def _check_trimmed(self, node: SimulationNode, log: AbstractLog) -> None:
         """Streams begin where the log's slices do: replaced ones before them have gone."""
