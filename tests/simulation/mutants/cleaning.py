@@ -9,8 +9,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from streamlog.codec.batch import scan
-from streamlog.codec.records import RecordReader
+from streamlog.codec.batch import ScannedBatch, scan
+from streamlog.codec.control import EndMarker, decode_end_marker
+from streamlog.codec.records import iterate
 from streamlog.log.cleaning import batch_filter, cleaner, log_cleaner
 from streamlog.log.cleaning.batch_filter import BatchFilter
 from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
@@ -46,15 +47,17 @@ def _tombstone_supersedes_nothing(patch: Patch) -> None:
             if header.base_offset >= end_offset:
                 return False
             if header.is_control:
-                transactions.is_marker_empty(header, batch_filter._marker(batch))
+                transactions.is_marker_empty(header, marker_of(batch))
             elif not transactions.is_aborted(header) and header.record_count:
-                block = batch_filter._records(batch)
-                for offset, _, key, value, _ in RecordReader(header, block, header.base_offset):
+                for offset, _, key, value, _ in iterate(batch.view):
                     if value is not None and offset >= start_offset:
                         offsets.put(key, offset)
             if header.last_offset >= start_offset:
                 offsets.latest_offset = header.last_offset
         return True
+
+    def marker_of(batch: ScannedBatch) -> EndMarker | None:
+        return decode_end_marker(batch.view) if batch.header.record_count else None
 
     patch.set(cleaner, "add_keys", add_keys)
 
@@ -235,7 +238,12 @@ def _mutant(
 
 
 CLEANING_MUTANTS = (
-    _mutant("last value lost", "a cleaning drops a key's newest record", _last_value_lost),
+    _mutant(
+        "last value lost",
+        "a cleaning drops a key's newest record",
+        _last_value_lost,
+        is_quick=False,
+    ),
     _mutant(
         "tombstone supersedes nothing",
         "a deleted key has its old value again once the tombstone goes",
@@ -296,6 +304,7 @@ CLEANING_MUTANTS = (
         "written slices not held",
         "slices that are being written are trimmed",
         _written_slices_not_held,
+        is_quick=False,
     ),
     _mutant("old slices stay", "replaced slices stay", _old_slices_stay),
     _mutant(

@@ -18,7 +18,7 @@ from streamlog.tiered.copying import copier, expiration
 from streamlog.tiered.copying.copier import Copier
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metadata import kv_manager
-from streamlog.tiered.metadata.cache import _EpochSegments
+from streamlog.tiered.metadata.cache import RemoteLogMetadataCache
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.metadata.kv_records import encode_segment, segment_key
 from streamlog.tiered.reading.chunks import ChunkCache
@@ -225,7 +225,16 @@ def _deleted_is_finished_again(patch: Patch) -> None:
 
 def _deleted_served(patch: Patch) -> None:
     """A segment stays visible once its deletion has begun."""
-    patch.set(_EpochSegments, "remove", lambda self, segment: None)
+
+    def put(self: Any, metadata: RemoteLogSegmentMetadata) -> None:
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            self._segments[metadata.remote_log_segment_id] = metadata
+        elif metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._segments.pop(metadata.remote_log_segment_id, None)
+        else:
+            original(self, metadata)
+
+    original = patch.set(RemoteLogMetadataCache, "put", put)
 
 
 def _another_chunk(patch: Patch) -> None:
