@@ -29,8 +29,17 @@ OpenTiers = Callable[[FolderTree], Awaitable[OpenedTiers]]
 class LocalLogs:
     """The log folder of an engine, if it has one, and the kind of logs in it."""
 
-    def __init__(self, path: Path | None, owner: FolderOwner, *, accepts_data_loss: bool) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        owner: FolderOwner,
+        tree: FolderTree | None = None,
+        *,
+        accepts_data_loss: bool,
+    ) -> None:
+        """`tree`: in place of the folder at `path`; who gives it keeps others out of it."""
         self._path = path
+        self._tree = tree
         self._owner = owner
         self._accepts_data_loss = accepts_data_loss
         self.folder: LogFolder | None = None
@@ -49,22 +58,11 @@ class LocalLogs:
 
         Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of `open_tiers`.
         """
-        path = self._path
-        if path is None:
-            return {}
-
-        def opening() -> tuple[SystemTree, Lock]:
-            tree = SystemTree(path)
-            return tree, hold(str(path / LOCK))
-
-        try:
-            tree, lock = await run_owned(
-                offload, Lane.FILES, opening, lambda held: held[1].release()
-            )
-        except OSError as error:
-            doing = "opening the log folder"
-            raise typed_os_error(error, str(path), doing, StoreUnavailable) from error
-        built.callback(lock.release)
+        tree = self._tree
+        if tree is None:
+            if self._path is None:
+                return {}
+            tree = await _locked(self._path, offload, built)
         self.folder = await LogFolder.open(
             tree,
             self._owner,
@@ -108,3 +106,19 @@ class LocalLogs:
             await self.folder.kill()
         if self.tiers is not None:
             await self.tiers.close()
+
+
+async def _locked(path: Path, offload: Offload, built: AsyncExitStack) -> FolderTree:
+    """The folder, which stays locked until `built` ends. Errors: DataInUse, StoreUnavailable."""
+
+    def opening() -> tuple[SystemTree, Lock]:
+        tree = SystemTree(path)
+        return tree, hold(str(path / LOCK))
+
+    try:
+        tree, lock = await run_owned(offload, Lane.FILES, opening, lambda held: held[1].release())
+    except OSError as error:
+        doing = "opening the log folder"
+        raise typed_os_error(error, str(path), doing, StoreUnavailable) from error
+    built.callback(lock.release)
+    return tree

@@ -248,7 +248,8 @@ class _Opening:
         """Starts all that runs on a started engine."""
         config, plan = self._config, self._plan
         owner = FolderOwner(stores.cluster_id, plan.node_id)
-        local = LocalLogs(plan.log_dir, owner, accepts_data_loss=plan.accepts_data_loss)
+        tree = self._components.log_tree
+        local = LocalLogs(plan.log_dir, owner, tree, accepts_data_loss=plan.accepts_data_loss)
         streams = EngineStreamClient(engine)
         staging = EngineStaging(engine, streams, metadata, config.staging)
         staging.start()

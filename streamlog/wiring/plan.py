@@ -29,6 +29,7 @@ from streamlog.objectstore.url import (
 )
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.disk.interface import Disk
+from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
 from streamlog.wal.config import WalMode
@@ -50,6 +51,8 @@ class Components:
     kv: KVStore | None = None
     markers: MarkerSender | None = None
     """Takes markers of transactions to partitions; None: into the logs of this engine."""
+    log_tree: FolderTree | None = None
+    """The log folder in place of `log_dir`, held by the caller."""
     log_style: tuple[str, str] = ("text", "info")
     """Format and level of the log lines of child processes."""
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.history import PLAN, TRANSACTIONS_PLAN, run_history
+from streamlog.testing.simulation.history import (
+    COMPACTED_PLAN,
+    PLAN,
+    TRANSACTIONS_PLAN,
+    run_history,
+)
 from streamlog.testing.simulation.world.faults import REMOTE_KINDS
 
 SEEDS = 300
@@ -39,6 +44,17 @@ def test_histories_of_transactions_alone_end_transactions_in_every_way() -> None
     assert kinds >= {"transaction committed", "transaction aborted", "transaction timed out"}
     assert kinds >= {"end repeated", "zombie instance", "read committed", "take over"}
     assert not kinds & {"append", "produce", "kv", "stage"}
+
+
+def test_every_promise_of_a_compacted_topic_holds() -> None:
+    reports = [run_history(seed, plan=COMPACTED_PLAN, keep_trace=False) for seed in range(8)]
+    kinds = {kind for report in reports for kind in report.by_kind}
+    assert kinds >= {"cleaned away", "read slices", "read committed", "look up time", "roll"}
+    assert kinds >= {"committed", "aborted", "needless resend", "producer epoch", "take over"}
+    assert sum(report.by_kind["cleaned away"] for report in reports) > 500
+    faults = {kind for report in reports for kind in report.faults}
+    assert faults >= {"crash", "power-cut", "store-lost", "store-late", "kv-lost", "clock-jump"}
+    assert not kinds & {"append", "kv", "stage"}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -6,6 +6,7 @@ import pytest
 
 from streamlog.testing.simulation.local.history import (
     TIERED_PLAN,
+    TIERED_TOPIC_PLAN,
     UNIFIED_PLAN,
     LocalPlan,
     run_local_history,
@@ -49,9 +50,21 @@ def test_every_promise_of_a_topic_with_a_remote_tier_holds(first: int) -> None:
     kinds = {kind for report in reports for kind in report.by_kind}
     assert kinds >= {"produce", "consume", "read committed", "look up time", "delete records"}
     assert kinds >= {"committed", "aborted", "alter topic", "roll"}
+    assert all(report.by_kind["copy read"] for report in reports)
 
 
-@pytest.mark.parametrize("plan", [UNIFIED_PLAN, TIERED_PLAN], ids=["unified", "tiered"])
+def test_every_promise_of_a_tier_whose_metadata_are_in_a_topic_holds() -> None:
+    reports = [run_local_history(seed, TIERED_TOPIC_PLAN, keep_trace=False) for seed in range(6)]
+    faults = {kind for report in reports for kind in report.faults}
+    assert faults >= {"store-lost", "store-late", "kv-lost", "power-cut", "zombie", "crash"}
+    assert all(report.by_kind["copy read"] for report in reports)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [UNIFIED_PLAN, TIERED_PLAN, TIERED_TOPIC_PLAN],
+    ids=["unified", "tiered", "tiered-topic"],
+)
 def test_a_seed_of_local_files_replays_identically(plan: LocalPlan) -> None:
     first, second = run_local_history(3, plan), run_local_history(3, plan)
     assert first.trace == second.trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
@@ -20,10 +21,18 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.api import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.reading.chunks import ChunkConfig
 from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 SMALL_CHUNKS = RemoteLogConfig(
     chunks=ChunkConfig(chunk_bytes=256, cache_bytes=1024, retry_ms=1, retry_ms_max=2),
@@ -167,6 +176,30 @@ def test_the_whole_log_expires_by_its_own_limits() -> None:
         assert t.storage.segments == {}
         await t.crashed()
         assert t.log.log_start_offset == t.log.high_watermark == 40
+
+    run(test)
+
+
+def test_segments_of_another_lineage_count_against_no_limit() -> None:
+    """A leader whose records were truncated here has left a large one, and an old one."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        await only_newest_local(t)
+        for number, (epoch, size_bytes) in enumerate(((98, 1_000_000), (99, 10))):
+            segment_id = RemoteLogSegmentId(t.partition, UUID(int=900 + number))
+            stray = RemoteLogSegmentMetadata(
+                segment_id, 0, 90, 0, 2, 0, size_bytes, STARTED, {epoch: 0}
+            )
+            await t.metadata.add_remote_log_segment_metadata(stray)
+            await t.metadata.update_remote_log_segment_metadata(
+                RemoteLogSegmentMetadataUpdate(segment_id, 1, FINISHED, 2)
+            )
+        await t.configure(retention_bytes="1000000", retention_ms=str(600_000 * 1000))
+        t.clock.advance(600_000)
+        await t.copy()
+        assert t.log.log_start_offset == 0
+        assert await values(t.log) == wanted
 
     run(test)
 

@@ -13,13 +13,18 @@ import time
 from pathlib import Path
 
 from streamlog.testing.simulation.history import (
+    COMPACTED_PLAN,
     PLAN,
     TRANSACTIONS_PLAN,
     Failed,
     Report,
     mode_of,
 )
-from streamlog.testing.simulation.local.history import TIERED_PLAN, UNIFIED_PLAN
+from streamlog.testing.simulation.local.history import (
+    TIERED_PLAN,
+    TIERED_TOPIC_PLAN,
+    UNIFIED_PLAN,
+)
 from streamlog.testing.simulation.many import AnyPlan, Total, run_many, run_planned
 from streamlog.wal.config import WalMode
 
@@ -38,10 +43,18 @@ def main(arguments: list[str] | None = None) -> int:
         "--transactions", action="store_true", help="smaller histories, of transactions alone"
     )
     kinds.add_argument(
+        "--compacted", action="store_true", help="smaller histories, of a compacted topic alone"
+    )
+    kinds.add_argument(
         "--unified", action="store_true", help="histories of topics in local files (no engine)"
     )
     kinds.add_argument(
         "--tiered", action="store_true", help="histories of a topic with a remote tier (no engine)"
+    )
+    kinds.add_argument(
+        "--tiered-topic",
+        action="store_true",
+        help="as --tiered, with an engine: the tier's metadata are in a shared topic",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
@@ -49,10 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     plan: AnyPlan = TRANSACTIONS_PLAN if options.transactions else PLAN
-    if options.unified:
+    if options.compacted:
+        plan = COMPACTED_PLAN
+    elif options.unified:
         plan = UNIFIED_PLAN
     elif options.tiered:
         plan = TIERED_PLAN
+    elif options.tiered_topic:
+        plan = TIERED_TOPIC_PLAN
     if options.seed is not None:
         return _run_one(options.seed, options.wal, plan, is_traced=options.trace)
     began = time.perf_counter()

@@ -28,6 +28,7 @@ from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.after_heal import await_all_answers, check_nothing_leaks
 from streamlog.testing.simulation.checker import Violation, few
+from streamlog.testing.simulation.workloads.compacted import CompactedWorkload
 from streamlog.testing.simulation.workloads.creates import AbandonedCreates
 from streamlog.testing.simulation.workloads.kv import KVWorkload, Register
 from streamlog.testing.simulation.workloads.logs import TOPIC, PartitionWorkload
@@ -64,6 +65,7 @@ JOB_SEED = 1 << 40
 SPARE_SEED = 1 << 41
 RECOVERY_SEED = 1 << 42
 TRANSACTIONS_SEED = 1 << 43
+COMPACTED_SEED = 1 << 44
 AFTER_RECOVERY_S = 15.0
 """Virtual seconds that a history goes on after a recovery: longer than the deletion delay."""
 
@@ -128,8 +130,11 @@ class HistoryPlan:
     recovered: float = 0.1
     """Share of `wal=object` histories in which the metadata is rebuilt from the bucket while nodes
     run. They use streams and partitions alone, because a recovery may lose other things."""
+    compacted: float = 0.15
+    """Share of histories with a compacted topic."""
     is_mixed: bool = True
-    """False: transactions, and nothing beside them but what nodes, machines and media do."""
+    """False: transactions or a compacted topic, and nothing beside them but what nodes, machines
+    and media do."""
 
 
 PLAN = HistoryPlan()
@@ -141,9 +146,24 @@ TRANSACTIONS_PLAN = HistoryPlan(
     staged=0.0,
     transactional=1.0,
     recovered=0.0,
+    compacted=0.0,
     is_mixed=False,
 )
 """Transactions alone: a third of the CPU time of a mixed history, so that more of them are run."""
+
+COMPACTED_PLAN = HistoryPlan(
+    operations_min=150,
+    faults_min=20,
+    crashes_min=2,
+    streams=0,
+    partitions=0,
+    staged=0.0,
+    transactional=0.0,
+    recovered=0.0,
+    compacted=1.0,
+    is_mixed=False,
+)
+"""A compacted topic alone."""
 
 
 class Failed(AssertionError):
@@ -182,8 +202,15 @@ def run_history(
         is_spare = SeededRandom(seed + SPARE_SEED).random() < plan.spare
         loses = mode == "object" and SeededRandom(seed + RECOVERY_SEED).random() < plan.recovered
         has_txns = SeededRandom(seed + TRANSACTIONS_SEED).random() < plan.transactional
+        is_compacted = SeededRandom(seed + COMPACTED_SEED).random() < plan.compacted
         history = _History(
-            worlds[0], plan, has_job=has_job, is_spare=is_spare, loses=loses, has_txns=has_txns
+            worlds[0],
+            plan,
+            has_job=has_job,
+            is_spare=is_spare,
+            loses=loses,
+            has_txns=has_txns,
+            is_compacted=is_compacted,
         )
         await history.run()
 
@@ -211,6 +238,7 @@ class _History:
         is_spare: bool,
         loses: bool,
         has_txns: bool,
+        is_compacted: bool,
     ) -> None:
         self._world = world
         self._plan = plan
@@ -236,9 +264,12 @@ class _History:
         self._register = Register(world, "register")
         self._jobs = [StagingWorkload(world)] if has_job and not loses else []
         node_ids = [machine.node_id for machine in self._machines]
-        self._transactions = (
-            [TransactionWorkload(world, node_ids)] if has_txns and not loses else []
-        )
+        self._led: list[TransactionWorkload | CompactedWorkload] = []
+        """Workloads of topics whose leaders a controller moves."""
+        if has_txns and not loses:
+            self._led.append(TransactionWorkload(world, node_ids))
+        if is_compacted and not loses:
+            self._led.append(CompactedWorkload(world, node_ids))
         self._loses_metadata = loses
         self._recovered_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -251,13 +282,13 @@ class _History:
         if self._loses_metadata:
             works += [MetadataLoss(world).run(self._has_data, self._recovered)]
         elif not self._plan.is_mixed:
-            works += [work for one in self._transactions for work in one.works()]
+            works += [work for one in self._led for work in one.works()]
             works += [FailoverWorkload(world).run()]
         else:
             works += [KVWorkload(world, self._register).sessions() for _ in range(2)]
             works += [ShortLivedWorkload(world).sessions(), AbandonedCreates(world).sessions()]
             works += [job.sessions() for job in self._jobs]
-            works += [work for one in self._transactions for work in one.works()]
+            works += [work for one in self._led for work in one.works()]
             works += [PinnedReadWorkload(world).run(), FailoverWorkload(world).run()]
         self._tasks = [world.loop.create_task(work) for work in works]
         while not self._is_enough and not world.failures:
@@ -272,8 +303,8 @@ class _History:
         await asyncio.wait(self._tasks)
         for session in world.sessions:
             session.cancel()
-        for transactions in self._transactions:
-            await transactions.settle()
+        for led in self._led:
+            await led.settle()
         world.raise_failures()
         await check_nothing_leaks(world)
         for node in world.nodes:
@@ -457,8 +488,8 @@ class _History:
             await partition.check(node)
         for job in self._jobs:
             await job.check(node)
-        for transactions in self._transactions:
-            await transactions.check(node)
+        for led in self._led:
+            await led.check(node)
         if not self._loses_metadata:
             await self._register.check(node)
 
@@ -472,6 +503,8 @@ class _History:
                 engine.logs._admin.delete if is_internal(topic.name) else engine.logs.delete_topic
             )
             await self._insist(node, partial(delete, topic.name, ""))
+        for led in self._led:
+            await led.check_deleted(node)
         for row in engine.metadata.streams():
             await self._insist(
                 node, lambda stream_id=row.stream_id: engine.streams.delete_stream(stream_id)

@@ -52,10 +52,12 @@ from streamlog.testing import torn_disk
 from streamlog.testing.simulation.world.kv import SimulationKV
 from streamlog.wal.log import WriteAheadLog
 from tests.simulation.mutants.append import APPEND_MUTANTS
+from tests.simulation.mutants.cleaning import CLEANING_MUTANTS
 from tests.simulation.mutants.log import LOG_MUTANTS
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
 from tests.simulation.mutants.tiered import TIERED_MUTANTS
+from tests.simulation.mutants.tiered_topic import TIERED_TOPIC_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 from tests.simulation.mutants.unified import UNIFIED_MUTANTS
 
@@ -885,6 +887,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOG_MUTANTS,
     *RECOVERY_MUTANTS,
     *TIERED_MUTANTS,
+    *TIERED_TOPIC_MUTANTS,
     *TRANSACTION_MUTANTS,
     *UNIFIED_MUTANTS,
+    *CLEANING_MUTANTS,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from streamlog.errors import StreamlogError
@@ -12,15 +14,17 @@ from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from streamlog.tiered.copying import copier
+from streamlog.tiered.copying import copier, expiration
 from streamlog.tiered.copying.copier import Copier
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.metadata import kv_manager
+from streamlog.tiered.metadata.cache import RemoteLogMetadataCache
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.metadata.kv_records import encode_segment, segment_key
 from streamlog.tiered.reading.chunks import ChunkCache
 from streamlog.tiered.reading.partition_tier import PartitionTier
 from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.unified.read import tiers
 from streamlog.unified.unified_log import UnifiedLog
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -106,7 +110,55 @@ def _remains_forgotten(patch: Patch) -> None:
     copied = patch.set(RemoteLogManager, "_copy", copy)
 
 
+def _active_copied(patch: Patch) -> None:
+    """The active segment is copied, too, as far as it has come."""
+
+    def of_all(log: Any, highest_offset: int) -> Any:
+        return [
+            one
+            for one in log.segments
+            if highest_offset < one.end_offset - 1
+            and one.base_offset < one.end_offset
+            and (one.is_active or one.end_offset <= log.last_stable_offset)
+        ]
+
+    @asynccontextmanager
+    async def files(self: Any, segment: Any) -> AsyncIterator[Any]:
+        await self._flush()
+        epochs = [entry for entry in self._tail.epochs.entries if entry[1] < segment.end]
+        async with tiers.held_files(self._folder.folder, segment, epochs, self._offload) as held:
+            yield held
+
+    patch.set(copier, "not_copied", of_all)
+    patch.set(UnifiedLog, "segment_files", files)
+
+
+class _WithoutEnd:
+    """A segment that says its base is its end, for the snapshot's name."""
+
+    def __init__(self, segment: Any) -> None:
+        self._segment = segment
+        self.end = segment.base_offset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._segment, name)
+
+
+def _snapshot_of_the_base(patch: Patch) -> None:
+    """A copy has the producer snapshot of its own base, not of the next segment's."""
+
+    def opened(folder: Any, segment: Any, *others: Any) -> Any:
+        return original(folder, _WithoutEnd(segment), *others)
+
+    original = patch.set(tiers, "_open_all", opened)
+
+
 # What goes.
+
+
+def _lineage_ignored(patch: Patch) -> None:
+    """Segments of leaders whose records the log does not have count against its limits."""
+    patch.set(expiration, "in_lineage", lambda log, segment: True)
 
 
 def _start_after_deletion(patch: Patch) -> None:
@@ -169,6 +221,20 @@ def _deleted_is_finished_again(patch: Patch) -> None:
 
 
 # What readers get.
+
+
+def _deleted_served(patch: Patch) -> None:
+    """A segment stays visible once its deletion has begun."""
+
+    def put(self: Any, metadata: RemoteLogSegmentMetadata) -> None:
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            self._segments[metadata.remote_log_segment_id] = metadata
+        elif metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._segments.pop(metadata.remote_log_segment_id, None)
+        else:
+            original(self, metadata)
+
+    original = patch.set(RemoteLogMetadataCache, "put", put)
 
 
 def _another_chunk(patch: Patch) -> None:
@@ -287,6 +353,25 @@ TIERED_MUTANTS = (
         "last writer wins",
         "a copy is finished whatever became of its segment meanwhile",
         _deleted_is_finished_again,
+    ),
+    _mutant("active copied", "the active segment is copied as far as it has come", _active_copied),
+    _mutant(
+        "snapshot of the base",
+        "a copy has the producer snapshot of its own base",
+        _snapshot_of_the_base,
+    ),
+    _mutant(
+        "lineage ignored",
+        "segments of other lineages count against the log's limits",
+        _lineage_ignored,
+        found_by="tests/tiered/test_tiers.py::"
+        "test_segments_of_another_lineage_count_against_no_limit",
+    ),
+    _mutant(
+        "deleted served",
+        "readers see a segment whose deletion has begun",
+        _deleted_served,
+        found_by="tests/tiered/metadata/test_kv_manager.py",
     ),
     _mutant("another chunk", "a reader gets another part of the segment", _another_chunk),
     _mutant(

@@ -23,12 +23,15 @@ from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation, few
 from streamlog.testing.simulation.history import Failed, Report
-from streamlog.testing.simulation.local.checker import LocalLogModel
-from streamlog.testing.simulation.local.clients import PASSING, PartitionClients, keep
+from streamlog.testing.simulation.local.engine_node import EngineMachine
+from streamlog.testing.simulation.local.keeping import keep
 from streamlog.testing.simulation.local.node import CLOCK_SKEW_MS, LogMachine, LogNode
-from streamlog.testing.simulation.local.remote import TIER_CONFIG
+from streamlog.testing.simulation.local.remote import TIER_CONFIG, TOPIC_TIER_CONFIG
 from streamlog.testing.simulation.local.tier_checker import TierChecker
+from streamlog.testing.simulation.local.topic_tier_checker import TopicTierChecker
 from streamlog.testing.simulation.local.world import LocalWorld
+from streamlog.testing.simulation.numbered.clients import PASSING, PartitionClients
+from streamlog.testing.simulation.numbered.model import NumberedLogModel
 from streamlog.testing.simulation.world.faults import FAULTS, LATE_EFFECT_S_MAX, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
 from streamlog.tiered.config import RemoteLogConfig
@@ -65,12 +68,15 @@ class LocalPlan:
     rates: FaultRates = LOCAL_FAULTS
     tiers: RemoteLogConfig | None = None
     """How nodes keep the remote tier of the one topic; None: the topics have none."""
+    has_engine: bool = False
+    """With tiers: nodes have an engine, and the tier's metadata in a topic of its shared logs."""
     zombies: float = 0.2
     """Share of the lives, with tiers, that go on beside the next one."""
 
 
 UNIFIED_PLAN = LocalPlan()
 TIERED_PLAN = LocalPlan(tiers=TIER_CONFIG)
+TIERED_TOPIC_PLAN = LocalPlan(tiers=TOPIC_TIER_CONFIG, has_engine=True)
 
 
 def run_local_history(
@@ -107,13 +113,14 @@ class _LocalHistory:
         self._world = world
         self._plan = plan
         self._random = world.fork()
-        self._machine = LogMachine(world, plan.tiers)
-        self._tier = TierChecker(world)
+        make = EngineMachine if plan.has_engine else LogMachine
+        self._machine = make(world, plan.tiers)
+        self._tier = TopicTierChecker(world) if plan.has_engine else TierChecker(world)
         self._zombies: list[LogNode] = []
         self._lives = 0
         self._topics = self._draw_topics()
         self._clients = [
-            PartitionClients(world, TopicPartition(name, 0), self._model(name))
+            PartitionClients(world, world.tally, TopicPartition(name, 0), self._model(name))
             for name in self._topics
         ]
         self._limits = self._draw_limits()
@@ -135,7 +142,7 @@ class _LocalHistory:
                 "cleanup.policy": "compact",
                 "min.cleanable.dirty.ratio": ("0.01", "0.3", "0.5")[int(random() * 3)],
                 "delete.retention.ms": ("0", "2500", "60000")[int(random() * 3)],
-                "min.compaction.lag.ms": ("0", "0", "1500")[int(random() * 3)],
+                "min.compaction.lag.ms": ("0", "0", "6000")[int(random() * 3)],
             },
         }
 
@@ -149,13 +156,14 @@ class _LocalHistory:
             limits["retention.ms"] = ("1500", "5000")[int(random() * 2)]
         return limits
 
-    def _model(self, topic: str) -> LocalLogModel:
+    def _model(self, topic: str) -> NumberedLogModel:
         settings = self._topics[topic]
-        return LocalLogModel(
+        return NumberedLogModel(
             f"{topic}-0",
             topic == COMPACTED,
             CLOCK_SKEW_MS + 1,
             int(settings.get("delete.retention.ms", "0")),
+            int(settings.get("min.compaction.lag.ms", "0")),
         )
 
     async def run(self) -> None:
@@ -169,6 +177,7 @@ class _LocalHistory:
         await self._finish()
         watch.cancel()
         world.raise_failures()
+        world.tally.by_kind["copy read"] = self._tier.copies_read
 
     @property
     def _is_enough(self) -> bool:
@@ -230,6 +239,9 @@ class _LocalHistory:
                 clients.look(node, log)
                 try:
                     await self._tier.look(log)
+                    await self._tier.check_copies(clients.model.at)
+                except Unavailable as error:
+                    world.trace.add("not-looked", repr(node), type(error).__name__)
                 except Violation as error:
                     world.fail(error)
 

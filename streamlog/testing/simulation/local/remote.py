@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.simulation.world.faults import FaultSource
 from streamlog.testing.simulation.world.incarnation import Incarnation
 from streamlog.testing.simulation.world.store import SimulationStore
-from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.config import TOPIC_BASED, RemoteLogConfig
 from streamlog.tiered.reading.chunks import ChunkConfig
 
 SHORT_RATE, ODD_RATE = 0.1, 0.04
@@ -35,6 +37,14 @@ TIER_CONFIG = RemoteLogConfig(
 )
 """Bounds so small that each is met within a history. Files that no metadata names are purged when
 they are older than the latest effect of a call (LATE_EFFECT_S_MAX) and a clock's error."""
+TOPIC_TIER_CONFIG = replace(
+    TIER_CONFIG,
+    metadata_class=TOPIC_BASED[0],
+    metadata_configs={
+        "remote.log.metadata.topic.num.partitions": "2",
+        "remote.log.metadata.consume.wait.ms": "3000",
+    },
+)
 
 
 class RemoteFault(Exception):

@@ -6,22 +6,26 @@ While the history goes on, at any moment:
 2. The objects of such a segment are there, whole.
 3. A segment that is copied lies below the last stable offset, and was closed: of two segments that
    overlap, both have the same range.
+4. What a copy holds is right (`copy_checker.py`); each is read once.
 
 After healing no segment stays half copied or half deleted, and no object that no segment names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from uuid import UUID
 
 from streamlog.engine.kv_client import EngineKVClient
 from streamlog.errors import ObjectNotFound
 from streamlog.log.api.tiering import TierableLog
 from streamlog.testing.simulation.checker import Violation, few
+from streamlog.testing.simulation.local.copy_checker import check_copy
 from streamlog.testing.simulation.local.node import PREFIX
 from streamlog.testing.simulation.world.environment import Environment
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from streamlog.tiered.api.storage_manager import IndexType
 from streamlog.tiered.metadata.kv_records import SEGMENTS, decode_segment
 from streamlog.tiered.storage.names import parsed_key, segment_key
 from streamlog.wiring.tiers import PREFIX as REMOTE
@@ -36,6 +40,12 @@ class TierChecker:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._kv = EngineKVClient(environment.kv, PREFIX)
+        self._read: set[UUID] = set()
+        """Segments whose content was looked at."""
+
+    @property
+    def copies_read(self) -> int:
+        return len(self._read)
 
     async def segments(self) -> list[RemoteLogSegmentMetadata]:
         """All that the metadata has, by start offset."""
@@ -45,11 +55,22 @@ class TierChecker:
 
     async def look(self, log: TierableLog) -> None:
         """`log`: the one that its topic's clients use now. Errors: Violation."""
-        await self.look_at(log.log_start_offset, log.local_log_start_offset, log.last_stable_offset)
+        segments = await self.segments()
+        await self._judge(
+            segments, log.log_start_offset, log.local_log_start_offset, log.last_stable_offset
+        )
 
     async def look_at(self, start: int, local_start: int, stable: int) -> None:
         """As `look`, of a log with these offsets."""
-        segments = await self.segments()
+        await self._judge(await self.segments(), start, local_start, stable)
+
+    async def _judge(
+        self,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        start: int,
+        local_start: int,
+        stable: int,
+    ) -> None:
         finished = [one for one in segments if one.state is _FINISHED]
         _check_covered(finished, start, local_start)
         for one in segments:
@@ -73,6 +94,17 @@ class TierChecker:
             raise Violation(f"{_named(segment)} is finished, and {key} is not there") from None
         if info.size_bytes != segment.segment_size_bytes:
             raise Violation(f"{_named(segment)}: {key} has {info.size_bytes} bytes")
+
+    async def check_copies(self, at: Mapping[int, int]) -> None:
+        """`at`: the number of each record that is known to be there. Errors: Violation."""
+        for one in await self.segments():
+            if one.state is not _FINISHED or one.remote_log_segment_id.id in self._read:
+                continue
+            self._read.add(one.remote_log_segment_id.id)
+            get = self._environment.store.get
+            log = await get(segment_key(REMOTE, one, None))
+            snapshot = await get(segment_key(REMOTE, one, IndexType.PRODUCER_SNAPSHOT))
+            check_copy(_named(one), log, snapshot, range(one.start_offset, one.end_offset + 1), at)
 
     async def left_over(self) -> list[str]:
         """What is neither a finished segment nor part of one."""

@@ -8,7 +8,6 @@ from streamlog.errors import Corrupt
 from streamlog.testing.simulation.local.node import LogNode
 from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.faults import FaultRates
-from streamlog.testing.simulation.world.incarnation import EPOCH_MS
 from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.testing.simulation.world.world import FAULT_KINDS, Tally
 
@@ -24,11 +23,6 @@ class LocalWorld(Environment):
         """Clients begin nothing any more."""
         self.node: LogNode | None = None
         """The newest process."""
-
-    @property
-    def now_ms(self) -> int:
-        """The time of a right clock."""
-        return EPOCH_MS + int(self.now * 1000)
 
     @property
     def fault_count(self) -> int:

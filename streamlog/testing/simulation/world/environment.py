@@ -7,7 +7,7 @@ from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.faults import FaultRates, FaultSource
-from streamlog.testing.simulation.world.incarnation import SimulationClock, Trace
+from streamlog.testing.simulation.world.incarnation import EPOCH_MS, SimulationClock, Trace
 from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.wal.config import WalMode
 
@@ -34,6 +34,11 @@ class Environment:
     def now(self) -> float:
         """Virtual seconds since the history began."""
         return self.loop.time()
+
+    @property
+    def now_ms(self) -> int:
+        """The time of a right clock."""
+        return EPOCH_MS + int(self.now * 1000)
 
     def fork(self) -> SeededRandom:
         """A separate source of randomness, so that draws of one part do not shift another's."""

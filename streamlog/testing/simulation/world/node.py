@@ -24,6 +24,7 @@ from streamlog.engine.config import (
 )
 from streamlog.errors import Fenced, LineageFenced, StreamlogError
 from streamlog.log.api.config import LogConfig
+from streamlog.log.manager import LogManager
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.session import MetadataSession
@@ -111,6 +112,7 @@ NODE_LOGS = LogConfig(
     meta_compaction_bytes=2 * KIB,
     retention_check_interval_ms=1_000,
     message_bytes_max=1_200,
+    cleaner_backoff_ms=400,
 )
 """The message limit is so small that a write to a meta stream often takes several appends."""
 NODE_TRANSACTIONS = TransactionConfig(state_partitions=2, abort_interval_ms=400)
@@ -192,6 +194,11 @@ class SimulationNode:
         metadata = self.engine.metadata
         assert isinstance(metadata, MetadataSession)
         return metadata
+
+    @property
+    def logs(self) -> LogManager:
+        """Of a node that is up."""
+        return self.engine.logs
 
     @property
     def tenure(self) -> Tenure | None:

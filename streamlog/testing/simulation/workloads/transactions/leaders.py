@@ -58,7 +58,7 @@ class SimulationLeaders:
         self._network = network
         self._random = random
         self._node_ids = node_ids
-        self._leaders = dict.fromkeys([*partitions, *STATE], node_ids[0])
+        self._leaders = dict.fromkeys(partitions, node_ids[0])
         self._told: dict[tuple[SimulationNode, TopicPartition], int] = {}
         self._telling: dict[tuple[SimulationNode, TopicPartition], asyncio.Task[None]] = {}
 

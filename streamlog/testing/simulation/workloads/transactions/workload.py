@@ -41,6 +41,7 @@ from streamlog.testing.simulation.workloads.transactions.instance import (
     SimulationCluster,
 )
 from streamlog.testing.simulation.workloads.transactions.leaders import (
+    STATE,
     SimulationLeaders,
     WorldMarkers,
 )
@@ -73,7 +74,9 @@ class TransactionWorkload:
         self._network = Network(world, world.fork())
         self.model = TransactionsModel(TOPIC, PARTITIONS)
         partitions = [TopicPartition(TOPIC, n) for n in range(PARTITIONS)]
-        self._leaders = SimulationLeaders(world, self._network, world.fork(), node_ids, partitions)
+        self._leaders = SimulationLeaders(
+            world, self._network, world.fork(), node_ids, [*partitions, *STATE]
+        )
         self._cluster = SimulationCluster(world, self._network, self._leaders, self.model)
         self._positions = [0] * PARTITIONS
         world.markers = WorldMarkers(self._leaders, self._network)
@@ -287,6 +290,9 @@ class TransactionWorkload:
             self.model.logs[number].finish(starts[number], end)
         self.model.finish(starts)
         await self._shorten(node)  # The next node finds every id in what is left.
+
+    async def check_deleted(self, node: SimulationNode) -> None:
+        """The topic's streams are deleted with all others."""
 
     async def _await_ends(self, node: SimulationNode, logs: Sequence[AbstractLog]) -> None:
         """Every transaction is ended: by its client before, or by its coordinator."""

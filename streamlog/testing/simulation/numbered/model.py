@@ -1,4 +1,4 @@
-"""The promises of a topic in local files, as models of what its clients sent, were told and read.
+"""The promises of one partition, as a model of what its clients sent, were told and read.
 
 Every record carries a number, so that each read judges itself.
 1. An acknowledged batch is there once, at its offset, and batches of one client are in the order in
@@ -27,17 +27,27 @@ MARKER = -1
 MARKER_BYTES_MAX = 100
 
 
+class Content(NamedTuple):
+    """Of a record, beside its number."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
 @dataclass(eq=False)
-class LocalTransaction:
+class NumberedTransaction:
     """`is_commit`: what the coordinator decided; None: nothing yet."""
 
     number: int
     producer_id: int
     is_commit: bool | None = None
+    marker_offset: int = -1
+    """Where the marker that was acknowledged is; one of unknown outcome may be before it."""
 
 
 @dataclass(eq=False)
-class LocalBatch:
+class NumberedBatch:
     """One batch; all copies of it that are sent have the same bytes.
 
     Its records have the numbers from `first` on. `keys`: of each record; `tombstones`: the numbers
@@ -51,17 +61,18 @@ class LocalBatch:
     tombstones: frozenset[int]
     data: bytes
     at_ms: int
-    transaction: LocalTransaction | None = None
+    transaction: NumberedTransaction | None = None
     base_offset: int | None = None
     is_refused: bool = False
     end_when_sent: int | None = None
+    producer_id: int = -1
 
     def __str__(self) -> str:
         last = self.first + len(self.keys) - 1
         return f"{self.client}'s batch {self.order} (records {self.first} to {last})"
 
 
-class ObservedLocalBatch(NamedTuple):
+class ObservedNumberedBatch(NamedTuple):
     """A batch as a reader got it. `records`: (offset, number). `is_commit`: of a marker.
     `is_visible`: what a `read_committed` reader makes of it; None: the reader was none."""
 
@@ -70,6 +81,9 @@ class ObservedLocalBatch(NamedTuple):
     records: tuple[tuple[int, int], ...]
     is_commit: bool | None = None
     is_visible: bool | None = None
+    producer_id: int = -1
+    contents: tuple[Content, ...] = ()
+    """Of each record."""
 
 
 @dataclass
@@ -91,15 +105,17 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 @dataclass
-class LocalLogModel:
+class NumberedLogModel:
     """One partition. `clock_slack_ms`: how far the clocks of two nodes may be apart."""
 
     name: str
     is_compacted: bool
     clock_slack_ms: int
     delete_retention_ms: int = 0
+    lag_ms: int = 0
+    """For how long a record stays, whatever supersedes it (min.compaction.lag.ms)."""
     retention: Retention = field(default_factory=Retention)
-    batches: list[LocalBatch] = field(default_factory=list)
+    batches: list[NumberedBatch] = field(default_factory=list)
     start: int = 0
     start_asked: int = 0
     """How far deletions of records that were asked for may go."""
@@ -107,7 +123,9 @@ class LocalLogModel:
     end: int = 0
     at: dict[int, int] = field(default_factory=dict)
     """Offset → number of the record that is there, or MARKER."""
-    _batch_of: dict[int, LocalBatch] = field(default_factory=dict)
+    contents: dict[int, Content] = field(default_factory=dict)
+    """By number: what was sent."""
+    _batch_of: dict[int, NumberedBatch] = field(default_factory=dict)
     _next_number: int = 0
     _markers: int = 0
 
@@ -119,13 +137,13 @@ class LocalLogModel:
         self._next_number += count
         return first
 
-    def send(self, batch: LocalBatch) -> None:
+    def send(self, batch: NumberedBatch) -> None:
         """A client makes a batch."""
         self.batches.append(batch)
         for number in range(batch.first, batch.first + len(batch.keys)):
             self._batch_of[number] = batch
 
-    def acknowledge(self, batch: LocalBatch, base_offset: int) -> None:
+    def acknowledge(self, batch: NumberedBatch, base_offset: int) -> None:
         for index in range(len(batch.keys)):
             self._learn(batch.first + index, base_offset + index, "acknowledged")
         self.end = max(self.end, base_offset + len(batch.keys))
@@ -152,7 +170,7 @@ class LocalLogModel:
             self._judge_start(start, now_ms)
         self.start, self.stable, self.end = start, stable, end
 
-    def read(self, batches: Sequence[ObservedLocalBatch], asked: int) -> int:
+    def read(self, batches: Sequence[ObservedNumberedBatch], asked: int) -> int:
         """Checks a read from `asked`; returns where it ended."""
         position = asked
         for index, batch in enumerate(batches):
@@ -168,8 +186,14 @@ class LocalLogModel:
             position = batch.next_offset
         return position
 
-    def _check_records(self, batch: ObservedLocalBatch) -> None:
+    def _check_records(self, batch: ObservedNumberedBatch) -> None:
         owners = {self._learn(number, offset, "read") for offset, number in batch.records}
+        for (offset, number), content in zip(batch.records, batch.contents, strict=False):
+            if self.contents.get(number) != content:
+                raise Violation(
+                    f"{self.name}: {number} at {offset} is {content}, and was sent as "
+                    f"{self.contents.get(number)}"
+                )
         if len(owners) > 1:
             raise Violation(f"{self.name}: {batch} has records of {few([str(b) for b in owners])}")
         for owner in owners:
@@ -187,7 +211,7 @@ class LocalLogModel:
                 shown = "visible" if batch.is_visible else "hidden"
                 raise Violation(f"{self.name}: {owner} is {shown} in spite of {transaction}")
 
-    def _learn(self, number: int, offset: int, how: str) -> LocalBatch:
+    def _learn(self, number: int, offset: int, how: str) -> NumberedBatch:
         batch = self._batch_of.get(number)
         if batch is None or batch.is_refused:
             why = "nobody sent it" if batch is None else f"{batch} had been refused"
@@ -260,7 +284,7 @@ class LocalLogModel:
             raise Violation(f"{self.name}: nothing is at {few(holes)}")
 
     def _check_order(self) -> None:
-        last: dict[str, LocalBatch] = {}
+        last: dict[str, NumberedBatch] = {}
         for batch in self.batches:
             if batch.base_offset is None:
                 continue
@@ -284,17 +308,44 @@ class LocalLogModel:
             if found.get(offset) == number:
                 continue
             batch = self._batch_of[number]
+            if self._may_be_deleted(key, now_ms):
+                continue
             if number not in batch.tombstones:
                 raise Violation(f"{self.name}: {number} at {offset}, the last of {key!r}, has gone")
-            if now_ms < batch.at_ms + self.delete_retention_ms - self.clock_slack_ms:
-                raise Violation(
-                    f"{self.name}: the tombstone {number} of {key!r} went {batch.at_ms} → {now_ms}"
-                )
+            self.check_tombstone_is_due(batch, number, now_ms)
             back = [f"{n} at {o}" for o, n in versions[:-1] if found.get(o) == n]
             if back:
                 raise Violation(
                     f"{self.name}: {key!r} was deleted by {number}, and has {few(back)}"
                 )
+
+    def _may_be_deleted(self, key: bytes, now_ms: int) -> bool:
+        """Whether a tombstone of unknown outcome, which no reader met, may have come and gone."""
+        return any(
+            batch.base_offset is None
+            and not batch.is_refused
+            and any(
+                batch.keys[number - batch.first] == key and self._is_due(batch, now_ms)
+                for number in batch.tombstones
+            )
+            for batch in self.batches
+        )
+
+    def _is_due(self, batch: NumberedBatch, now_ms: int) -> bool:
+        """Whether its tombstones may be gone."""
+        return now_ms >= batch.at_ms + self.delete_retention_ms - self.clock_slack_ms
+
+    def check_tombstone_is_due(self, batch: NumberedBatch, number: int, now_ms: int) -> None:
+        """The tombstone `number` was not found. Errors: Violation, where it had to stay."""
+        if not self._is_due(batch, now_ms):
+            key = batch.keys[number - batch.first]
+            raise Violation(
+                f"{self.name}: the tombstone {number} of {key!r} went {batch.at_ms} → {now_ms}"
+            )
+
+    def transaction_of(self, number: int) -> NumberedTransaction | None:
+        """Of a record that was sent."""
+        return self._batch_of[number].transaction
 
     def superseded_and_gone(self, found: Mapping[int, int]) -> int:
         """How many records are known and no longer there."""

@@ -1,4 +1,4 @@
-"""The clients of one partition in local files.
+"""The clients of one partition, whatever kind of log it is.
 
 1. A client without a producer id sends several batches at once, each one time.
 2. An idempotent producer keeps up to `IN_FLIGHT_MAX` batches unanswered; after a failure and on
@@ -12,20 +12,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar, Protocol
 
 from streamlog.codec.batch import BatchProducer, scan
 from streamlog.codec.committed import committed
 from streamlog.codec.control import ControlType, decode_end_marker
 from streamlog.codec.records import BatchBuilder, decode
 from streamlog.errors import (
-    Closed,
     Conflict,
-    Corrupt,
     DeadlinePassed,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -34,7 +32,6 @@ from streamlog.errors import (
     ProducerFenced,
     StreamlogError,
     Unavailable,
-    UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import (
     EARLIEST,
@@ -45,17 +42,21 @@ from streamlog.log.api.abstract_log import (
     ProduceContext,
     TransactionMarker,
 )
+from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
 from streamlog.testing.simulation.checker import Violation
-from streamlog.testing.simulation.local.checker import (
+from streamlog.testing.simulation.numbered.cleaned_reads import check_all, check_read, lasting
+from streamlog.testing.simulation.numbered.model import (
     MARKER,
-    LocalBatch,
-    LocalLogModel,
-    LocalTransaction,
-    ObservedLocalBatch,
+    Content,
+    NumberedBatch,
+    NumberedLogModel,
+    NumberedTransaction,
+    ObservedNumberedBatch,
 )
-from streamlog.testing.simulation.local.node import LogNode
-from streamlog.testing.simulation.local.world import LocalWorld
+from streamlog.testing.simulation.world.environment import Environment
+from streamlog.testing.simulation.world.world import Tally
 
 IN_FLIGHT_MAX = 4
 SKIPPED = 7
@@ -71,7 +72,24 @@ TRIES_MAX = 200
 NUMBER = "n"
 """The header that has a record's number."""
 
-Operation = Callable[[LogNode, AbstractLog], Awaitable[None]]
+
+class ServingNode(Protocol):
+    """A process of a node, as clients of its logs know it."""
+
+    @property
+    def is_up(self) -> bool: ...
+    @property
+    def is_replaced(self) -> bool:
+        """Another process is there in its place."""
+        ...
+
+    @property
+    def logs(self) -> LogManager:
+        """Of a node that is up."""
+        ...
+
+
+Operation = Callable[[ServingNode, AbstractLog], Awaitable[None]]
 
 
 @dataclass
@@ -81,10 +99,10 @@ class _Producer:
     producer_id: int
     epoch: int = 0
     sequence: int = 0
-    unanswered: deque[LocalBatch] = field(default_factory=deque)
-    newest: LocalBatch | None = None
+    unanswered: deque[NumberedBatch] = field(default_factory=deque)
+    newest: NumberedBatch | None = None
     """The last one that was acknowledged, under this epoch."""
-    transaction: LocalTransaction | None = None
+    transaction: NumberedTransaction | None = None
     to_come: int = 0
     """Batches of the transaction that are not made yet."""
 
@@ -98,14 +116,19 @@ class _Producer:
 class PartitionClients:
     """All clients of one partition, and the model of what they saw."""
 
-    def __init__(self, world: LocalWorld, partition: TopicPartition, model: LocalLogModel) -> None:
+    passing: ClassVar[tuple[type[StreamlogError], ...]] = PASSING
+    """Errors after which a client tries again."""
+
+    def __init__(
+        self, world: Environment, tally: Tally, partition: TopicPartition, model: NumberedLogModel
+    ) -> None:
         self.world = world
         self.partition = partition
         self.model = model
         self.is_made = False
         """The topic's creation was acknowledged."""
         self._random = world.fork()
-        self._tally = world.tally
+        self._tally = tally
         self._orders: dict[str, int] = {}
         self._idempotent = _Producer(IDEMPOTENT)
         self._transactional = [_Producer(one) for one in TRANSACTIONAL]
@@ -138,8 +161,8 @@ class PartitionClients:
         self,
         client: str,
         producer: tuple[int, int, int] = (-1, -1, -1),
-        transaction: LocalTransaction | None = None,
-    ) -> LocalBatch:
+        transaction: NumberedTransaction | None = None,
+    ) -> NumberedBatch:
         """A new batch of one to four records."""
         random, model = self._random.random, self.model
         count = 1 + int(random() ** 2 * 4)
@@ -157,13 +180,22 @@ class PartitionClients:
                 value = None
                 tombstones.add(number)
             builder.append(at_ms, key, value, [(NUMBER, b"%d" % number)])
+            model.contents[number] = Content(at_ms, key, value)
             keys.append(key)
         data = bytes(
             builder.build(BatchProducer(*producer), is_transactional=transaction is not None)
         )
         order = self._orders[client] = self._orders.get(client, 0) + 1
-        batch = LocalBatch(
-            client, order, first, tuple(keys), frozenset(tombstones), data, at_ms, transaction
+        batch = NumberedBatch(
+            client,
+            order,
+            first,
+            tuple(keys),
+            frozenset(tombstones),
+            data,
+            at_ms,
+            transaction,
+            producer_id=producer[0],
         )
         model.send(batch)
         return batch
@@ -174,28 +206,28 @@ class PartitionClients:
         producer.sequence += len(batch.keys)
         producer.unanswered.append(batch)
 
-    async def _append(self, log: AbstractLog, batch: LocalBatch) -> Awaitable[LogAppendInfo]:
+    async def _append(self, log: AbstractLog, batch: NumberedBatch) -> Awaitable[LogAppendInfo]:
         self._tally.count("transactional produce" if batch.transaction else "produce")
         if batch.end_when_sent is None:
             batch.end_when_sent = log.high_watermark
         context = ProduceContext(deadline=self.world.now + APPEND_S_MAX)
         return await log.append(batch.data, context)
 
-    async def _produce_plain(self, _node: LogNode, log: AbstractLog) -> None:
+    async def _produce_plain(self, _node: ServingNode, log: AbstractLog) -> None:
         """Some batches at once: a fault may come between them."""
         batches = [self._make("plain") for _ in range(1 + int(self._random.random() * 3))]
         answers = [(batch, await self._append(log, batch)) for batch in batches]
         await self._acknowledged(answers)
 
     async def _acknowledged(
-        self, answers: list[tuple[LocalBatch, Awaitable[LogAppendInfo]]]
+        self, answers: list[tuple[NumberedBatch, Awaitable[LogAppendInfo]]]
     ) -> None:
         """Awaits all answers. Errors: the first of them."""
         failure: StreamlogError | None = None
         for batch, answer in answers:
             try:
                 info = await answer
-            except PASSING as error:
+            except self.passing as error:
                 failure = failure or error
                 continue
             self.world.trace.add("produced", self.model.name, str(batch), info.base_offset)
@@ -203,7 +235,7 @@ class PartitionClients:
         if failure is not None:
             raise failure
 
-    async def _produce_idempotent(self, node: LogNode, log: AbstractLog) -> None:
+    async def _produce_idempotent(self, node: ServingNode, log: AbstractLog) -> None:
         producer, random = self._idempotent, self._random.random
         if random() < 0.1:
             await self._misbehave(log, producer)
@@ -214,20 +246,20 @@ class PartitionClients:
             self._tally.count("needless resend")
             await self._acknowledged([(producer.newest, await self._append(log, producer.newest))])
 
-    async def _send(self, node: LogNode, log: AbstractLog, producer: _Producer) -> None:
+    async def _send(self, node: ServingNode, log: AbstractLog, producer: _Producer) -> None:
         """Sends what is unanswered, in order. Errors: PASSING."""
-        answers: list[tuple[LocalBatch, Awaitable[LogAppendInfo]]] = []
+        answers: list[tuple[NumberedBatch, Awaitable[LogAppendInfo]]] = []
         failure: StreamlogError | None = None
         for batch in list(producer.unanswered):
             try:
                 if batch.transaction is not None:
                     _verify(log, producer)
                 answers.append((batch, await self._append(log, batch)))
-            except PASSING as error:
+            except self.passing as error:
                 failure = error
                 break
             except OutOfOrderSequence:
-                self._check_forgotten(node, log, batch)
+                self.check_forgotten(node, log, batch)
                 producer.next_epoch()
                 self._tally.count("producer given up")
                 break
@@ -239,7 +271,7 @@ class PartitionClients:
         if failure is not None:
             raise failure
 
-    def _check_forgotten(self, node: LogNode, log: AbstractLog, batch: LocalBatch) -> None:
+    def check_forgotten(self, node: ServingNode, log: AbstractLog, batch: NumberedBatch) -> None:
         """An old batch is only known while it can be read: else a resend is out of order.
 
         Errors: Violation.
@@ -248,7 +280,7 @@ class PartitionClients:
         # A cleaning that was cut off may have taken closed segments, and not have said how far.
         oldest = log.segments[-1 if self.model.is_compacted else 0]
         first = oldest.base_offset
-        if self._is_current(node, log) and first <= sent:
+        if self.is_current(node, log) and first <= sent:
             raise Violation(f"{self.model.name}: {batch} is out of order, and was sent in order")
 
     async def _misbehave(self, log: AbstractLog, producer: _Producer) -> None:
@@ -274,13 +306,13 @@ class PartitionClients:
             return
         raise Violation(f"{self.model.name}: {batch} was taken at {info.base_offset}")
 
-    async def _transact(self, producer: _Producer, node: LogNode, log: AbstractLog) -> None:
+    async def _transact(self, producer: _Producer, node: ServingNode, log: AbstractLog) -> None:
         """One step of a transaction."""
         random, transaction = self._random.random, producer.transaction
         client = f"transactional {producer.producer_id}"
         if transaction is None:
             self._transactions += 1
-            producer.transaction = LocalTransaction(self._transactions, producer.producer_id)
+            producer.transaction = NumberedTransaction(self._transactions, producer.producer_id)
             producer.to_come = 1 + int(random() * 3)
             self._tally.count("transaction begun")
         if producer.unanswered or producer.to_come:
@@ -298,25 +330,26 @@ class PartitionClients:
         await self._mark(log, producer, transaction)
 
     async def _mark(
-        self, log: AbstractLog, producer: _Producer, transaction: LocalTransaction
+        self, log: AbstractLog, producer: _Producer, transaction: NumberedTransaction
     ) -> None:
         is_commit = bool(transaction.is_commit)
         marker = TransactionMarker(producer.producer_id, producer.epoch, 0, is_commit)
         self._tally.count("committed" if is_commit else "aborted")
         info = await (await log.append_marker(marker))
         self.model.marked(info.base_offset)
+        transaction.marker_offset = info.base_offset
         self.world.trace.add("marked", self.model.name, transaction.number, info.base_offset)
         producer.transaction = None
 
     # Readers
 
-    def _is_current(self, node: LogNode, log: AbstractLog) -> bool:
+    def is_current(self, node: ServingNode, log: AbstractLog) -> bool:
         is_leader = node.is_up and not node.is_replaced
         return is_leader and node.logs.open_log(self.partition) is log
 
-    def look(self, node: LogNode, log: AbstractLog) -> None:
+    def look(self, node: ServingNode, log: AbstractLog) -> None:
         """Judges the log's offsets. A log object that has failed may be behind."""
-        if self._is_current(node, log):
+        if self.is_current(node, log):
             self.model.bounds(
                 log.log_start_offset,
                 log.last_stable_offset,
@@ -336,20 +369,20 @@ class PartitionClients:
                     f"stable offset is {log.last_stable_offset}"
                 )
 
-    async def _read_uncommitted(self, node: LogNode, log: AbstractLog) -> None:
+    async def _read_uncommitted(self, node: ServingNode, log: AbstractLog) -> None:
         await self._read_on(node, log, Isolation.READ_UNCOMMITTED)
 
-    async def _read_committed(self, node: LogNode, log: AbstractLog) -> None:
+    async def _read_committed(self, node: ServingNode, log: AbstractLog) -> None:
         await self._read_on(node, log, Isolation.READ_COMMITTED)
 
-    async def _read_on(self, node: LogNode, log: AbstractLog, isolation: Isolation) -> None:
+    async def _read_on(self, node: ServingNode, log: AbstractLog, isolation: Isolation) -> None:
         self.look(node, log)
         start = max(self._positions[isolation], log.log_start_offset)
         if start < _end(log, isolation):
             following = await self.fetch(node, log, start, isolation)
             self._positions[isolation] = max(start, following)
 
-    async def _read_somewhere(self, node: LogNode, log: AbstractLog) -> None:
+    async def _read_somewhere(self, node: ServingNode, log: AbstractLog) -> None:
         random = self._random.random
         isolation = Isolation(int(2 * random()))
         low, high = log.log_start_offset, log.high_watermark
@@ -357,21 +390,21 @@ class PartitionClients:
 
     async def fetch(
         self,
-        node: LogNode,
+        node: ServingNode,
         log: AbstractLog,
         start: int,
         isolation: Isolation,
-        found: dict[int, int] | None = None,
+        seen: list[ObservedNumberedBatch] | None = None,
     ) -> int:
-        """Reads and judges; `found` gets what was read. Where the next read goes on."""
+        """Reads and judges; `seen` gets what was read. Where the next read goes on."""
         is_committed = isolation is Isolation.READ_COMMITTED
         self._tally.count("read committed" if is_committed else "consume")
-        bytes_max = (1, 300, 4096)[int(self._random.random() * 3)] if found is None else 1 << 16
+        bytes_max = (1, 300, 4096)[int(self._random.random() * 3)] if seen is None else 1 << 16
         try:
             fetched = await log.fetch(start, bytes_max, isolation=isolation)
         except OffsetOutOfRange:
             # A log object that has failed meanwhile does not hear of what its successor deletes.
-            if start >= log.log_start_offset and self._is_current(node, log):
+            if start >= log.log_start_offset and self.is_current(node, log):
                 raise
             return start
         except OffsetNotAvailable:
@@ -384,18 +417,17 @@ class PartitionClients:
             )
         batches = _batches(fetched, is_committed=is_committed)
         following = self.model.read(batches, start)
-        if found is not None:
-            for batch in batches:
-                found |= dict(batch.records)
-                if batch.is_commit is not None:
-                    found[batch.base_offset] = MARKER
+        if self.model.is_compacted:
+            check_read(self.model, batches, start, following, self.world.now_ms)
+        if seen is not None:
+            seen += batches
         return following
 
-    async def _look_up(self, node: LogNode, log: AbstractLog) -> None:
+    async def _look_up(self, node: ServingNode, log: AbstractLog) -> None:
         try:
             await self._look_up_some(log)
         except OffsetOutOfRange:
-            if self._is_current(node, log):
+            if self.is_current(node, log):
                 raise
 
     async def _look_up_some(self, log: AbstractLog) -> None:
@@ -408,28 +440,40 @@ class PartitionClients:
                 raise Violation(f"{model.name}: {found} is the earliest, not {before}")
             return
         known = [one for one in model.batches[-80:] if one.base_offset is not None]
-        if not known or model.is_compacted:
+        stamps = [at_ms for _, at_ms in lasting(model)] if model.is_compacted else []
+        stamps = stamps or [one.at_ms for one in known]
+        if not stamps:
             return
-        stamp = known[int(random() * len(known))].at_ms
-        end = log.high_watermark
+        await self._look_up_at(log, stamps[int(random() * len(stamps))], known)
+
+    async def _look_up_at(
+        self, log: AbstractLog, stamp: int, known: Sequence[NumberedBatch]
+    ) -> None:
+        """`known`: the batches that may be found, of a log that is not compacted."""
+        model, end = self.model, log.high_watermark
         found = await log.offset_for_timestamp(stamp, Isolation.READ_UNCOMMITTED)
         start = log.log_start_offset
-        offsets = [
-            max(one.base_offset, start)
-            for one in known
-            if one.base_offset is not None
-            and one.at_ms >= stamp
-            and start < one.base_offset + len(one.keys)
-            and one.base_offset < end
-        ]
+        offsets = [one for one in self._as_late_as(stamp, known, start) if one < end]
         if offsets and not 0 <= found.offset <= min(offsets):
             raise Violation(f"{model.name}: {min(offsets)} is as late as {stamp}, found: {found}")
         if found.offset >= 0 and found.timestamp_ms < stamp:
             raise Violation(f"{model.name}: {found} is earlier than {stamp}")
 
+    def _as_late_as(self, stamp: int, known: Sequence[NumberedBatch], start: int) -> Sequence[int]:
+        """Offsets of records, from `start` on, of that time or later: a cleaning takes none."""
+        if self.model.is_compacted:
+            return [offset for offset, at_ms in lasting(self.model) if at_ms >= stamp]
+        return [
+            max(one.base_offset, start)
+            for one in known
+            if one.base_offset is not None
+            and one.at_ms >= stamp
+            and start < one.base_offset + len(one.keys)
+        ]
+
     # The operator
 
-    async def _delete_records(self, node: LogNode, log: AbstractLog) -> None:
+    async def _delete_records(self, node: ServingNode, log: AbstractLog) -> None:
         low, high = log.log_start_offset, log.high_watermark
         before = low + int(self._random.random() * (high - low) * 0.5)
         self.model.start_asked = max(self.model.start_asked, before)
@@ -439,13 +483,13 @@ class PartitionClients:
             raise Violation(f"{self.model.name}: deleted up to {before}, and starts at {start}")
         self.look(node, log)
 
-    async def _roll(self, _node: LogNode, log: AbstractLog) -> None:
+    async def _roll(self, _node: ServingNode, log: AbstractLog) -> None:
         self._tally.count("roll")
         await log.roll()
 
     # The end
 
-    async def end_all(self, node: LogNode, log: AbstractLog) -> None:
+    async def end_all(self, node: ServingNode, log: AbstractLog) -> None:
         """Nothing stays unanswered, and no transaction open. Errors: PASSING."""
         while self._idempotent.unanswered:
             await self._send(node, log, self._idempotent)
@@ -453,7 +497,7 @@ class PartitionClients:
             while producer.transaction is not None:
                 await self._transact(producer, node, log)
 
-    async def check(self, node: LogNode, log: AbstractLog) -> None:
+    async def check(self, node: ServingNode, log: AbstractLog) -> None:
         """After healing and `end_all`: reads everything, as both kinds of readers."""
         model = self.model
         self.look(node, log)
@@ -463,22 +507,38 @@ class PartitionClients:
                 f"{log.last_stable_offset} of {log.high_watermark}"
             )
         for isolation in Isolation:
-            found, start, end = await self._read_all(node, log, isolation)
+            seen, start, end = await self._read_all(node, log, isolation)
+            found = _by_offset(seen)
             model.finish(found, start, end, self.world.now_ms)
             if model.is_compacted:
+                check_all(model, seen, start)
+                for _, at_ms in lasting(model):
+                    await self._look_up_at(log, at_ms, ())
                 gone = model.superseded_and_gone(found)
                 by_kind = self._tally.by_kind
                 by_kind["cleaned away"] = max(by_kind.get("cleaned away", 0), gone)
 
+    async def superseded(self, node: ServingNode, log: AbstractLog) -> list[str]:
+        """Records that are there though later ones of their keys are; to be asked after healing."""
+        seen, _, _ = await self._read_all(node, log, Isolation.READ_UNCOMMITTED)
+        newest: dict[bytes | None, int] = {}
+        left: list[str] = []
+        for batch in seen:
+            for (offset, _), content in zip(batch.records, batch.contents, strict=True):
+                if content.key in newest:
+                    left.append(f"{content.key!r} at {newest[content.key]}")
+                newest[content.key] = offset
+        return left
+
     async def _read_all(
-        self, node: LogNode, log: AbstractLog, isolation: Isolation
-    ) -> tuple[dict[int, int], int, int]:
+        self, node: ServingNode, log: AbstractLog, isolation: Isolation
+    ) -> tuple[list[ObservedNumberedBatch], int, int]:
         """What is in the log, from its start to its end. Retention may go on meanwhile."""
-        found: dict[int, int] = {}
+        seen: list[ObservedNumberedBatch] = []
         start = offset = log.log_start_offset
         end, tries = log.high_watermark, 0
         while offset < end:
-            following = await self.fetch(node, log, offset, isolation, found)
+            following = await self.fetch(node, log, offset, isolation, seen)
             if log.log_start_offset > offset:
                 start = offset = log.log_start_offset
             elif following > offset:
@@ -489,7 +549,16 @@ class PartitionClients:
                 break  # Behind its last record a compacted log may have offsets without any.
             else:
                 raise Violation(f"{self.model.name}: nothing at {offset} below {end}")
-        return found, start, end
+        return seen, start, end
+
+
+def _by_offset(seen: Sequence[ObservedNumberedBatch]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for batch in seen:
+        found |= dict(batch.records)
+        if batch.is_commit is not None:
+            found[batch.base_offset] = MARKER
+    return found
 
 
 def _verify(log: AbstractLog, producer: _Producer) -> None:
@@ -503,43 +572,42 @@ def _end(log: AbstractLog, isolation: Isolation) -> int:
     return log.last_stable_offset if is_committed else log.high_watermark
 
 
-def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ObservedLocalBatch]:
-    """Decodes every record and checks CRCs."""
-    scanned = scan(b"".join(fetched.parts))
+def _batches(fetched: LogFetch, *, is_committed: bool) -> list[ObservedNumberedBatch]:
     aborted = [(one.first_offset, one.producer_id) for one in fetched.aborted]
-    visible = {one.header.base_offset for one in committed(scanned, aborted)}
-    batches: list[ObservedLocalBatch] = []
+    return observed(fetched.parts, aborted if is_committed else None)
+
+
+def observed(
+    parts: Sequence[Buffer], aborted: Sequence[tuple[int, int]] | None
+) -> list[ObservedNumberedBatch]:
+    """Decodes every record and checks CRCs. `aborted`: (first offset, producer) of what a
+    `read_committed` reader was told; None: the reader is none."""
+    scanned = scan(b"".join(parts))
+    visible = {one.header.base_offset for one in committed(scanned, aborted or ())}
+    batches: list[ObservedNumberedBatch] = []
     for one in scanned:
         header = one.header
         base, following = header.base_offset, header.next_offset
         if header.is_control:
             marker = decode_end_marker(one.view) if header.record_count else None
             is_commit = marker is not None and marker.control_type is ControlType.COMMIT
-            batches.append(ObservedLocalBatch(base, following, (), is_commit))
+            batches.append(
+                ObservedNumberedBatch(base, following, (), is_commit, None, header.producer_id)
+            )
             continue
-        records = tuple(
-            (record[0], int(bytes(record[4][0][1] or b"-9"))) for record in decode(one.view)
+        decoded = decode(one.view)
+        records = tuple((offset, int(bytes(h[0][1] or b"-9"))) for offset, _, _, _, h in decoded)
+        contents = tuple(
+            Content(stamp, _bytes(key), _bytes(value)) for _, stamp, key, value, _ in decoded
         )
-        is_visible = base in visible if is_committed else None
-        batches.append(ObservedLocalBatch(base, following, records, None, is_visible))
+        is_visible = None if aborted is None else base in visible
+        batches.append(
+            ObservedNumberedBatch(
+                base, following, records, None, is_visible, header.producer_id, contents
+            )
+        )
     return batches
 
 
-async def keep(
-    world: LocalWorld, node: LogNode, clients: PartitionClients, pause_s: float, work: Operation
-) -> None:
-    """Does the operation again and again at this node, until the history ends."""
-    random = world.fork()
-    while not world.is_ending:
-        await asyncio.sleep(pause_s * random.random())
-        try:
-            await work(node, await node.logs.log(clients.partition))
-        except (*PASSING, UnknownTopicOrPartition, Corrupt) as error:
-            if isinstance(error, UnknownTopicOrPartition) and clients.is_made:
-                raise
-            if isinstance(error, Corrupt) and not world.is_remote_read(error):
-                raise
-            world.trace.add("failed", repr(node), clients.model.name, type(error).__name__)
-            await asyncio.sleep(0.05 + 0.2 * random.random())
-            if isinstance(error, Closed) and not node.is_up:
-                return
+def _bytes(data: Buffer | None) -> bytes | None:
+    return None if data is None else bytes(data)
