@@ -52,7 +52,7 @@ def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
         (("log.type=unified",), b"in files on its leader's disk alone: losing that disk loses it"),
         (
             ("log.type=unified", "remote.storage.enable=true"),
-            b"in files on its leader's disk, older segments also in the object store",
+            b"in files on its leader's disk, older segments also in the object store, and no",
         ),
     ],
     ids=["shared", "unified", "tiered"],

@@ -119,7 +119,10 @@ def _where_kept(configs: Mapping[str, str]) -> str | None:
     if configs.get("log.type") != "unified":
         return None
     if configs.get("remote.storage.enable") == "true":
-        return "in files on its leader's disk, older segments also in the object store; no backup has it"
+        return (
+            "in files on its leader's disk, older segments also in the object store, and no backup "
+            "has it"
+        )
     return "in files on its leader's disk alone: losing that disk loses it, and no backup has it"
 
 
