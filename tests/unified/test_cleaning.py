@@ -118,7 +118,7 @@ def test_a_crash_after_a_cleaning_meets_no_recovery_point_within_the_new_segment
             await t.log.roll()
             expected = newest(await contents(t.log))
             with contextlib.suppress(StreamlogError):
-                await clean(t, configs=COMPACT)
+                await clean(t, configs=configs)
             tree.plan_faults(None)
             await t.crashed()
             assert newest(await contents(t.log)) == expected

@@ -198,7 +198,7 @@ def _fetch_takes_both(patch: Patch) -> None:
 
 
 def _old_slices_at_once(patch: Patch) -> None:
-    async def trim_later(self: Any, held: Any) -> None:
+    async def trim_later(self: Any, held: Any, delay_s: float) -> None:
         sleep = asyncio.sleep
         self._trimmer.release(held)
         async with self._removing:

@@ -8,6 +8,7 @@ They are made by the log's first cleaning, because most logs are never cleaned:
 
 A crash between 2 and 3 leaves streams that no record names. The next open, and the next cleaning,
 find them by their tags, and delete them: a search through all streams, which only this crash costs.
+No others are made before they are gone, because nobody looks for them afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from streamlog.errors import Conflict, Fenced, StreamlogError, StreamNotFound
+from streamlog.errors import Fenced, StreamlogError, StreamNotFound, Unavailable
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.shared.meta.codec import BEING_CREATED, CleanedStreams, MetaRecord
 from streamlog.log.shared.state.recovery import OpenStreams
@@ -51,8 +52,8 @@ class CleanedStreamSet:
     async def opened(self) -> CleanedSet:
         """The streams, created at the first call. A cancelled call may leave some for `sweep`.
 
-        Errors: of creating, listing and describing streams: the next call looks for what this one
-        may have left. Of writing to the meta stream: the log has ended.
+        Errors: of creating, listing and deleting streams: the next call looks for what this one may
+        have left. Of writing to the meta stream: the log has ended.
         """
         state, by_id = self._streams.meta.state, self._streams.by_id
         async with self._creating:
@@ -79,10 +80,15 @@ class CleanedStreamSet:
         try:
             await self._write_meta(CleanedStreams(*(stream.stream_id for stream in made)))
         except Fenced:
-            # The next leader may have looked for them already. Other errors leave open whether the
-            # meta stream names them.
+            # The next leader may have looked for them already.
             for stream in made:
                 await self._delete(stream.stream_id)
+            raise
+        except StreamlogError:
+            # The meta stream may name them. Whoever leads next opens or deletes them, which needs
+            # that nobody holds them.
+            for stream in made:
+                await self._let_go(stream)
             raise
         self._streams.by_id.update((stream.stream_id, stream) for stream in made)
 
@@ -96,7 +102,10 @@ class CleanedStreamSet:
         return self._streams.meta.state.cleaned == BEING_CREATED
 
     async def sweep(self) -> None:
-        """Deletes streams that a dead cleaning has left. Errors: those of the stream client."""
+        """Deletes streams that a dead cleaning has left.
+
+        Errors: those of the stream client; Unavailable (another node has one open).
+        """
         own = await self._own_tags()
         found: list[int] = []
         after = 0
@@ -106,15 +115,27 @@ class CleanedStreamSet:
             if len(page) < PAGE:
                 break
             after = page[-1].stream_id
-        for stream_id in found:
-            await self._delete(stream_id)
+        kept = [stream_id for stream_id in found if not await self._delete(stream_id)]
+        if kept:
+            raise Unavailable(
+                f"streams {kept} of a dead cleaning cannot be deleted yet: they are open on "
+                "another node, or the metadata is away; the next cleaning tries again"
+            )
 
-    async def _delete(self, stream_id: int) -> None:
+    async def _delete(self, stream_id: int) -> bool:
+        """Whether the stream is gone."""
         try:
             await self._streams.client.delete_stream(stream_id)
-        except (Conflict, StreamNotFound) as error:
-            log.info("a stream for cleaned segments is not deleted here: %s", error)
+        except StreamNotFound:
+            return True
         except StreamlogError as error:
-            log.warning(
-                "a stream for cleaned segments stays until the partition's next open: %s", error
-            )
+            log.warning("stream %d of a cleaning is not deleted: %s", stream_id, error)
+            return False
+        return True
+
+    @staticmethod
+    async def _let_go(stream: Stream) -> None:
+        try:
+            await stream.close()
+        except StreamlogError as error:
+            log.warning("stream %d of a cleaning stays open: %s", stream.stream_id, error)

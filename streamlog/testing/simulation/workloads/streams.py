@@ -104,8 +104,10 @@ async def together(works: list[Coroutine[Any, Any, None]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-    for task in done:
-        task.result()
+    # A set has an order of its own, and a seed the same error each time.
+    for task in tasks:
+        if task in done:
+            task.result()
 
 
 @dataclass
