@@ -15,6 +15,7 @@ from streamlog.cli.remote import admin
 from streamlog.cli.state import State, json_option, pass_state, remote_options
 from streamlog.cli.support.config_changes import ConfigChanges, changes_options
 from streamlog.cli.support.options import config_option, place_options
+from streamlog.errors import StreamlogError
 from streamlog.model.fencing_token import shown_token
 
 _configs = click.option(
@@ -44,11 +45,16 @@ def create(state: State, name: str, partitions: int | None, configs: dict[str, s
     """Create the topic NAME."""
     with admin(state) as client:
         client.create_topic(name, partitions=partitions, configs=configs)
-        in_force = {one.name: one.value for one in client.describe_configs(topic=name)}
-    if state.json:
-        emit({"name": name, "created": True})
-    else:
+        if state.json:
+            emit({"name": name, "created": True})
+            return
         note(f"created {name}")
+        try:
+            in_force = {one.name: one.value for one in client.describe_configs(topic=name)}
+        except StreamlogError as error:
+            # The command has done what it was asked for.
+            note(f"where {name} is kept could not be asked: {error}")
+            return
         if kept := _where_kept(in_force):
             note(f"{name} is kept {kept}")
 
