@@ -217,13 +217,8 @@ public class Driver {
         fails(InvalidConfigurationException.class, () -> alter(name, AlterConfigOp.OpType.SET, "soon"));
     }
 
-    /** Kafka answers a change before its brokers have heard of it. */
     void expectRetention(String name, String wanted) throws Exception {
-        long until = System.nanoTime() + WAIT.toNanos();
-        while (!retention(name).equals(wanted) && System.nanoTime() < until) {
-            Thread.sleep(10);
-        }
-        expect(retention(name), wanted);
+        expectSoon(() -> retention(name), wanted);
     }
 
     String retention(String name) throws Exception {
@@ -356,15 +351,11 @@ public class Driver {
     String topic(String name, int partitions, Map<String, String> configs) throws Exception {
         String full = prefix + "-" + name;
         create(full, partitions, configs);
-        long until = System.nanoTime() + WAIT.toNanos();
-        while (partitions(full) != partitions) {
-            expect(System.nanoTime() < until, true);
-            Thread.sleep(10);
-        }
+        expectSoon(() -> partitions(full), partitions);
         return full;
     }
 
-    /** 0: the broker has not heard of the topic yet; Kafka answers a creation before. */
+    /** 0: the broker has not heard of the topic yet. */
     int partitions(String topic) throws Exception {
         try {
             return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size();
@@ -446,6 +437,15 @@ public class Driver {
         if (!Objects.deepEquals(seen, wanted)) {
             throw new AssertionError("expected " + wanted + ", saw " + seen);
         }
+    }
+
+    /** Kafka answers a change before its brokers have heard of it. */
+    static void expectSoon(Callable<?> look, Object wanted) throws Exception {
+        long until = System.nanoTime() + WAIT.toNanos();
+        while (!look.call().equals(wanted) && System.nanoTime() < until) {
+            Thread.sleep(10);
+        }
+        expect(look.call(), wanted);
     }
 
     static void fails(Class<? extends Exception> kind, Callable<?> work) throws Exception {

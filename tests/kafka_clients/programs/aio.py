@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -54,14 +54,11 @@ class Cases:
     ) -> str:
         full = f"{PREFIX}-{name}"
         await self._create(full, partitions, config)
-        give_up_at = time.monotonic() + SOON_S
-        while await self._partitions(full) != partitions:
-            expect(time.monotonic() < give_up_at, True)
-            await asyncio.sleep(0.01)
+        await _expect_soon(lambda: self._partitions(full), partitions)
         return full
 
     async def _partitions(self, name: str) -> int:
-        """0: the broker has not heard of the topic yet; Kafka answers a creation before."""
+        """0: the broker has not heard of the topic yet."""
         (found,) = await self._admin.describe_topics([name])
         return len(found["partitions"])
 
@@ -167,12 +164,7 @@ class Cases:
         await _fails(INVALID_CONFIG, self._alter(name, {"retention.ms": "soon"}))
 
     async def _expect_retention(self, name: str, wanted: str) -> None:
-        """Kafka answers a change before its brokers have heard of it."""
-        give_up_at = time.monotonic() + SOON_S
-        seen = await self._retention(name)
-        while seen != wanted and time.monotonic() < give_up_at:
-            seen = await self._retention(name)
-        expect(seen, wanted)
+        await _expect_soon(lambda: self._retention(name), wanted)
 
     async def _retention(self, name: str) -> str | None:
         """None: the broker has not heard of the topic yet."""
@@ -336,6 +328,15 @@ def _check(errors: Sequence[tuple[Any, ...]]) -> None:
     for _, code, *_ in errors:
         if code:
             raise for_code(code)
+
+
+async def _expect_soon(look: Callable[[], Awaitable[object]], wanted: object) -> None:
+    """Kafka answers a change before its brokers have heard of it."""
+    give_up_at = time.monotonic() + SOON_S
+    seen = await look()
+    while seen != wanted and time.monotonic() < give_up_at:
+        seen = await look()
+    expect(seen, wanted)
 
 
 async def _fails(code: int, work: Awaitable[object]) -> None:

@@ -365,13 +365,10 @@ func (f *franz) configs() error {
 		return err
 	}
 	is := func(wanted string) error {
-		// Kafka answers a change before its brokers have heard of it.
-		seen, err := f.retention(name)
-		for until := time.Now().Add(wait); err == nil && seen != wanted && time.Now().Before(until); {
-			time.Sleep(10 * time.Millisecond)
-			seen, err = f.retention(name)
-		}
-		return firstError(err, expect(seen, wanted))
+		return soon(func() error {
+			seen, err := f.retention(name)
+			return firstError(err, expect(seen, wanted))
+		})
 	}
 	return firstError(
 		is("1000000 DYNAMIC_TOPIC_CONFIG"),

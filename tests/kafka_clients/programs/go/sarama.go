@@ -337,13 +337,10 @@ func (s *saramaClient) configs() error {
 		return s.admin.IncrementalAlterConfig(sarama.TopicResource, name, entries, false)
 	}
 	is := func(wanted string) error {
-		// Kafka answers a change before its brokers have heard of it.
-		seen, err := s.retention(name)
-		for until := time.Now().Add(wait); err == nil && seen != wanted && time.Now().Before(until); {
-			time.Sleep(10 * time.Millisecond)
-			seen, err = s.retention(name)
-		}
-		return firstError(err, expect(seen, wanted))
+		return soon(func() error {
+			seen, err := s.retention(name)
+			return firstError(err, expect(seen, wanted))
+		})
 	}
 	if err := firstError(
 		is(first),
