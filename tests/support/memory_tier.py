@@ -22,7 +22,9 @@ from streamlog.tiered.api import (
 PATH = "tests.support.memory_tier:MemoryTier"
 
 
-async def whole(file: SegmentFile) -> bytes:
+async def whole(file: SegmentFile | bytes) -> bytes:
+    if isinstance(file, bytes):
+        return file
     """A read may bring fewer bytes than it was asked for."""
     pieces: list[bytes] = []
     position = 0
@@ -55,15 +57,8 @@ class MemoryTier(RemoteStorageManager):
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         files = {"LOG": await whole(data.log_segment)}
-        for index_type, file in (
-            (IndexType.OFFSET, data.offset_index),
-            (IndexType.TIMESTAMP, data.time_index),
-            (IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot),
-            (IndexType.TRANSACTION, data.transaction_index),
-        ):
-            if file is not None:
-                files[index_type.value] = await whole(file)
-        files[IndexType.LEADER_EPOCH.value] = data.leader_epoch_index
+        for index_type, content in data.indexes():
+            files[index_type.value] = await whole(content)
         self.files[metadata.remote_log_segment_id] = files
         return self.custom
 

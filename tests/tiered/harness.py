@@ -80,15 +80,10 @@ class BreakableStorage(RemoteStorageManager):
         await self._struck("copy")
         log = data.log_segment
         files["LOG"] = bytes(await log.read(0, log.size_bytes))
-        for index_type, file in (
-            (IndexType.OFFSET, data.offset_index),
-            (IndexType.TIMESTAMP, data.time_index),
-            (IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot),
-            (IndexType.TRANSACTION, data.transaction_index),
-        ):
-            if file is not None:
-                files[index_type.value] = bytes(await file.read(0, file.size_bytes))
-        files["LEADER_EPOCH"] = data.leader_epoch_index
+        for index_type, content in data.indexes():
+            if not isinstance(content, bytes):
+                content = bytes(await content.read(0, content.size_bytes))
+            files[index_type.value] = content
         await self._struck("copied")
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -59,10 +59,19 @@ class LogSegmentData(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Of all files."""
-        files = (self.log_segment, self.offset_index, self.time_index, self.producer_snapshot)
-        transactions = self.transaction_index
-        extra = 0 if transactions is None else transactions.size_bytes
-        return sum(one.size_bytes for one in files) + extra + len(self.leader_epoch_index)
+        return self.log_segment.size_bytes + sum(
+            len(content) if isinstance(content, bytes) else content.size_bytes
+            for _, content in self.indexes()
+        )
+
+    def indexes(self) -> Iterator[tuple[IndexType, SegmentFile | bytes]]:
+        """Those that the segment has."""
+        yield IndexType.OFFSET, self.offset_index
+        yield IndexType.TIMESTAMP, self.time_index
+        yield IndexType.PRODUCER_SNAPSHOT, self.producer_snapshot
+        if self.transaction_index is not None:
+            yield IndexType.TRANSACTION, self.transaction_index
+        yield IndexType.LEADER_EPOCH, self.leader_epoch_index
 
 
 class StoredFile(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from streamlog.errors import Internal, Invalid
 from streamlog.runtime.buffers import Buffer
-from streamlog.tiered.api.storage_manager import IndexType, LogSegmentData, SegmentFile
+from streamlog.tiered.api.storage_manager import LogSegmentData, SegmentFile
 from streamlog.tiered.storage.names import FileKind
 
 T = TypeVar("T")
@@ -19,12 +19,7 @@ PIECE_BYTES = 4 << 20
 
 def files_of(data: LogSegmentData) -> Iterator[tuple[FileKind, SegmentFile | bytes]]:
     """Those that there are, in the order of KINDS."""
-    yield IndexType.OFFSET, data.offset_index
-    yield IndexType.TIMESTAMP, data.time_index
-    yield IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot
-    if data.transaction_index is not None:
-        yield IndexType.TRANSACTION, data.transaction_index
-    yield IndexType.LEADER_EPOCH, data.leader_epoch_index
+    yield from data.indexes()
     yield None, data.log_segment
 
 
