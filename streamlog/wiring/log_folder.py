@@ -6,21 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from streamlog.errors import StoreUnavailable
 from streamlog.format.kafka_files.names import LOCK
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory, LogKind
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVClient
-from streamlog.runtime.disk.folders import typed_os_error
-from streamlog.runtime.disk.lockfile import Lock, hold
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.disk.tree import FolderTree
-from streamlog.runtime.offload import Lane, Offload, run_owned
+from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import ProgressWatch
 from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
+from streamlog.wiring.locked_folder import open_locked
 from streamlog.wiring.tiers import OpenedTiers
 
 OpenTiers = Callable[[FolderTree], Awaitable[OpenedTiers]]
@@ -62,7 +60,9 @@ class LocalLogs:
         if tree is None:
             if self._path is None:
                 return {}
-            tree = await _locked(self._path, offload, built)
+            tree = await open_locked(
+                self._path, LOCK, SystemTree, "the log folder", offload, Lane.FILES, built
+            )
         self.folder = await LogFolder.open(
             tree,
             self._owner,
@@ -106,19 +106,3 @@ class LocalLogs:
             await self.folder.kill()
         if self.tiers is not None:
             await self.tiers.close()
-
-
-async def _locked(path: Path, offload: Offload, built: AsyncExitStack) -> FolderTree:
-    """The folder, which stays locked until `built` ends. Errors: DataInUse, StoreUnavailable."""
-
-    def opening() -> tuple[SystemTree, Lock]:
-        tree = SystemTree(path)
-        return tree, hold(str(path / LOCK))
-
-    try:
-        tree, lock = await run_owned(offload, Lane.FILES, opening, lambda held: held[1].release())
-    except OSError as error:
-        doing = "opening the log folder"
-        raise typed_os_error(error, str(path), doing, StoreUnavailable) from error
-    built.callback(lock.release)
-    return tree

@@ -7,16 +7,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import StoreUnavailable
 from streamlog.kvstore.opening import lock_paths as kv_lock_paths
 from streamlog.kvstore.url import parse_meta_url
 from streamlog.objectstore.url import LocalUrl, StoreUrl
-from streamlog.runtime.disk.folders import typed_os_error
-from streamlog.runtime.disk.interface import Disk
-from streamlog.runtime.disk.lockfile import Lock, hold
 from streamlog.runtime.disk.system_disk import SystemDisk
-from streamlog.runtime.offload import Lane, Offload, run_owned
+from streamlog.runtime.offload import Lane
 from streamlog.wal.log import WriteAheadLog
+from streamlog.wiring.locked_folder import open_locked
 from streamlog.wiring.plan import Components, EnginePlan, Runtime
 
 WAL_LOCK_NAME = "wal-lock"
@@ -34,7 +31,12 @@ async def open_wal(
     if disk is None:
         if plan.wal_dir is None or (plan.wal == "object" and not plan.wal_dir.is_dir()):
             return None
-        disk = await _lock_folder(plan.wal_dir, runtime.offload, built)
+        # It has a lock of its own: the metadata store's lock does not keep out a process that uses
+        # other metadata with this folder.
+        what = "the write-ahead log's folder"
+        disk = await open_locked(
+            plan.wal_dir, WAL_LOCK_NAME, SystemDisk, what, runtime.offload, Lane.WAL, built
+        )
     shares_disk = not plan.is_remote and (
         components.disk is not None
         or await runtime.offload.run(Lane.WAL, _is_same_disk, plan.store, plan.wal_dir)
@@ -51,24 +53,6 @@ async def open_wal(
     )
     built.push_async_callback(wal.close)
     return wal
-
-
-async def _lock_folder(folder: Path, offload: Offload, built: AsyncExitStack) -> Disk:
-    """The folder has a lock of its own: the metadata store's lock does not keep out a process that
-    uses other metadata with this folder."""
-
-    def opening() -> tuple[SystemDisk, Lock]:
-        disk = SystemDisk(folder)
-        return disk, hold(str(folder / WAL_LOCK_NAME))
-
-    try:
-        disk, lock = await run_owned(offload, Lane.WAL, opening, lambda held: held[1].release())
-    except OSError as error:
-        raise typed_os_error(
-            error, str(folder), "opening the write-ahead log's folder", StoreUnavailable
-        ) from error
-    built.callback(lock.release)
-    return disk
 
 
 def lock_paths(meta: str, wal_dir: str) -> list[str]:
