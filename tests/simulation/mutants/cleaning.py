@@ -14,13 +14,17 @@ from streamlog.codec.control import EndMarker, decode_end_marker
 from streamlog.codec.records import iterate
 from streamlog.log.cleaning import batch_filter, cleaner, log_cleaner
 from streamlog.log.cleaning.batch_filter import BatchFilter
-from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
 from streamlog.log.shared.cleaning import replacement
 from streamlog.log.shared.cleaning.cleaned_streams import CleanedStreamSet
 from streamlog.log.shared.cleaning.replacement import SharedReplacement
 from streamlog.log.shared.cleaning.slice_trimmer import SliceTrimmer
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.testing.simulation.history import COMPACTED_PLAN
+from tests.simulation.mutants.cleaning_rules import (
+    aborted_supersedes,
+    marker_gone_early,
+    tombstone_gone_at_once,
+)
 from tests.simulation.mutants.mutant import Mutant, Patch
 
 # Which records stay.
@@ -60,22 +64,6 @@ def _tombstone_supersedes_nothing(patch: Patch) -> None:
         return decode_end_marker(batch.view) if batch.header.record_count else None
 
     patch.set(cleaner, "add_keys", add_keys)
-
-
-def _tombstone_gone_at_once(patch: Patch) -> None:
-    def keeps(self: Any, record: Any, keeps_tombstones: bool) -> bool:
-        return record[3] is not None and bool(original(self, record, keeps_tombstones))
-
-    original = patch.set(BatchFilter, "keeps_record", keeps)
-
-
-def _aborted_supersedes(patch: Patch) -> None:
-    patch.set(CleanedTransactions, "is_aborted", lambda self, header: False)
-
-
-def _marker_gone_early(patch: Patch) -> None:
-    patch.set(CleanedTransactions, "is_marker_empty", lambda self, header, marker: True)
-    patch.set(BatchFilter, "_is_past_horizon", lambda self, header: header.is_control)
 
 
 def _last_batch_gone(patch: Patch) -> None:
@@ -252,17 +240,17 @@ CLEANING_MUTANTS = (
     _mutant(
         "tombstone gone at once",
         "a tombstone goes with its first cleaning",
-        _tombstone_gone_at_once,
+        tombstone_gone_at_once,
     ),
     _mutant(
         "aborted supersedes",
         "a cleaning takes aborted records for committed ones",
-        _aborted_supersedes,
+        aborted_supersedes,
     ),
     _mutant(
         "marker gone early",
         "a cleaning drops markers of transactions whose records stay",
-        _marker_gone_early,
+        marker_gone_early,
     ),
     _mutant("last batch gone", "a cleaning drops the last batch of a producer", _last_batch_gone),
     _mutant(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamlog.log.cleaning.batch_filter import BatchFilter
-from streamlog.log.cleaning.cleaned_transactions import CleanedTransactions
 from streamlog.testing.simulation.local.history import UNIFIED_PLAN
 from streamlog.unified import log_folder
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
@@ -15,6 +14,11 @@ from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.recovery import loader
 from streamlog.unified.recovery.loader import LogLoader
 from streamlog.unified.unified_log import UnifiedLog
+from tests.simulation.mutants.cleaning_rules import (
+    aborted_supersedes,
+    marker_gone_early,
+    tombstone_gone_at_once,
+)
 from tests.simulation.mutants.mutant import Mutant, Patch
 
 
@@ -163,26 +167,6 @@ def _last_value_lost(patch: Patch) -> None:
     original = patch.set(BatchFilter, "keeps_record", keeps)
 
 
-def _deleted_key_back(patch: Patch) -> None:
-    """A tombstone goes at once, also where older records of its key are still in the log."""
-
-    def keeps(self: Any, record: Any, keeps_tombstones: bool) -> bool:
-        return record[3] is not None and bool(original(self, record, keeps_tombstones))
-
-    original = patch.set(BatchFilter, "keeps_record", keeps)
-
-
-def _aborted_supersedes(patch: Patch) -> None:
-    """The key of an aborted record is learned: the committed one before it goes."""
-    patch.set(CleanedTransactions, "is_aborted", lambda self, header: False)
-
-
-def _marker_gone_early(patch: Patch) -> None:
-    """A marker goes with its cleaning, also where the transaction's records stay."""
-    patch.set(CleanedTransactions, "is_marker_empty", lambda self, header, marker: True)
-    patch.set(BatchFilter, "_is_past_horizon", lambda self, header: header.is_control)
-
-
 def _mutant(
     name: str, broken: str, install: Any, *, is_quick: bool = True, found_by: str = ""
 ) -> Mutant:
@@ -261,15 +245,15 @@ UNIFIED_MUTANTS = (
         _aborted_of_sealed_segments_not_told,
     ),
     _mutant("last value lost", "a cleaning drops a key's newest record", _last_value_lost),
-    _mutant("deleted key back", "a tombstone goes with its first cleaning", _deleted_key_back),
+    _mutant("deleted key back", "a tombstone goes with its first cleaning", tombstone_gone_at_once),
     _mutant(
         "aborted supersedes",
         "a cleaning takes aborted records for committed ones",
-        _aborted_supersedes,
+        aborted_supersedes,
     ),
     _mutant(
         "marker gone early",
         "a cleaning drops markers of transactions whose records stay",
-        _marker_gone_early,
+        marker_gone_early,
     ),
 )
