@@ -355,7 +355,7 @@ class LogLoader:
             elif not all(check.is_true(entry) for entry in entries):
                 self._distrust_aborted(segment, "an entry is of no aborted transaction")
             else:
-                floor, seen = max(floor, *(entry.last_stable_offset for entry in entries)), segment
+                floor, seen = entries[-1].last_stable_offset, segment
 
     def _read_from(
         self, segment: UnifiedLogSegment, file: GrowingFile, position: int, next_offset: int

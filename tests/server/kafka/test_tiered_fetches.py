@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -99,13 +99,21 @@ class TieredWorld:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
     ) -> dict[str, PartitionData]:
-        request = fetch_request(
-            more=[FetchTopic(topic=one, partitions=[wanted(0, offset)]) for one in topics],
-            wait_ms=wait_ms,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-        )
-        response = await self.world.ask(ApiKey.FETCH, 12, request)
+        offsets = dict.fromkeys(topics, offset)
+        return await self._ask(offsets, wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
+
+    async def fetch_remote_and_newest(
+        self, remote: str, local: str, *, wait_ms: int = 0
+    ) -> dict[str, PartitionData]:
+        """Asks for one topic's first record and for a new one of the other, in one request."""
+        log = await self.log(local)
+        newest = log.local_log_start_offset
+        await (await log.append(batch(b"new")))
+        return await self._ask({remote: 0, local: newest}, wait_ms=wait_ms)
+
+    async def _ask(self, offsets: Mapping[str, int], **fields: Any) -> dict[str, PartitionData]:
+        more = [FetchTopic(topic=one, partitions=[wanted(0, at)]) for one, at in offsets.items()]
+        response = await self.world.ask(ApiKey.FETCH, 12, fetch_request(more=more, **fields))
         assert response.error_code == 0
         return {one.topic: one.partitions[0] for one in response.responses}
 
@@ -143,18 +151,7 @@ def test_a_slow_remote_partition_holds_up_no_other_of_the_answer(tmp_path: Path)
 def test_an_answer_that_local_records_fill_waits_for_no_remote_one(tmp_path: Path) -> None:
     async def test(world: TieredWorld) -> None:
         world.tier.slow["a"] = asyncio.Event()
-        log = await world.log("b")
-        newest = log.local_log_start_offset
-        await (await log.append(batch(b"new")))
-        request = fetch_request(
-            more=[
-                FetchTopic(topic="a", partitions=[wanted(0, 0)]),
-                FetchTopic(topic="b", partitions=[wanted(0, newest)]),
-            ],
-            wait_ms=3_600_000,
-        )
-        response = await world.world.ask(ApiKey.FETCH, 12, request)
-        answer = {one.topic: one.partitions[0] for one in response.responses}
+        answer = await world.fetch_remote_and_newest("a", "b", wait_ms=3_600_000)
         assert offsets(answer["a"]) == []
         assert offsets(answer["b"])[-1] == RECORDS
         # What was asked for meanwhile is there for the next fetch.
@@ -179,17 +176,7 @@ def test_a_reader_beyond_the_queue_is_refused_and_its_neighbours_are_served(tmp_
     async def test(world: TieredWorld) -> None:
         world.tier.slow["a"] = asyncio.Event()
         assert offsets((await world.fetch("a"))["a"]) == []
-        log = await world.log("c")
-        newest = log.local_log_start_offset
-        await (await log.append(batch(b"new")))
-        request = fetch_request(
-            more=[
-                FetchTopic(topic="b", partitions=[wanted(0, 0)]),
-                FetchTopic(topic="c", partitions=[wanted(0, newest)]),
-            ]
-        )
-        response = await world.world.ask(ApiKey.FETCH, 12, request)
-        answer = {one.topic: one.partitions[0] for one in response.responses}
+        answer = await world.fetch_remote_and_newest("b", "c")
         assert answer["b"].error_code == KafkaError.KAFKA_STORAGE_ERROR
         assert offsets(answer["c"])[-1] == RECORDS
         world.tier.slow["a"].set()
