@@ -27,6 +27,7 @@ from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -673,6 +674,8 @@ class RemoteLogManager:
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await plugin.close()
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 # A plug-in may raise anything, or hang: the node ends all the same.
+                if is_being_cancelled():
+                    raise
                 log.exception("closing %s failed", type(plugin).__name__)
