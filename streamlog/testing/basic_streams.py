@@ -695,6 +695,10 @@ class BasicStreamClient:
                     stream_id=stream_id,
                     epoch=row.epoch,
                 )
+            is_open = row.state is StreamState.OPEN
+            if is_open and row.holder in self.backing.live_holders - {self._holder}:
+                # A node opens what it deletes.
+                raise Conflict(f"stream {stream_id} is open at {row.holder}")
             await self.backing.remove(stream_id)
             del self.backing.rows[stream_id]
         handle = self._open.pop(stream_id, None)

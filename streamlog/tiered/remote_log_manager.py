@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from streamlog.errors import Corrupt, NotLeader, StreamlogError
@@ -27,6 +27,8 @@ from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
@@ -51,6 +53,7 @@ FIRST_PURGE_S = 3600
 """A node that is started again and again within the hour lists nothing."""
 CLOSE_S = 10
 """How long a plug-in may take to end its calls, and to close."""
+CLEAN_UP = "clean up"
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -110,6 +113,8 @@ class RemoteLogManager:
         self._copying = asyncio.Semaphore(parts.copier_tasks)
         self._expiring = asyncio.Semaphore(parts.expiration_tasks)
         self._following = asyncio.Semaphore(parts.follower_tasks)
+        self._changing: KeyedLock[TopicPartition] = KeyedLock()
+        """Of partitions whose role changes."""
         self._ending: dict[TopicPartition, set[asyncio.Task[None]]] = {}
         """Tasks of logs that have ended, while they end."""
         self._suspicion: str | None = None
@@ -150,12 +155,33 @@ class RemoteLogManager:
         for one in led.values():
             # While it is copied, it waits for the next purge.
             is_led = one.is_leader and self._led.get(one.log.topic_partition) is one
-            if is_led and not one.turn.locked():
-                async with one.turn:
-                    await self._parts.purge.clean_up(one.partition)
+            if is_led and not one.turn.locked() and CLEAN_UP not in one.tasks:
+                await self._clean_up(one)
         self._suspicion = await self._parts.purge.run(
             lambda topic_id: deleting.get(topic_id) or names(topic_id), led.keys()
         )
+
+    async def _clean_up(self, led: LedPartition) -> None:
+        """A task of the partition: who takes it over waits for its end, as for that of a copy.
+
+        Errors: what the plug-ins raise.
+        """
+        errors: list[Exception] = []
+
+        async def run() -> None:
+            async with led.turn:
+                try:
+                    await self._parts.purge.clean_up(led.partition)
+                except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+                    errors.append(error)
+
+        task = self._spawn(led, CLEAN_UP, run())
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        if errors and self._led.get(led.log.topic_partition) is led:
+            raise errors[0]
 
     async def _ticks(self) -> None:
         while True:
@@ -188,34 +214,41 @@ class RemoteLogManager:
         tiers. What it copied of one that it follows now has been cut off on return: the next
         leader deletes what it left.
 
-        Errors: Unavailable, Corrupt; the logs before the one with the error have changed.
+        Errors: Unavailable, Corrupt, those of a log that has ended; the logs before the one with
+        the error have changed.
         """
         for is_leader, logs in ((False, followers), (True, leaders)):
             for log in logs:
                 topic, number = log.topic_partition
                 partition = TopicIdPartition(topic_ids[topic], topic, number)
-                await self._take_role(log, partition, is_leader=is_leader)
+                async with self._changing.holding(log.topic_partition):
+                    await self._take_role(log, partition, is_leader=is_leader)
 
     async def _take_role(
         self, log: TierableLog, partition: TopicIdPartition, *, is_leader: bool
     ) -> None:
         key, parts = log.topic_partition, self._parts
         known = self._led.get(key)
+        if known is not None and known.log is not log:
+            # It has ended, and nobody said so.
+            self.detached(known.tier)
+            known = None
         if known is None:
             tier = PartitionTier(partition, log, parts.reads, self)
             led = LedPartition(tier, parts.metrics, is_leader=is_leader)
             if log.topic_config.remote_storage_enable:
                 await self._load(led)
             log.attach_tier(tier)
+            self._led[key] = led
         elif known.is_leader is not is_leader:
             self.detached(known.tier)
+            # Its first task loads what the metadata has. It is known while the tasks before it end,
+            # so that the end of its log is heard.
+            led = self._led[key] = LedPartition(known.tier, parts.metrics, is_leader=is_leader)
             await self._until_ended(key)
-            # Its first task loads what the metadata has.
-            led = LedPartition(known.tier, parts.metrics, is_leader=is_leader)
         else:
             return
-        self._led[key] = led
-        if self._is_started.is_set():
+        if self._is_started.is_set() and self._led.get(key) is led:
             # Its copies may be behind: it is due at once, and not at the next round.
             self._begin_tasks(led)
 
@@ -228,11 +261,14 @@ class RemoteLogManager:
         `deletes`: all that is remote goes, also if this process ends before. Errors: Unavailable.
         """
         for key in partitions:
-            led = self._led.get(key)
+            async with self._changing.holding(key):
+                led = self._led.get(key)
+                if led is not None:
+                    self.detached(led.tier)
+            # Of a log that has ended, too.
+            await self._until_ended(key)
             if led is None:
                 continue
-            self.detached(led.tier)
-            await self._until_ended(key)
             if deletes:
                 await self.delete_partition(key, led.partition.topic_id)
             else:
@@ -431,7 +467,9 @@ class RemoteLogManager:
         if not self._has_tier(led):
             return
         if not led.is_leader:
-            self._begin(led, "follow", self._following)
+            if led.log.topic_partition not in self._ending:
+                # What this node still does as the leader ends first.
+                self._begin(led, "follow", self._following)
         else:
             self._begin(led, "copy", self._copying)
             self._begin(led, "expire", self._expiring)
@@ -441,9 +479,15 @@ class RemoteLogManager:
             return
         if name == "copy" and led.is_loaded and not (led.has_left_overs or self._has_copies(led)):
             return
-        task = self._parts.background.spawn(self._task(led, name, room), name=name)
-        led.tasks[name] = task
+        self._spawn(led, name, self._task(led, name, room))
+
+    def _spawn(
+        self, led: LedPartition, name: str, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        """A task that is cut off when the log ends, or its role."""
+        task = led.tasks[name] = self._parts.background.spawn(work, name=name)
         task.add_done_callback(lambda _: led.tasks.pop(name, None))
+        return task
 
     @staticmethod
     def _has_tier(led: LedPartition) -> bool:
@@ -630,6 +674,8 @@ class RemoteLogManager:
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await plugin.close()
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 # A plug-in may raise anything, or hang: the node ends all the same.
+                if is_being_cancelled():
+                    raise
                 log.exception("closing %s failed", type(plugin).__name__)

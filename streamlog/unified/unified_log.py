@@ -709,7 +709,7 @@ class UnifiedLog(CleanableLog, TierableLog):
     # Tiers
 
     def attach_tier(self, tier: RemoteTier) -> None:
-        assert self._tier is None
+        self._check_open()
         self._tier = tier
         self.has_tier = True
 

@@ -7,13 +7,21 @@ import asyncio
 
 import pytest
 
+from streamlog.errors import StoreUnavailable
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
-from streamlog.tiered.api import RemoteLogSegmentState
+from streamlog.tiered.api import (
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.metadata.bounded import BoundedMetadataManager
+from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.storage.files import to_its_end
+from tests.tiered import harness
 from tests.tiered.harness import (
     BreakableStorage,
     TieredLogUnderTest,
@@ -281,5 +289,72 @@ def test_reads_that_never_end_leave_the_places_of_others() -> None:
             assert await values(t.log) == wanted
             assert any("2 calls do not end" in one for one in t.manager.alarms())
             free.set()
+
+    run_virtually(body)
+
+
+def test_a_plug_in_that_cancels_its_own_call_has_failed() -> None:
+    """As one does that awaits what somebody else has cancelled."""
+
+    async def body() -> None:
+        def cancels(call: str) -> None:
+            if call == "fetch":
+                raise asyncio.CancelledError
+
+        async def close() -> None:
+            ends.append("close")
+            raise asyncio.CancelledError
+
+        ends: list[str] = []
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, {}, CONFIG, clock=clock) as t:
+            wanted = await filled(t)
+            await asyncio.sleep(100)
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            t.storage.strike = cancels
+            with pytest.raises(StoreUnavailable, match="cancelled its own call"):
+                await t.log.fetch(0, 1500)
+            t.storage.strike = lambda _: None
+            assert await values(t.log) == wanted
+            t.metadata.close = t.storage.close = close  # type: ignore[method-assign]
+        assert ends == ["close", "close"]
+
+    run_virtually(body)
+
+
+class SelfCancelling(KVRemoteLogMetadataManager):
+    """The begin of the first deletion is cancelled by the plug-in itself."""
+
+    is_struck = False
+
+    async def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata
+    ) -> None:
+        is_begin = metadata.state is RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+        if is_begin and not self.is_struck:
+            self.is_struck = True
+            raise asyncio.CancelledError
+        await super().put_remote_partition_delete_metadata(metadata)
+
+
+def test_deletions_go_on_behind_a_plug_in_that_cancels_its_own_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        harness,
+        "KVRemoteLogMetadataManager",
+        lambda kv: BoundedMetadataManager(SelfCancelling(kv), 60_000),
+    )
+
+    async def body() -> None:
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, {}, CONFIG, clock=clock) as t:
+            await filled(t)
+            await asyncio.sleep(100)
+            assert t.storage.segments
+            await t.manager.stop_partitions([harness.PARTITION], deletes=True)
+            await asyncio.sleep(100)
+            assert t.storage.segments == {}
 
     run_virtually(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from itertools import pairwise
 
 import pytest
@@ -19,6 +19,7 @@ from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import RemoteLogSegmentState
+from streamlog.tiered.api.segments import TopicIdPartition
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.unified.unified_log import UnifiedLog
@@ -199,5 +200,127 @@ def test_the_managers_own_reads_are_those_of_the_tier() -> None:
             await manager.read(PARTITION, 3, 500)
         await manager.async_read(PARTITION, 3, 500, heard.append)
         assert isinstance(heard[-1], NotLeader)
+
+    run(test)
+
+
+def deaf_once(t: TieredLogUnderTest) -> tuple[asyncio.Event, asyncio.Event]:
+    """The first copy hears no cancellation; events: it has begun, it may end."""
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def hang(call: str) -> None:
+        if call == "copy" and not begun.is_set():
+            begun.set()
+            while not free.is_set():
+                with suppress(asyncio.CancelledError):
+                    await free.wait()
+
+    t.storage.strike = hang
+    return begun, free
+
+
+def test_a_partition_that_stops_while_its_role_changes_is_copied_no_more() -> None:
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        manager, ids = leader.manager, {"t": leader.topic_id}
+        begun, free = deaf_once(leader)
+        await begun.wait()
+        changes = [
+            asyncio.ensure_future(manager.on_leadership_change(leaders, followers, ids))
+            for leaders, followers in (([], [leader.log]), ([leader.log], []))
+        ]
+        await asyncio.sleep(1)
+        stops = [asyncio.ensure_future(manager.stop_partitions([PARTITION])) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert not any(stop.done() for stop in stops), "a copy is still written"
+        free.set()
+        await asyncio.gather(*changes, *stops)
+        before = set(leader.storage.segments)
+        await fill(leader)
+        await asyncio.sleep(4 * ROUND_S)
+        assert set(leader.storage.segments) == before
+
+    run(test)
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_a_log_that_ends_while_its_role_changes_is_tiered_when_it_is_opened_again(
+    leads_again: bool,
+) -> None:
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        begun, free = deaf_once(leader)
+        await begun.wait()
+        logs = [leader.log]
+        change = asyncio.ensure_future(
+            leader.manager.on_leadership_change(
+                logs if leads_again else [], logs, {"t": leader.topic_id}
+            )
+        )
+        await asyncio.sleep(1)
+        await leader.log.close()
+        free.set()
+        with pytest.raises(StreamlogError) if leads_again else nullcontext():
+            await change
+        await leader.open()
+        await asyncio.sleep(3 * ROUND_S)
+        assert leader.manager.alarms() == []
+        assert leader.log.copied_end_offset > 0
+
+    run(test)
+
+
+def test_a_node_leads_again_what_it_had_stopped() -> None:
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        await asyncio.sleep(2 * ROUND_S)
+        await leader.manager.stop_partitions([PARTITION])
+        before = leader.log.copied_end_offset
+        await fill(leader)
+        await leader.manager.on_leadership_change([leader.log], [], {"t": leader.topic_id})
+        await asyncio.sleep(2 * ROUND_S)
+        assert leader.log.copied_end_offset > before > 0
+        assert len(await values(leader.log)) == leader.log.log_end_offset
+
+    run(test)
+
+
+def test_two_changes_of_a_role_come_one_after_the_other() -> None:
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        manager, ids = leader.manager, {"t": leader.topic_id}
+        begun, free = deaf_once(leader)
+        await begun.wait()
+        follows = asyncio.ensure_future(manager.on_leadership_change([], [leader.log], ids))
+        await asyncio.sleep(1)
+        leads = asyncio.ensure_future(manager.on_leadership_change([leader.log], [], ids))
+        await asyncio.sleep(1)
+        assert not leads.done(), "the copy before is still written"
+        free.set()
+        await asyncio.gather(follows, leads)
+        await asyncio.sleep(2 * ROUND_S)
+        assert leader.log.copied_end_offset > 0
+
+    run(test)
+
+
+def test_a_partition_that_stops_is_cleaned_up_no_more() -> None:
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        begun, free, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def delete_left_overs(partition: TopicIdPartition, until_ms: int) -> int:
+            begun.set()
+            while not free.is_set():
+                with suppress(asyncio.CancelledError):
+                    await free.wait()
+            ended.set()
+            return 0
+
+        leader.storage.delete_left_overs = delete_left_overs  # type: ignore[method-assign]
+        await asyncio.sleep(2 * ROUND_S)
+        purge = asyncio.ensure_future(leader.manager.purge(lambda _: "t"))
+        await begun.wait()
+        stop = asyncio.ensure_future(leader.manager.stop_partitions([PARTITION]))
+        await asyncio.sleep(1)
+        assert not stop.done(), "the plug-in may still delete what the next leader copies"
+        free.set()
+        await asyncio.gather(stop, purge)
+        assert ended.is_set()
 
     run(test)

@@ -21,16 +21,7 @@ from streamlog.client.closing import AsyncClosing
 from streamlog.client.forking import CallGuard
 from streamlog.client.tls import Security, Tls
 from streamlog.errors import OutcomeUnknown, StreamlogError
-
-
-def is_being_cancelled() -> bool:
-    """The running task itself was cancelled, not only the call that it waits for.
-
-    gRPC raises CancelledError for both, and marks the call as cancelled in both cases. A task that
-    mistakes its own cancellation for the call's never ends, and `asyncio.run` waits for it.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 
 
 @contextmanager

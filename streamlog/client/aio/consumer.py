@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from streamlog.client import forking
-from streamlog.client.aio.channel import Caller, is_being_cancelled
+from streamlog.client.aio.channel import Caller
 from streamlog.client.calls.topic import (
     EARLIEST,
     LATEST,
@@ -45,6 +45,7 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 
 log = logging.getLogger(__name__)
 

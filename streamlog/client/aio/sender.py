@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from streamlog.client import forking
-from streamlog.client.aio.channel import Caller, is_being_cancelled
+from streamlog.client.aio.channel import Caller
 from streamlog.client.calls.topic import init_producer_id
 from streamlog.client.calls.topic_lookup import run_async
 from streamlog.client.channel import Retry, typed_error
@@ -37,6 +37,7 @@ from streamlog.client.settings import ProducerSettings, backoff_s
 from streamlog.client.transactions.requests import TransactionRequest
 from streamlog.errors import Internal, Invalid, StreamlogError, Unavailable
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 
 log = logging.getLogger(__name__)
 

@@ -120,7 +120,9 @@ class TierableLog(AbstractLog):
 
     @abstractmethod
     def attach_tier(self, tier: RemoteTier) -> None:
-        """From now on the tier answers for what is no longer local. Called once, after the open."""
+        """From now on the tier answers for what is no longer local: called after the open, and when
+        a node that had stopped the partition has a role in it again. Errors: as of a fetch of a log
+        that has ended."""
 
     @property
     @abstractmethod

@@ -697,6 +697,8 @@ class SharedLog(CleanableLog):
         own = replaceable(self._tail.segments, old)
         # The meta stream may not have the end of the newest one yet.
         await self._jobs.flush_until(own[-1].end_offset)
+        # An end does not wait for streams that are created later.
+        self._check_open()
         streams = await self._background.shielded(self._cleaned.opened, name="clean")
         aborted = await self._aborted.overlapping(own, own[0].base_offset, own[-1].end_offset, None)
         self._writing = self._trimmer.hold(
@@ -842,6 +844,7 @@ class SharedLog(CleanableLog):
         if self._lifecycle.failure is None and self._tail.batches_since_checkpoint:
             self._placer.checkpoint()
         await self._jobs.flush_until(self.log_end_offset)
+        await self._cleaned.settled()
 
     async def _end_work(self) -> None:
         """Stops background work; waiting calls get an error, even if this call is cancelled."""

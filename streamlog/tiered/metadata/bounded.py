@@ -1,6 +1,7 @@
 """A metadata plug-in whose calls end: a manager of a third party may hang, or raise anything.
 
-What is no StreamlogError becomes MetadataUnavailable, and is tried again by whoever asked.
+What is no StreamlogError becomes MetadataUnavailable, and is tried again by whoever asked. So does
+a CancelledError that is the plug-in's own: it would end its caller's task, and nobody would know.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from typing import TypeVar
 
 from streamlog.errors import MetadataUnavailable, StreamlogError
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
@@ -39,7 +41,9 @@ class BoundedMetadataManager(RemoteLogMetadataManager):
             raise MetadataUnavailable(
                 f"{name} has not answered for {self._timeout_ms} ms: look at what it stands on"
             ) from error
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise
             raise MetadataUnavailable(f"{name} failed by {error!r}; it is asked again") from error
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:

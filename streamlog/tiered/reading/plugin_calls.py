@@ -17,7 +17,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeAlias, TypeVar
 
+from streamlog.errors import StoreUnavailable
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import is_being_cancelled
 from streamlog.tiered.api.segments import RemoteLogSegmentId, TopicIdPartition
 from streamlog.tiered.reading.failures import RemoteFailures
 
@@ -72,6 +74,10 @@ class PluginCalls:
                         outcome.set_result(await work())
                     except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
                         outcome.set_exception(error)
+                    except asyncio.CancelledError:
+                        if is_being_cancelled():
+                            raise
+                        outcome.set_exception(StoreUnavailable("it has cancelled its own call"))
 
         task = self._background.spawn(call(), name="call")
         try:

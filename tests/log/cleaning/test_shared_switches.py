@@ -263,6 +263,63 @@ def test_a_leader_that_lost_the_partition_leaves_no_streams() -> None:
     run(scene)
 
 
+class SlowMedium(MemoryMedium):
+    """Changes wait while `gate` is closed, once `until` streams were made."""
+
+    def __init__(self, until: int) -> None:
+        super().__init__()
+        self.until = until
+        self.gate, self.waits = asyncio.Event(), asyncio.Event()
+
+    async def _change(self) -> None:
+        if len(self.rows) >= self.until:
+            self.waits.set()
+            await self.gate.wait()
+
+    async def create(self, rows: Any) -> None:
+        await self._change()
+
+    async def append(self, batches: Any) -> None:
+        await self._change()
+
+
+@pytest.mark.parametrize("waits_in", ["announcement", "naming"])
+def test_a_log_that_is_closed_while_its_first_cleaning_begins_opens_elsewhere(
+    waits_in: str,
+) -> None:
+    async def body() -> None:
+        medium = SlowMedium(7 if waits_in == "naming" else 4)
+        medium.gate.set()
+
+        async def client_of(clock: ManualClock) -> BasicStreamClient:
+            return medium.client(clock)
+
+        async with shared_log(client_of, COMPACT) as t:
+            await filled(t.log, 20, 2)
+            await t.log.roll()
+            await turns()
+            old = cleanable(t.log).segments[:1]
+            expected = newest(await contents(t.log))
+            medium.waits.clear()
+            medium.gate.clear()
+            task = asyncio.ensure_future(cleanable(t.log).replace_segments(old))
+            await medium.waits.wait()
+            closing = asyncio.ensure_future(t.log.close())
+            await turns(50)
+            medium.gate.set()
+            await closing
+            await asyncio.wait({task})
+            # The first node lives on.
+            living, t.client = t.client, medium.client(t.clock)
+            await t.open()
+            await clean(t)
+            assert newest(await contents(t.log)) == expected
+            assert len(cleaned_rows(medium)) == 3
+            await living.stop()
+
+    asyncio.run(body())
+
+
 async def read_view(t: SharedLogUnderTest, view: SlicesView, end_offset: int) -> dict[int, bytes]:
     """Offset → value of all records that lie in the view's slices, read past the log."""
     found: dict[int, bytes] = {}

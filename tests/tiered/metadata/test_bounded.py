@@ -34,21 +34,24 @@ class TestBoundedManager(RemoteLogMetadataManagerConformance):
 
 
 class DeafKV(BasicKV):
-    """Never answers, or fails by a bug."""
+    """Never answers, or raises."""
 
-    is_hanging = True
+    error: BaseException | None = None
 
     async def list_kv(self, *_: Any, **__: Any) -> Any:
-        if self.is_hanging:
+        if self.error is None:
             await asyncio.Event().wait()
-        raise ZeroDivisionError
+        assert self.error is not None
+        raise self.error
 
 
-@pytest.mark.parametrize("is_hanging", [True, False])
-def test_a_call_that_never_ends_or_fails_by_a_bug_is_unavailable(is_hanging: bool) -> None:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError(), asyncio.CancelledError()])
+def test_a_call_that_never_ends_or_fails_by_a_bug_is_unavailable(
+    error: BaseException | None,
+) -> None:
     async def body() -> None:
         kv = DeafKV()
-        kv.is_hanging = is_hanging
+        kv.error = error
         manager = BoundedMetadataManager(KVRemoteLogMetadataManager(kv), 20)
         for call in (
             manager.add_remote_log_segment_metadata(segment(1, (0, 9))),
@@ -63,5 +66,17 @@ def test_a_call_that_never_ends_or_fails_by_a_bug_is_unavailable(is_hanging: boo
                 await call
         await manager.on_stop_partitions([FIRST])
         await manager.close()
+
+    asyncio.run(body())
+
+
+def test_a_caller_that_is_cancelled_hears_of_that() -> None:
+    async def body() -> None:
+        manager = BoundedMetadataManager(KVRemoteLogMetadataManager(DeafKV()), 60_000)
+        task = asyncio.ensure_future(manager.deleted_partitions())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(body())

@@ -63,6 +63,12 @@ class CleanedStreamSet:
         assert cleaned is not None
         return CleanedSet(*(by_id[stream_id] for stream_id in cleaned.ids))
 
+    async def settled(self) -> None:
+        """Returns when none are being created: who ends the log closes them with its others. One
+        that stays open here keeps other nodes from opening the log, or from cleaning it."""
+        async with self._creating:
+            return
+
     async def _create(self) -> None:
         meta = self._streams.meta
         if meta.state.cleaned is None:
