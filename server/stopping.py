@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 STOPPED_AT_ONCE = 130
 """Exit code after a second signal; the shell's own for Ctrl-C."""
 NOT_STOPPED = 1
+ENDING = (signal.SIGINT, signal.SIGTERM)
 SLACK_S = 10.0
 """What a stop may take beyond the times that the settings give its parts."""
 WORDS_S_MAX = 1.0
@@ -29,26 +31,8 @@ WORDS_S_MAX = 1.0
 SAFE = "what was acknowledged is stored, and the next start goes on from there"
 
 
-class _Standby:
-    """A thread that is there before its one piece of work is.
-
-    A signal's handler must not start one: the main thread, which it interrupts, may be starting a
-    thread of its own, and hold the lock that a start needs. `SimpleQueue.put` takes no such lock.
-    """
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        threading.Thread(target=lambda: self._work.get()(), daemon=True).start()
-
-    def do(self, work: Callable[[], object]) -> None:
-        self._work.put(work)
-
-
 def _end_at_once(text: str, code: int) -> NoReturn:
-    """Logs the text, which takes WORDS_S_MAX at most, and ends the process.
-
-    Not for the main thread: it may be in a log line, whose lock the text needs.
-    """
+    """Logs the text, which takes WORDS_S_MAX at most, and ends the process."""
 
     def say() -> None:
         log.warning("%s", text)
@@ -63,22 +47,29 @@ def _end_at_once(text: str, code: int) -> NoReturn:
 class Signals:
     """SIGINT and SIGTERM within the block: the first is told, the second ends the process.
 
-    The handlers are Python's own and not the event loop's, because the loop may be what hangs: in a
-    log line, for one, when stderr is a pipe that is full and that nobody reads.
+    A thread hears of them through a socket that the interpreter's own handler writes to. The main
+    thread may be what hangs: in a log line, for one, when stderr is a pipe that is full and that
+    nobody reads. It would run a handler only once its system call ends, and a signal that comes
+    just before the call does not end it.
     """
 
     def __init__(self, on_first: Callable[[], None]) -> None:
-        """`on_first()` is called at once, whatever the loop does; then `came` is set."""
+        """`on_first()` is called at once, from that thread; `came` is set."""
         self.came = asyncio.Event()
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()
-        self._is_second = False
-        self._ender = _Standby()
+        self._heard, self._told = socket.socketpair()
+        self._told.setblocking(False)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._fd_before = -1
         self._before: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+        self._listener.start()
+        # A full buffer holds two signals already.
+        self._fd_before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        for number in ENDING:
+            self._before[number] = signal.signal(number, _go_on)
         return self
 
     def __exit__(
@@ -89,41 +80,50 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd_before)
+        self._told.close()
+        self._listener.join()
+        self._heard.close()
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_second:
-            text = f"stopped at once by a second signal: {SAFE}"
-            self._ender.do(lambda: _end_at_once(text, STOPPED_AT_ONCE))
-            return
-        self._is_second = True
-        self._on_first()
-        self._loop.call_soon_threadsafe(self.came.set)
+    def _listen(self) -> None:
+        is_second = False
+        while numbers := self._heard.recv(64):
+            for number in numbers:
+                if number not in ENDING:
+                    continue
+                if is_second:
+                    text = f"stopped at once by a second signal: {SAFE}"
+                    _end_at_once(text, STOPPED_AT_ONCE)
+                is_second = True
+                self._loop.call_soon_threadsafe(self.came.set)
+                self._on_first()
+
+
+def _go_on(number: int, frame: FrameType | None) -> None:
+    """The main thread has nothing to do for a signal; without a handler it would end."""
 
 
 class StopBound:
     """Ends the process when a stop that was begun is not over in time.
 
-    It has a thread of its own: the event loop may be what hangs.
+    It has a thread of its own, because the event loop may be what hangs, and has it early: a
+    process that can start no more threads can still stop.
     """
 
     def __init__(self) -> None:
+        self._begun: SimpleQueue[float] = SimpleQueue()
         self._over: SimpleQueue[None] = SimpleQueue()
-        self._waiter: _Standby | None = None
-        self._has_begun = False
 
     def prepare(self) -> None:
-        """Called before `begin`, which a signal's handler calls."""
-        self._waiter = _Standby()
+        """Called before `begin`."""
+        threading.Thread(target=self._wait, daemon=True).start()
 
     def begin(self, bound_s: float) -> None:
         """Does nothing where it has begun."""
-        if self._has_begun:
-            return
-        self._has_begun = True
-        assert self._waiter is not None
-        self._waiter.do(lambda: self._wait(bound_s))
+        self._begun.put(bound_s)
 
-    def _wait(self, bound_s: float) -> None:
+    def _wait(self) -> None:
+        bound_s = self._begun.get()
         try:
             self._over.get(timeout=bound_s)
         except Empty:

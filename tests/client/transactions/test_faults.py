@@ -280,9 +280,21 @@ def test_a_node_that_is_away_at_the_start(node: FakeNode, make: MakeProducer) ->
     with pytest.raises(Unavailable, match="max_block_ms"):
         producer.begin_transaction()
     node.start()
-    with producer.transaction():
-        producer.send("t", b"v")
+    send_when_there(producer)
     assert node.committed_values("t") == [b"v"]
+
+
+def send_when_there(producer: Producer) -> None:
+    """One transaction. On a busy machine the first tries may take more than `max_block_ms`, too."""
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            with producer.transaction():
+                producer.send("t", b"v")
+            return
+        except Unavailable:
+            if time.monotonic() > end_s:
+                raise
 
 
 def test_a_node_that_is_away_for_a_moment(node: FakeNode, make: MakeProducer) -> None:
