@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin
-from tests.spark.jvm import SHARED_JVM
+from tests.spark.jvm import QUICK_JVM
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests
 
@@ -53,7 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_tests: S3Tests) -> Iterat
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         **s3_tests.server.environment,
-        **SHARED_JVM,
+        **QUICK_JVM,
     }
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)

@@ -3,15 +3,9 @@
 A test's JVM runs a few queries: what the second compiler makes fast hardly runs, and its threads
 and those of the parallel collector took half of the processor time of a session. `java` itself
 reads the variable, so that it also reaches the workers and executors that Spark starts.
-
-The session that nearly all tests share has both compilers, as its users' JVMs: once, with the first
-alone, a JVM counted six entries of a map and iterated over five, and so failed each of its queries.
 """
 
 from __future__ import annotations
 
 QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Part of a process's environment."""
-
-SHARED_JVM = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC"}
-"""The same for the session that nearly all tests share."""

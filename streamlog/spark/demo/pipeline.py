@@ -32,6 +32,7 @@ LATER_MS = 600_000
 PARTS = 2
 WATERMARK = "5 minutes"
 QUERY_TIMEOUT_S = 1800
+READER_POLL_S = 0.05
 COUNT_SCHEMA = "minute timestamp, source string, level string, lines long, templates long"
 
 Progress = Callable[[str], None]
@@ -99,6 +100,18 @@ def _replay(producer: Producer, lines: Lines, begin_ms: int, part: int) -> int:
     return len(answers)
 
 
+def wait_for_source(query: Any) -> None:
+    """Until the query's reader runs on the driver, or the query has ended; then another may start.
+
+    Spark 4.3 keeps one environment for the Python readers of all queries, and each start writes
+    three entries into it without a lock. Two first starts at once break its size, and then Spark
+    can serialize no task of the session any more: "Illegal size 5 of collection, expected 6".
+    """
+    while not query.status["isDataAvailable"]:
+        if query.awaitTermination(READER_POLL_S):
+            return
+
+
 def _first(lines: Sequence[bytes], part: int) -> int:
     """The number of the part's first line."""
     return -(-len(lines) * part // PARTS)
@@ -141,14 +154,16 @@ class _Pipeline:
             .option("topic", COUNTS)
         )
         to_parquet = counted.writeStream.format("parquet").option("path", str(self.parquet))
-        queries = [
-            writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
-            .outputMode("append")
-            .trigger(availableNow=True)
-            .start()
-            for name, writer in (("topic", to_topic), ("parquet", to_parquet))
-        ]
+        queries: list[Any] = []
         try:
+            for name, writer in (("topic", to_topic), ("parquet", to_parquet)):
+                queries.append(
+                    writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
+                    .outputMode("append")
+                    .trigger(availableNow=True)
+                    .start()
+                )
+                wait_for_source(queries[-1])
             for query in queries:
                 if not query.awaitTermination(QUERY_TIMEOUT_S):
                     raise StreamlogError(f"a query did not end within {QUERY_TIMEOUT_S} s")

@@ -11,7 +11,7 @@ import pytest
 
 from streamlog.demo import corpus, generator
 from streamlog.spark.demo.lines import level_table, parsed
-from streamlog.spark.demo.pipeline import HOUR_MS, run
+from streamlog.spark.demo.pipeline import HOUR_MS, run, wait_for_source
 from tests.spark.reading import consumed, started
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(900)]
@@ -77,3 +77,26 @@ def test_every_line_is_counted_once_in_the_topic_and_in_parquet(spark: Any, tmp_
     assert outcome.templates[0][2] > 1
     assert parse(str(outcome.picture)).getElementsByTagName("rect").length > len(minutes)
     assert len(told) == 5
+
+
+class StartingQuery:
+    """Has data after `polls` looks, or ends then."""
+
+    def __init__(self, polls: int, ends: bool) -> None:
+        self.polls = polls
+        self._ends = ends
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isDataAvailable": self.polls == 0 and not self._ends}
+
+    def awaitTermination(self, timeout: float) -> bool:
+        self.polls -= 1
+        return self.polls == 0 and self._ends
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_second_query_starts_once_the_first_has_its_reader_or_has_ended(ends: bool) -> None:
+    query = StartingQuery(3, ends)
+    wait_for_source(query)
+    assert query.polls == 0
