@@ -65,9 +65,12 @@ class Fetcher:
         tail = core.tail
         if tail.first <= start < end:
             self._hits.inc()
-            if context.priority is not Priority.BACKGROUND:
-                self._throttle.note_foreground_io()
             entries = tail.read(start, end, max_bytes)
+            # A reader that is on its way through the tail has only just left the objects. Others
+            # that are still there, mostly its own in other streams, do not give way to it.
+            is_at_end = entries[-1].end_offset >= end
+            if is_at_end and context.priority is not Priority.BACKGROUND:
+                self._throttle.note_foreground_io()
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
         batches: list[StoredBatch] = []
         max_bytes = max(max_bytes, 1)

@@ -205,14 +205,18 @@ def test_reads_from_memory_and_immediate_reads_are_not_throttled() -> None:
     virtually(scenario)
 
 
-def test_tail_reads_count_as_foreground_io() -> None:
+def test_reads_that_reach_the_end_count_as_foreground_io() -> None:
+    """One on its way through the tail does not: its reader was behind the tail a moment ago."""
+
     async def scenario() -> None:
         read = dataclasses.replace(READ, tail_cache_bytes=MIB)
         async with old_stream(StreamEngineConfig(read=read)) as data:
-            await data.new.append(batch(b"x"))
+            for _ in range(3):
+                await data.new.append(batch(b"x"))
             await asyncio.sleep(1.0)
+            assert (await data.new.fetch(0, 3, 1)).batches[-1].end_offset == 1
             assert not (await data.fetch()).is_paced
-            await data.new.fetch(0, 1, MIB)
+            assert (await data.new.fetch(1, 3, MIB)).batches[-1].end_offset == 3
             assert (await data.fetch()).is_paced
 
     virtually(scenario)
