@@ -4,8 +4,10 @@ A process has one throttle for all kinds of logs: what it protects, the event lo
 is shared by all of them.
 
 1. Foreground I/O is appends, and reads at the end of a log, except those of background priority:
-   work that writes what it reads must not throttle itself. Without any for
-   `_FOREGROUND_GONE_AFTER_S` nothing is throttled, and an answer is as large as it was asked for.
+   work that writes what it reads must not throttle itself. Nor does a task: a consumer reads its
+   partitions one after another, and has reached the end of one before that of the next. Without
+   foreground I/O of others for `_FOREGROUND_GONE_AFTER_S` a read is not throttled, and its answer
+   is as large as it was asked for.
 2. While there is foreground I/O, reads of older data are admitted one after another, in pieces of
    `piece_bytes`: handing a piece to its connection is one step of the event loop, which delays
    everything else.
@@ -133,10 +135,32 @@ class CatchUpMetrics:
         )
 
 
+_Task = asyncio.Task[object] | None
+
+
+class _Foreground:
+    """When there was foreground I/O last: by the newest task that had any, and by all others."""
+
+    def __init__(self) -> None:
+        self._task: _Task = None
+        self._at = -math.inf
+        self._others_at = -math.inf
+
+    def note(self, task: _Task, now: float) -> None:
+        if task is not self._task:
+            self._task, self._others_at = task, self._at
+        self._at = now
+
+    def last_beside(self, task: _Task) -> float:
+        """Without what the task itself had; None is no task of anybody."""
+        return self._others_at if task is not None and task is self._task else self._at
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     since: float
     max_bytes: int
+    reader: _Task
     grant: asyncio.Future[ReadGrant]
     is_awaited: bool = True
     granted_at: float = math.inf
@@ -157,7 +181,7 @@ class CatchUpThrottle:
         self._rate_min = float(limits.bytes_per_s_min)
         self._rate = self._rate_min
         self._next_at = -math.inf
-        self._foreground_at = -math.inf
+        self._foreground = _Foreground()
         self._waiting: deque[_Waiter] = deque()
         self._places: dict[Hashable, _Waiter] = {}
         """By name: those in line, and those whose turn is reserved."""
@@ -171,17 +195,19 @@ class CatchUpThrottle:
     @property
     def bytes_per_s(self) -> float:
         """Current rate of all catch-up reads together; infinite without foreground I/O."""
-        return self._rate if self._is_throttling(self._clock.monotonic()) else math.inf
+        return self._rate if self._is_throttling(None, self._clock.monotonic()) else math.inf
 
     @property
     def admits_now(self) -> bool:
         """As ReadThrottle.admits_now."""
         now = self._clock.monotonic()
-        return not self._is_throttling(now) or (not self._waiting and self._next_at <= now)
+        if not self._is_throttling(asyncio.current_task(), now):
+            return True
+        return not self._waiting and self._next_at <= now
 
     def note_foreground_io(self) -> None:
         """As ReadThrottle.note_foreground_io."""
-        self._foreground_at = self._clock.monotonic()
+        self._foreground.note(asyncio.current_task(), self._clock.monotonic())
 
     @asynccontextmanager
     async def admitted(
@@ -189,7 +215,7 @@ class CatchUpThrottle:
     ) -> AsyncIterator[ReadGrant]:
         """As ReadThrottle.admitted."""
         if self.admits_now and place not in self._places:
-            grant = self._grant(max_bytes, self._clock.monotonic())
+            grant = self._grant(max_bytes, asyncio.current_task(), self._clock.monotonic())
         else:
             grant = await self._wait(max_bytes, place, deadline)
         try:
@@ -202,11 +228,12 @@ class CatchUpThrottle:
         self._is_closed = True
         self._admit_due(self._clock.monotonic())
 
-    def _is_throttling(self, now: float) -> bool:
-        return not self._is_closed and now - self._foreground_at <= _FOREGROUND_GONE_AFTER_S
+    def _is_throttling(self, reader: _Task, now: float) -> bool:
+        last = self._foreground.last_beside(reader)
+        return not self._is_closed and now - last <= _FOREGROUND_GONE_AFTER_S
 
-    def _grant(self, max_bytes: int, now: float) -> ReadGrant:
-        if not self._is_throttling(now):
+    def _grant(self, max_bytes: int, reader: _Task, now: float) -> ReadGrant:
+        if not self._is_throttling(reader, now):
             return ReadGrant(max_bytes)
         self._is_in_use = True
         self._ensure_ticking()
@@ -245,9 +272,10 @@ class CatchUpThrottle:
         waiter = None if place is None else self._places.get(place)
         if waiter is not None and not waiter.is_awaited:
             waiter.is_awaited = True
+            waiter.reader = asyncio.current_task()
             return waiter
         grant: asyncio.Future[ReadGrant] = asyncio.get_running_loop().create_future()
-        new = _Waiter(now, max_bytes, grant)
+        new = _Waiter(now, max_bytes, asyncio.current_task(), grant)
         self._waiting.append(new)
         if place is not None and waiter is None:
             self._places[place] = new
@@ -256,13 +284,13 @@ class CatchUpThrottle:
 
     def _fitted(self, grant: ReadGrant, max_bytes: int) -> ReadGrant:
         """The grant of a place that was kept, for what its reader asks for now."""
-        now = self._clock.monotonic()
-        if grant.is_paced and not self._is_throttling(now):
+        reader, now = asyncio.current_task(), self._clock.monotonic()
+        if grant.is_paced and not self._is_throttling(reader, now):
             self._correct(grant)
             return ReadGrant(max_bytes)
         if grant.bytes_max > max_bytes:
             self._correct(grant)
-            return self._grant(max_bytes, now)
+            return self._grant(max_bytes, reader, now)
         return grant
 
     def _leave(self, place: Hashable, waiter: _Waiter) -> None:
@@ -304,12 +332,12 @@ class CatchUpThrottle:
         while self._waiting:
             waiter = self._waiting[0]
             is_due = self._next_at <= now or now - waiter.since >= self._wait_s_max
-            if self._is_throttling(now) and not (waiter.grant.done() or is_due):
+            if self._is_throttling(waiter.reader, now) and not (waiter.grant.done() or is_due):
                 return
             self._waiting.popleft()
             if not waiter.grant.done():
                 waiter.granted_at = now
-                waiter.grant.set_result(self._grant(waiter.max_bytes, now))
+                waiter.grant.set_result(self._grant(waiter.max_bytes, waiter.reader, now))
 
     def _drop_unclaimed(self, now: float) -> None:
         """Turns whose readers have not come back go to others."""

@@ -82,6 +82,10 @@ class OldStream:
                 task.cancel()
 
 
+async def append_one(stream: Stream) -> None:
+    await stream.append(batch(b"x"))
+
+
 def size_of(result: FetchResult) -> int:
     return sum(parts_size(stored.parts) for stored in result.batches)
 
@@ -214,9 +218,26 @@ def test_reads_that_reach_the_end_count_as_foreground_io() -> None:
             for _ in range(3):
                 await data.new.append(batch(b"x"))
             await asyncio.sleep(1.0)
-            assert (await data.new.fetch(0, 3, 1)).batches[-1].end_offset == 1
+            passing = await asyncio.create_task(data.new.fetch(0, 3, 1))
+            assert passing.batches[-1].end_offset == 1
             assert not (await data.fetch()).is_paced
-            assert (await data.new.fetch(1, 3, MIB)).batches[-1].end_offset == 3
+            last = await asyncio.create_task(data.new.fetch(1, 3, MIB))
+            assert last.batches[-1].end_offset == 3
+            assert (await data.fetch()).is_paced
+
+
+def test_a_task_does_not_give_way_to_itself() -> None:
+    """A consumer has caught up in one partition, and reads on in another."""
+
+    async def scenario() -> None:
+        read = dataclasses.replace(READ, tail_cache_bytes=MIB)
+        async with old_stream(StreamEngineConfig(read=read)) as data:
+            await asyncio.create_task(append_one(data.new))
+            await asyncio.sleep(1.0)
+            await data.new.fetch(0, 1, MIB)
+            assert not (await data.fetch()).is_paced
+            assert (await asyncio.create_task(data.fetch())).is_paced
+            await asyncio.create_task(data.new.fetch(0, 1, MIB))
             assert (await data.fetch()).is_paced
 
     virtually(scenario)
@@ -233,7 +254,7 @@ def test_work_of_background_priority_does_not_throttle_itself() -> None:
             result = await data.fetch()
             assert size_of(result) == 8 * MIB
             assert not result.is_paced
-            await data.new.append(batch(b"x"))
+            await asyncio.create_task(append_one(data.new))
             behind = FetchContext(priority=Priority.BACKGROUND, read_mode=ReadMode.WAIT)
             assert (await data.fetch(context=behind)).is_paced
 
