@@ -54,7 +54,7 @@ def open_compactor(
             WorkerSettings(
                 store_url=str(url),
                 store=store_config,
-                memory_bytes=config.compaction_memory_bytes,
+                memory_bytes=config.memory_bytes(str(url)),
                 rate_bytes_per_s=config.compaction_rate_max_bytes_per_s,
                 nice=config.worker_nice,
                 spool_dir=config.spool_dir,
@@ -71,7 +71,7 @@ def open_compactor(
             offload,
             RateLimit(config.compaction_rate_max_bytes_per_s, clock),
             MemorySpool if isinstance(url, MemoryUrl) else spool,
-            memory_bytes=config.compaction_memory_bytes,
+            memory_bytes=config.memory_bytes(str(url)),
         )
     parts = CompactorParts(metadata, store, executor, offload, clock, CompactionMetrics(registry))
     return Compactor(parts, config, pressure)

@@ -60,7 +60,7 @@ class Examination:
         config, node = self._settings.engine, self._settings.node
         self._say("versions, machine, ports")
         yield machine.check_versions()
-        yield machine.check_memory(config)
+        yield machine.check_memory(config, self._store_url)
         yield machine.check_files(self._settings.limits.connections_max)
         for name, address in (("port.grpc", node.listen), ("port.http", node.http_listen)):
             yield await self._offload.run(Lane.CPU, ports.check_port, name, address)

@@ -76,7 +76,7 @@ def check_versions() -> CheckResult:
     )
 
 
-def memory_bound(config: StreamEngineConfig) -> int:
+def memory_bound(config: StreamEngineConfig, store_url: str) -> int:
     """The most bytes that a node with these bounds may use, its compactor included."""
     read = config.read
     bounds = (
@@ -85,14 +85,14 @@ def memory_bound(config: StreamEngineConfig) -> int:
         + read.block_cache_bytes
         + read.index_cache_bytes
         + config.metadata.block_cache_bytes
-        + config.compaction.compaction_memory_bytes
+        + config.compaction.memory_bytes(store_url)
     )
     return BASE_BYTES + int(BOUND_FACTOR * bounds)
 
 
-def check_memory(config: StreamEngineConfig) -> CheckResult:
+def check_memory(config: StreamEngineConfig, store_url: str) -> CheckResult:
     """Compares the memory of the machine, or of the control group, with the bounds."""
-    has, needs = _memory_bytes(), memory_bound(config)
+    has, needs = _memory_bytes(), memory_bound(config, store_url)
     summary = f"{has / MIB:.0f} MiB here, the configured bounds come to {needs / MIB:.0f} MiB"
     figures = {"memory_bytes": float(has), "bound_bytes": float(needs)}
     if has < needs:

@@ -28,6 +28,7 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 
 CONFIG = StreamEngineConfig()
+FOLDER = "local:///data"
 
 
 def test_a_free_port_is_free_and_a_taken_one_names_who_has_it() -> None:
@@ -80,11 +81,20 @@ def test_versions_name_python_packages_and_formats() -> None:
 
 
 def test_memory_is_held_against_the_bounds() -> None:
-    assert machine.check_memory(CONFIG).outcome is CheckOutcome.PASS
+    assert machine.check_memory(CONFIG, FOLDER).outcome is CheckOutcome.PASS
     large = replace(CONFIG, read=replace(CONFIG.read, block_cache_bytes=1 << 50))
-    found = machine.check_memory(large)
+    found = machine.check_memory(large, FOLDER)
     assert found.outcome is CheckOutcome.WARN
     assert found.figures["bound_bytes"] > 1 << 50
+
+
+def test_a_compactor_of_a_bucket_is_allowed_more_memory() -> None:
+    """Its GETs cost money, each."""
+    bounds = [machine.memory_bound(CONFIG, url) for url in (FOLDER, "s3://bucket")]
+    assert bounds[1] - bounds[0] >= 224 * machine.MIB
+    fixed = replace(CONFIG, compaction=CompactionConfig(compaction_memory_bytes=4 << 20))
+    bounds = [machine.memory_bound(fixed, url) for url in (FOLDER, "s3://bucket")]
+    assert bounds[0] == bounds[1]
 
 
 def test_open_files_are_held_against_the_connections() -> None:

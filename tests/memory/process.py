@@ -32,7 +32,7 @@ def bounds(config: StreamEngineConfig) -> dict[str, int]:
         "block_cache_bytes": config.read.block_cache_bytes,
         "index_cache_bytes": config.read.index_cache_bytes,
         "metadata block_cache_bytes": config.metadata.block_cache_bytes,
-        "compaction_memory_bytes": config.compaction.compaction_memory_bytes,
+        "compaction_memory_bytes": config.compaction.memory_bytes("local:"),
         "object_stats_cache_bytes": config.compaction.object_stats_cache_bytes,
     }
 

@@ -40,10 +40,11 @@ class CompactionConfig:
         minimum=0.0,
         maximum=1.0,
     )
-    compaction_memory_bytes: int = setting(
-        256 * MIB,
+    compaction_memory_bytes: int | None = setting(
+        None,
         "Memory for data on its way from inputs to outputs. More makes GETs larger, and so fewer: "
-        "with 60 inputs a GET is a hundredth of it.",
+        "with 60 inputs a GET is a hundredth of it. Default: 256 MiB, and 32 MiB for a store in a "
+        "folder, where a read costs no request.",
         minimum=4 * MIB,
     )
     object_stats_cache_bytes: int = setting(
@@ -117,3 +118,9 @@ class CompactionConfig:
     worker_nice: int = setting(
         10, "Niceness of the child process: how far it stands back.", minimum=0, maximum=19
     )
+
+    def memory_bytes(self, store_url: str) -> int:
+        """Of one merge, on this store."""
+        if self.compaction_memory_bytes is not None:
+            return self.compaction_memory_bytes
+        return 256 * MIB if store_url.startswith("s3://") else 32 * MIB

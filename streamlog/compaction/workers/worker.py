@@ -49,6 +49,8 @@ def main() -> None:
         sys.exit("this is a part of a streamlog node, and is started by it")
     settings = WorkerSettings.decode(first[1])
     os.nice(settings.nice)
+    # Before the store's threads, which would have heaps of their own.
+    allocator.keep_large_blocks(min(settings.memory_bytes, 1 << 30))
     logs.set_up(sys.stderr, style=settings.log_format, level=settings.log_level)
     asyncio.run(_serve(settings, stdin, stdout))
 
@@ -62,7 +64,6 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
     except StreamlogError as error:
         _send(stdout, Frame.ERROR, encode_error(error))
         return
-    allocator.keep_large_blocks(min(settings.memory_bytes, 1 << 30))
     executor = InlineExecutor(
         store,
         offload,

@@ -123,6 +123,10 @@ class JobSettings:
     memory_bytes: int
     spool_dir: str | None
 
+    @classmethod
+    def of(cls, store_url: str, config: CompactionConfig) -> JobSettings:
+        return cls(store_url, config.memory_bytes(store_url), config.spool_dir)
+
     def __call__(self, job: Job) -> MergeOutcome:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable, DiskFull, ForeignCluster."""
         local = worker()
@@ -149,7 +153,7 @@ class SparkExecutor:
         progress: Progress,
     ) -> None:
         self._spark = spark
-        self._work = JobSettings(store_url, config.compaction_memory_bytes, config.spool_dir)
+        self._work = JobSettings.of(store_url, config)
         self._offload = offload
         self._done = done
         self._progress = progress

@@ -52,7 +52,7 @@ def compact_node(
             for event in call.events():
                 if isinstance(event, Accepted):
                     url = store or event.store_url
-                    work = JobSettings(url, config.compaction_memory_bytes, config.spool_dir)
+                    work = JobSettings.of(url, config)
                 elif isinstance(event, MergesCommitted):
                     done.specs, done.inputs, done.outputs = event
                     return done
