@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import re
@@ -176,12 +177,12 @@ def _opening(report: Report, folder: Path, count: int) -> None:
         _fill(server, count)
         server.kill()
     left = folder / "left"
-    shutil.copytree(server.data, left)
+    _copy_tree(server.data, left)
     theirs, ours, cpu = [], [], []
     for number in range(ROUNDS):
         theirs.append(_opened_by_kafka(server, left, count))
         place = folder / f"ours-{number}"
-        shutil.copytree(left, place)
+        _copy_tree(left, place)
         spent = own_cpu_s()
         ours.append(asyncio.run(_opened_here(place, count)))
         cpu.append(own_cpu_s() - spent)
@@ -200,6 +201,27 @@ def _opening(report: Report, folder: Path, count: int) -> None:
             facts={"cpu_s": median(cpu)},
         )
     )
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=_copy_file)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Holes stay holes: the two indexes of Kafka's active segments are 10 MiB each of nothing."""
+    with Path(source).open("rb") as here, Path(target).open("wb") as there:
+        reads, writes = here.fileno(), there.fileno()
+        size, end = os.fstat(reads).st_size, 0
+        os.truncate(writes, size)
+        while end < size:
+            try:
+                begin = os.lseek(reads, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # A hole is the rest.
+                    break
+                raise
+            end = os.lseek(reads, begin, os.SEEK_HOLE)
+            os.pwrite(writes, os.pread(reads, end - begin, begin), begin)
 
 
 def _fill(server: KafkaServer, count: int) -> None:
@@ -234,7 +256,7 @@ def _refused(connection: KafkaConnection, partitions: Sequence[int], data: bytes
 
 def _opened_by_kafka(server: KafkaServer, left: Path, count: int) -> float:
     shutil.rmtree(server.data)
-    shutil.copytree(left, server.data)
+    _copy_tree(left, server.data)
     output = server.data.parent / "server.log"
     said = output.stat().st_size
     with server:

@@ -209,6 +209,33 @@ def test_damage_to_a_sealed_segment_shows_no_wrong_offset(
     asyncio.run(body())
 
 
+def test_a_recovery_leaves_index_files_that_are_right(tmp_path: Path) -> None:
+    """Each that is written anew costs a sync, and a crashed Kafka leaves ten thousands of them."""
+
+    def files(t: UnifiedLogUnderTest) -> list[Path]:
+        bases = [one.base_offset for one in t.log.segments[:-1]]
+        names = [file_name(base, suffix) for base in bases for suffix in (INDEX, TIME_INDEX)]
+        return [tmp_path / "t-0" / name for name in names]
+
+    async def body() -> None:
+        async with filled(tmp_path) as t:
+            (tmp_path / "recovery-point-offset-checkpoint").unlink()
+            kept = {path: (path.stat().st_ino, path.read_bytes()) for path in files(t)}
+            flipped, padded, removed = files(t)[:3]
+            flipped.write_bytes(bytes([kept[flipped][1][0] ^ 1]) + kept[flipped][1][1:])
+            padded.write_bytes(kept[padded][1] + bytes(1200))
+            removed.unlink()
+            await t.crashed()
+            assert {path: path.read_bytes() for path in files(t)} == {
+                path: data for path, (_, data) in kept.items()
+            }
+            anew = {path for path in files(t) if path.stat().st_ino != kept[path][0]}
+            assert anew <= {flipped, padded, removed}
+            assert len(kept) > 6
+
+    asyncio.run(body())
+
+
 async def records(log: AbstractLog, start: int = 0, end: int = COUNT) -> dict[int, bytes | None]:
     """What a client makes of the bytes, which checks CRCs. Errors: those of both."""
     found: dict[int, bytes | None] = {}

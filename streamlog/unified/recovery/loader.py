@@ -29,12 +29,10 @@ from streamlog.format.kafka_files.checkpoints import decode_epochs
 from streamlog.format.kafka_files.names import (
     CLEANED,
     DELETED,
-    INDEX,
     LEADER_EPOCHS,
     LOG,
     SEGMENT_SUFFIXES,
     SWAP,
-    TIME_INDEX,
     TXN_INDEX,
     file_name,
     parse_file_name,
@@ -48,8 +46,9 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
-from streamlog.unified.disk.files import read_if_there, remove_if_there, write_new
+from streamlog.unified.disk.files import keep_same, read_if_there, remove_if_there, write_new
 from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.remembered import recall
@@ -284,9 +283,11 @@ class LogLoader:
     ) -> tuple[int, int]:
         """Takes the index entries up to the recovery point; where to read on, at which offset."""
         trusted = self._plan.recovery_point - segment.base_offset
+        if trusted <= 0:
+            return 0, segment.base_offset
         offsets = read_if_there(self._folder, segment.index_name)
         times = read_if_there(self._folder, segment.time_index_name)
-        if trusted <= 0 or not offsets or times is None:
+        if not offsets or times is None:
             return 0, segment.base_offset
         whole = offset_index.sound_prefix(offsets, trusted, max(file.size(), 1))
         if not whole:
@@ -454,13 +455,18 @@ class LogLoader:
         segment.seal()
         assert segment.offsets is not None
         assert segment.times is not None
-        write_new(self._folder, file_name(segment.base_offset, INDEX), segment.offsets)
-        write_new(self._folder, file_name(segment.base_offset, TIME_INDEX), segment.times)
+        self._write(segment.index_name, segment.offsets)
+        self._write(segment.time_index_name, segment.times)
         if segment.aborted:
             name = file_name(segment.base_offset, TXN_INDEX)
-            write_new(self._folder, name, encode_aborted(segment.aborted))
+            self._write(name, encode_aborted(segment.aborted))
         segment.drop_indexes()
         self._is_changed = True
+
+    def _write(self, name: str, data: Buffer) -> None:
+        """A new file, unless the one that is there says the same: it stays then, and is durable."""
+        if not keep_same(self._folder, name, data):
+            write_new(self._folder, name, data)
 
     # What batches made
 
