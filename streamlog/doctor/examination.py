@@ -50,7 +50,14 @@ class Examination:
     async def run(self) -> list[CheckResult]:
         findings: list[CheckResult] = []
         try:
-            for part in (self._machine, self._disk, self._store, self._meta, self._costs):
+            for part in (
+                self._machine,
+                self._disk,
+                self._logs,
+                self._store,
+                self._meta,
+                self._costs,
+            ):
                 findings += [finding async for finding in part()]
         finally:
             await self._offload.close()
@@ -84,15 +91,21 @@ class Examination:
                 "give --wal-dir DIR",
             )
             return
-        subject = disk_checks.DiskSubject(
-            Path(folder),
-            self._settings.engine.wal.wal_bytes_max,
-            self._clock,
-            self._offload,
-            self._random,
-        )
+        subject = self._disk_subject(folder, self._settings.engine.wal.wal_bytes_max)
         async for result in self._each(disk_checks.CHECKS, subject):
             yield result
+
+    async def _logs(self) -> AsyncIterator[CheckResult]:
+        folder = self._settings.node.log_dir
+        if folder is not None:
+            subject = self._disk_subject(folder, self._settings.broker.log_segment_bytes)
+            async for result in self._each(disk_checks.LOG_CHECKS, subject):
+                yield result
+
+    def _disk_subject(self, folder: str, bytes_max: int) -> disk_checks.DiskSubject:
+        return disk_checks.DiskSubject(
+            Path(folder), bytes_max, self._clock, self._offload, self._random
+        )
 
     async def _store(self) -> AsyncIterator[CheckResult]:
         self._say("store.open")

@@ -395,6 +395,7 @@ class RemoteLogManager:
         ending.discard(task)
         if not ending:
             self._ending.pop(partition, None)
+            self._deletion.set()
 
     async def _until_ended(self, partition: TopicPartition) -> None:
         """Returns when nothing of an earlier log of the partition is written any more."""
@@ -422,7 +423,10 @@ class RemoteLogManager:
         while True:
             self._deletion.clear()
             for partition, state in tuple(self._deleting.items()):
-                await self._until_ended(partition.topic_partition)
+                if self._ending.get(partition.topic_partition):
+                    # The end of its last task begins a round. Others do not wait for it: a call of
+                    # a plug-in may hang.
+                    continue
                 try:
                     await self._parts.removal.remove_partition(partition, state)
                 except StreamlogError as error:

@@ -49,7 +49,7 @@ def test_a_data_folder_is_examined(tmp_path: Path) -> None:
     assert told["wal"] == "disk"
     found = {one["name"]: one for one in told["findings"]}
     assert set(found) == STORE_CHECKS | META_CHECKS | OTHERS | {
-        *("disk.sync", "disk.room", "cost.requests")
+        *("disk.sync", "disk.room", "logs.sync", "logs.room", "cost.requests")
     }
     assert {one["outcome"] for one in found.values()} <= {"pass", "info", "warn"}
     for name in STORE_CHECKS:

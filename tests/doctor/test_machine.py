@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from streamlog.codec import choice
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
-from streamlog.doctor.disk_checks import CHECKS, DiskSubject
+from streamlog.doctor.disk_checks import CHECKS, LOG_CHECKS, DiskSubject
 from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, Good, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
@@ -105,12 +106,14 @@ def test_open_files_are_held_against_the_connections() -> None:
         assert (found.outcome, "ulimit -n" in found.advice) == (CheckOutcome.WARN, True)
 
 
-def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, CheckResult]:
+def examined(
+    folder: Path, bytes_max: int = 1 << 20, checks: Sequence[Check[DiskSubject]] = CHECKS
+) -> dict[str, CheckResult]:
     async def examine() -> dict[str, CheckResult]:
         offload = ThreadOffload()
-        subject = DiskSubject(folder, wal_bytes_max, SystemClock(), offload, SeededRandom(1))
+        subject = DiskSubject(folder, bytes_max, SystemClock(), offload, SeededRandom(1))
         try:
-            return {one.name: one async for one in run_all(CHECKS, subject)}
+            return {one.name: one async for one in run_all(checks, subject)}
         finally:
             await offload.close()
 
@@ -132,6 +135,18 @@ def test_a_disk_without_room_fails(tmp_path: Path) -> None:
     free = status.f_bavail * status.f_frsize
     assert examined(tmp_path, 8 * free)["disk.room"].outcome is CheckOutcome.FAIL
     assert examined(tmp_path, free)["disk.room"].outcome is CheckOutcome.WARN
+
+
+def test_the_folder_of_local_logs_is_measured_as_segments_grow(tmp_path: Path) -> None:
+    found = examined(tmp_path, checks=LOG_CHECKS)
+    assert found["logs.sync"].outcome in (CheckOutcome.PASS, CheckOutcome.WARN)
+    assert found["logs.sync"].figures["sync_p99_ms"] > 0
+    assert found["logs.room"].outcome is CheckOutcome.PASS
+    assert list(tmp_path.iterdir()) == []
+    status = os.statvfs(tmp_path)
+    short = examined(tmp_path, 2 * status.f_bavail * status.f_frsize, LOG_CHECKS)["logs.room"]
+    assert (short.outcome, "retention" in short.advice) == (CheckOutcome.WARN, True)
+    assert examined(Path("/proc"), checks=LOG_CHECKS)["logs.sync"].outcome is CheckOutcome.FAIL
 
 
 def test_a_folder_that_cannot_be_written_fails() -> None:

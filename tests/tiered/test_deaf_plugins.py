@@ -4,6 +4,8 @@ a mounted folder, and as code that catches too much."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -13,9 +15,11 @@ from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
+    RemoteLogSegmentId,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    TopicIdPartition,
 )
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.metadata.bounded import BoundedMetadataManager
@@ -356,5 +360,38 @@ def test_deletions_go_on_behind_a_plug_in_that_cancels_its_own_call(
             await t.manager.stop_partitions([harness.PARTITION], deletes=True)
             await asyncio.sleep(100)
             assert t.storage.segments == {}
+
+    run_virtually(body)
+
+
+def test_the_data_of_other_topics_does_not_wait_for_it() -> None:
+    async def body() -> None:
+        free = asyncio.Event()
+
+        async def copies_hang(call: str) -> None:
+            if call == "copied":
+                await to_its_end(free.wait())
+
+        tree, clock, storage = TornTree(SeededRandom(3)), VirtualClock(), NamedByOffset()
+        async with tiered_log(tree, {}, CONFIG, storage, clock) as t:
+            storage.strike = copies_hang
+            await filled(t)
+            await asyncio.sleep(300)
+            (begun,) = await t.metadata.list_remote_log_segments(t.partition)
+            other = TopicIdPartition(UUID(int=7), "other", 0)
+            segment = RemoteLogSegmentId(other, UUID(int=8))
+            await t.metadata.add_remote_log_segment_metadata(
+                replace(begun, remote_log_segment_id=segment)
+            )
+            await t.log.close()
+            await t.factory.remove(t.handle)
+            await t.manager.delete_partition(other.topic_partition, other.topic_id)
+            await asyncio.sleep(60)
+            assert await t.metadata.list_remote_log_segments(other) == []
+            deleted = await t.metadata.deleted_partitions()
+            assert [one.topic_id_partition for one in deleted] == [t.partition]
+            free.set()
+            async with asyncio.timeout(120):
+                await t.manager.deletions_done()
 
     run_virtually(body)
