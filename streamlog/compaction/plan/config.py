@@ -43,7 +43,7 @@ class CompactionConfig:
     compaction_memory_bytes: int | None = setting(
         None,
         "Memory for data on its way from inputs to outputs. More makes GETs larger, and so fewer: "
-        "with 60 inputs a GET is a hundredth of it. Default: 256 MiB, and 32 MiB for a store in a "
+        "with 60 inputs a GET is a hundredth of it. Default: 256 MiB, and 24 MiB for a store in a "
         "folder, where a read costs no request.",
         minimum=4 * MIB,
     )
@@ -123,4 +123,4 @@ class CompactionConfig:
         """Of one merge, on this store."""
         if self.compaction_memory_bytes is not None:
             return self.compaction_memory_bytes
-        return 256 * MIB if store_url.startswith("s3://") else 32 * MIB
+        return 256 * MIB if store_url.startswith("s3://") else 24 * MIB
