@@ -81,6 +81,8 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._fd_before)
+        # A forked child may hold the other end open for ever: a close alone would not be heard.
+        self._told.shutdown(socket.SHUT_WR)
         self._told.close()
         self._listener.join()
         self._heard.close()
@@ -101,6 +103,15 @@ class Signals:
 
 def _go_on(number: int, frame: FrameType | None) -> None:
     """The main thread has nothing to do for a signal; without a handler it would end."""
+
+
+def _tell_nobody() -> None:
+    """A forked child has the same socket, and would tell its parent of the child's own signals.
+    asyncio does this, too, from Python 3.12 on."""
+    signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_tell_nobody)
 
 
 class StopBound:

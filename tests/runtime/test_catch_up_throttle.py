@@ -168,3 +168,22 @@ def test_a_place_that_was_kept_gets_everything_when_the_foreground_is_gone() -> 
             assert not grant.is_paced
 
     run(body)
+
+
+def test_a_read_in_line_does_not_give_way_to_what_its_own_task_did_last() -> None:
+    async def body() -> None:
+        async with busy_node() as node:
+            line = Line(node)
+            async with node.foreground():
+                await line.fill()
+            await asyncio.sleep(0.2)
+            node.throttle.note_foreground_io()
+            await line.fill()
+            began = node.clock.monotonic()
+            # Those of others are a quarter of a second ago before it is its turn.
+            assert not (await line.read(size=8 * MIB)).is_paced
+            assert node.clock.monotonic() - began < 0.1
+            node.throttle.note_foreground_io()
+            assert node.throttle.admits_now
+
+    run(body)

@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,8 @@ from streamlog.format.kafka_files.names import (
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.runtime.disk.system_tree import SystemTree
+from streamlog.runtime.disk.tree import FolderTree
+from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import (
     begin,
@@ -32,6 +34,9 @@ from streamlog.testing.logs.transaction_conformance import (
     end,
     transactional,
 )
+from streamlog.testing.torn_folder import TornTree
+from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.disk.files import read_file
 from streamlog.unified.state.segment import UnifiedLogSegment
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
@@ -39,9 +44,13 @@ CONFIGS = {"internal.segment.bytes": "700", "index.interval.bytes": "200"}
 COUNT = 60
 
 
+def filled(place: Path) -> AbstractAsyncContextManager[UnifiedLogUnderTest]:
+    return filled_on(lambda: SystemTree(place))
+
+
 @asynccontextmanager
-async def filled(place: Path) -> AsyncIterator[UnifiedLogUnderTest]:
-    async with unified_log(lambda: SystemTree(place), CONFIGS) as t:
+async def filled_on(tree_of: Callable[[], FolderTree]) -> AsyncIterator[UnifiedLogUnderTest]:
+    async with unified_log(tree_of, CONFIGS) as t:
         for number in range(COUNT):
             at_ms = 1_700_000_000_000 + number
             await append(t.log, encoded([b"%d" % number], at_ms=at_ms))
@@ -219,6 +228,7 @@ def test_a_recovery_leaves_index_files_that_are_right(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with filled(tmp_path) as t:
+            await t.reopened()  # No file of recovery points is being written any more.
             (tmp_path / "recovery-point-offset-checkpoint").unlink()
             kept = {path: (path.stat().st_ino, path.read_bytes()) for path in files(t)}
             flipped, padded, removed = files(t)[:3]
@@ -232,6 +242,45 @@ def test_a_recovery_leaves_index_files_that_are_right(tmp_path: Path) -> None:
             anew = {path for path in files(t) if path.stat().st_ino != kept[path][0]}
             assert anew <= {flipped, padded, removed}
             assert len(kept) > 6
+
+    asyncio.run(body())
+
+
+def test_an_index_file_that_a_recovery_leaves_is_durable() -> None:
+    """Its writer's last sync may have failed: it can be read until the power fails."""
+    tree = TornTree(SeededRandom(5))
+
+    def lose(operation: str, name: str) -> DiskFault | None:
+        return DiskFault.IO_ERROR if operation == "sync" else None
+
+    async def body() -> None:
+        async with filled_on(lambda: tree) as t:
+            bases = [one.base_offset for one in t.log.segments[:-1]]
+            names = [file_name(base, suffix) for base in bases for suffix in (INDEX, TIME_INDEX)]
+            await t.reopened()
+            folder = tree.open("t-0")
+            wanted = {name: read_file(folder, name) for name in names}
+            for name, data in wanted.items():
+                folder.remove(name)
+                file = folder.create(name)
+                file.append([data])
+                tree.plan_faults(lose)
+                with pytest.raises(OSError, match="injected"):
+                    file.sync()
+                tree.plan_faults(None)
+            tree.top.remove("recovery-point-offset-checkpoint")
+            await t.crashed()
+            assert len(wanted) > 6
+            assert not tree.has_pending
+            found: dict[str, bytes] = {}
+
+            def cut_power() -> None:
+                tree.crash()
+                found.update((name, read_file(tree.open("t-0"), name)) for name in names)
+
+            t.cut_power = cut_power
+            await t.crashed()
+            assert found == wanted
 
     asyncio.run(body())
 
@@ -279,12 +328,18 @@ def test_transactions_that_overlap_are_no_damage(
             await end(t.log, is_commit=False, producer_id=1)
             await end(t.log, is_commit=False, producer_id=3)
             await t.log.roll()
-            before = {path.name: path.stat() for path in (tmp_path / "t-0").glob("*.txnindex")}
+
+            def written() -> dict[str, tuple[int, int]]:
+                # Not the time of the last read: a start reads them.
+                found = (tmp_path / "t-0").glob("*.txnindex")
+                stats = {path.name: path.stat() for path in found}
+                return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+            before = written()
             assert len(before) == 2
             await t.reopened()
             assert await committed_values(t.log) == []
-            after = {path.name: path.stat() for path in (tmp_path / "t-0").glob("*.txnindex")}
-            assert after == before
+            assert written() == before
 
     asyncio.run(body())
     assert [one.message for one in caplog.records if "made anew" in one.message] == []

@@ -106,10 +106,13 @@ def wait_for_source(query: Any) -> None:
     Spark 4.3 keeps one environment for the Python readers of all queries, and each start writes
     three entries into it without a lock. Two first starts at once break its size, and then Spark
     can serialize no task of the session any more: "Illegal size 5 of collection, expected 6".
+
+    Errors: StreamlogError (neither comes within QUERY_TIMEOUT_S); why the query failed.
     """
-    while not query.status["isDataAvailable"]:
-        if query.awaitTermination(READER_POLL_S):
+    for _ in range(int(QUERY_TIMEOUT_S / READER_POLL_S)):
+        if query.status["isDataAvailable"] or query.awaitTermination(READER_POLL_S):
             return
+    raise StreamlogError(f"a query has read nothing within {QUERY_TIMEOUT_S} s")
 
 
 def _first(lines: Sequence[bytes], part: int) -> int:

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from streamlog.demo import corpus, generator
+from streamlog.errors import StreamlogError
 from streamlog.spark.demo.lines import level_table, parsed
 from streamlog.spark.demo.pipeline import HOUR_MS, run, wait_for_source
 from tests.spark.reading import consumed, started
@@ -100,3 +101,10 @@ def test_a_second_query_starts_once_the_first_has_its_reader_or_has_ended(ends: 
     query = StartingQuery(3, ends)
     wait_for_source(query)
     assert query.polls == 0
+
+
+def test_a_query_that_reads_nothing_is_given_up() -> None:
+    query = StartingQuery(1 << 30, ends=False)
+    with pytest.raises(StreamlogError, match="nothing within 1800 s"):
+        wait_for_source(query)
+    assert query.polls == (1 << 30) - 36_000
