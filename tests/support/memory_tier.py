@@ -43,7 +43,7 @@ class MemoryTier(RemoteStorageManager):
         """Topics → what reads of their segments wait for."""
         self.indexes: list[IndexType] = []
         """Those that were fetched, in order."""
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges: list[tuple[RemoteLogSegmentId, int, int]] = []
         """Those that were read, in order."""
         self.custom: bytes | None = None
         self.made.append(self)
@@ -65,7 +65,7 @@ class MemoryTier(RemoteStorageManager):
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
     ) -> bytes:
-        self.ranges.append((start_position, end_position))
+        self.ranges.append((metadata.remote_log_segment_id, start_position, end_position))
         gate = self.slow.get(metadata.topic_id_partition.topic)
         if gate is not None:
             await gate.wait()

@@ -243,8 +243,8 @@ def test_a_topic_that_ceases_to_be_compacted_ends_its_cleaning(tmp_path: Path) -
                 async with asyncio.timeout(30):
                     while list(logs.rglob("*.cleaned")):  # noqa: ASYNC110 - it has no event
                         await asyncio.sleep(0.01)
-            assert len(found) > 1
-            assert await _all(node.banner.grpc, "kept") == found
+            # Segments that were swapped in before the change have fewer records.
+            assert 1 < len(await _all(node.banner.grpc, "kept")) <= len(found)
             assert node.metric("streamlog_log_cleaning_errors_total") == 0
 
     asyncio.run(body())
