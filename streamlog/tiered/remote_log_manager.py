@@ -395,7 +395,8 @@ class RemoteLogManager:
         ending.discard(task)
         if not ending:
             self._ending.pop(partition, None)
-            self._deletion.set()
+            if any(one.topic_partition == partition for one in self._deleting):
+                self._deletion.set()
 
     async def _until_ended(self, partition: TopicPartition) -> None:
         """Returns when nothing of an earlier log of the partition is written any more."""

@@ -366,17 +366,18 @@ def test_deletions_go_on_behind_a_plug_in_that_cancels_its_own_call(
 
 def test_the_data_of_other_topics_does_not_wait_for_it() -> None:
     async def body() -> None:
-        free = asyncio.Event()
+        free, began = asyncio.Event(), asyncio.Event()
 
         async def copies_hang(call: str) -> None:
             if call == "copied":
+                began.set()
                 await to_its_end(free.wait())
 
         tree, clock, storage = TornTree(SeededRandom(3)), VirtualClock(), NamedByOffset()
         async with tiered_log(tree, {}, CONFIG, storage, clock) as t:
             storage.strike = copies_hang
             await filled(t)
-            await asyncio.sleep(300)
+            await began.wait()
             (begun,) = await t.metadata.list_remote_log_segments(t.partition)
             other = TopicIdPartition(UUID(int=7), "other", 0)
             segment = RemoteLogSegmentId(other, UUID(int=8))
@@ -386,12 +387,13 @@ def test_the_data_of_other_topics_does_not_wait_for_it() -> None:
             await t.log.close()
             await t.factory.remove(t.handle)
             await t.manager.delete_partition(other.topic_partition, other.topic_id)
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
             assert await t.metadata.list_remote_log_segments(other) == []
             deleted = await t.metadata.deleted_partitions()
             assert [one.topic_id_partition for one in deleted] == [t.partition]
             free.set()
-            async with asyncio.timeout(120):
+            # At once, and not with the next round.
+            async with asyncio.timeout(CONFIG.task_interval_ms / 10_000):
                 await t.manager.deletions_done()
 
     run_virtually(body)
