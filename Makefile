@@ -36,9 +36,9 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-CODEC = setup.py $(wildcard streamlog/codec/native/*)
+NATIVE = setup.py $(wildcard streamlog/codec/native/* streamlog/runtime/disk/native/*)
 
-$(VENV)/.installed: $(VENV)/.created pyproject.toml $(CODEC)
+$(VENV)/.installed: $(VENV)/.created pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
@@ -46,9 +46,9 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@
 
-# Both sets at once: each call of pip builds the codec anew. A rule of its own, so that CI installs
+# Both sets at once: each call of pip compiles anew. A rule of its own, so that CI installs
 # once and `make lint` and `make test` find their stamps.
-$(VENV)/.installed-all: $(VENV)/.created pyproject.toml $(CODEC)
+$(VENV)/.installed-all: $(VENV)/.created pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[lint,test]'
 	@touch $(VENV)/.installed
 	@touch $(VENV)/.installed-lint $(VENV)/.installed-test $@
@@ -174,7 +174,7 @@ asan: $(VENV)/.installed-test ## run the codec's tests under the address and und
 	rm -rf .cache/asan
 	mkdir -p .cache/asan
 	cp -R streamlog kvstore server tests setup.py pyproject.toml README.md LICENSE .cache/asan
-	rm -f .cache/asan/streamlog/codec/*.so
+	rm -f .cache/asan/streamlog/codec/*.so .cache/asan/streamlog/runtime/disk/*.so
 	cd .cache/asan && CFLAGS="$(ASAN_FLAGS)" LDFLAGS="$(ASAN_FLAGS)" $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd .cache/asan && STREAMLOG_CODEC=native PYTHONMALLOC=malloc LD_PRELOAD="$$(cc -print-file-name=libasan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \

@@ -1,4 +1,6 @@
-"""The compiled half of streamlog.codec. Without a C compiler everything installs and works, too.
+"""What is compiled: the codec, and the thread that writes the write-ahead log.
+
+Without a C compiler everything installs and works, too.
 
 CFLAGS and LDFLAGS are added to the compiler's.
 """
@@ -9,22 +11,26 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-FOLDER = Path("streamlog/codec/native")
 WARNINGS = [] if sys.platform == "win32" else ["-Wall", "-Wextra"]
 IS_STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 """One binary for every Python from 3.11 on; free-threaded ones have no stable ABI."""
 
+
+def _extension(package: str) -> Extension:
+    folder = Path(*package.split("."), "native")
+    return Extension(
+        f"{package}._native",
+        sources=sorted(path.as_posix() for path in folder.glob("*.c")),
+        depends=sorted(path.as_posix() for path in folder.glob("*.h")),
+        define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
+        extra_compile_args=WARNINGS,
+        py_limited_api=IS_STABLE,
+        optional=True,
+    )
+
+
 setup(
-    ext_modules=[
-        Extension(
-            "streamlog.codec._native",
-            sources=sorted(path.as_posix() for path in FOLDER.glob("*.c")),
-            depends=sorted(path.as_posix() for path in FOLDER.glob("*.h")),
-            define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
-            extra_compile_args=WARNINGS,
-            py_limited_api=IS_STABLE,
-            optional=True,
-        )
-    ],
+    ext_modules=[_extension("streamlog.codec")]
+    + ([_extension("streamlog.runtime.disk")] if sys.platform == "linux" else []),
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
 )

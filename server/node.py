@@ -33,6 +33,7 @@ from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.disk.lockfile import publish
+from streamlog.runtime.threads import switch_often
 from streamlog.server.banner import Banner
 from streamlog.server.composition import Backend
 from streamlog.server.listeners.checks import with_usable_listeners
@@ -372,6 +373,7 @@ def run(
     """
     keep_large_blocks()
     collect_rarely()
+    switch_often()
     # The creation time of each counter would be a third of the page, and has no reader.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)

@@ -1,7 +1,7 @@
 """The write-ahead log of `wal=disk`: groups of appends, each made durable by one write.
 
-1. `append` hands a group to the writer, which takes them in order in the WAL lane: the next group
-   is written as soon as the one before is durable. A group is a frame in the active file; one that
+1. `append` hands a group to the writer, which takes them in order: the next group is written as
+   soon as the one before is durable. A group is a frame in the active file; one that
    does not fit activates the next file, which the pool keeps ready.
 2. Sequences count up without a gap over all files, tenures and restarts.
 3. After a failed write it is unknown how much of the frame is on the disk. The frame is not written
@@ -41,6 +41,7 @@ from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import ALIGNMENT
 from streamlog.format.wal.superblock import SUPERBLOCK_BYTES, WalIdentity
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
@@ -86,9 +87,11 @@ class WriteAheadLog:
         self._released_through = plan.released_through
         self._recovered_through = plan.next_sequence - 1
         shelf = Shelf()
+        self._writes = DurableWrites(offload)
         self._writer = GroupWriter(
             shelf,
             random,
+            self._writes,
             next_sequence=plan.next_sequence,
             next_generation=plan.next_generation,
             group_bytes_max=self.group_bytes_max,
@@ -258,7 +261,9 @@ class WriteAheadLog:
         known_failures = self._known_failures
         start = asyncio.get_running_loop().time()
         try:
-            written = None if self._waiting else await self._write(entries, known_failures)
+            written: Written | NotWritten | None = None
+            if not self._waiting:
+                written = await self._writer.write(entries, self._released_through, known_failures)
             if not isinstance(written, Written):
                 written = await self._write_after_stall(entries, known_failures)
         except OSError as error:
@@ -341,9 +346,8 @@ class WriteAheadLog:
             return
         self._is_closing = True
         self._pool.close()
-        # Tasks are not cancelled, because writing threads must not outlive the file handles. The
-        # lane runs calls in order: once this one returns, no append is at work.
-        await self._offload.run(Lane.WAL, _nothing)
+        # Tasks are not cancelled, because writing threads must not outlive the file handles.
+        await self._writer.idle()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._keeper.idle()
         if self._writer.tenure is not None:
@@ -355,13 +359,7 @@ class WriteAheadLog:
         self._pool.close_files()
         if self._writer.active is not None:
             self._writer.active.file.close()
-
-    async def _write(
-        self, entries: Sequence[StreamEntry], known_failures: int
-    ) -> Written | NotWritten:
-        return await self._offload.run(
-            Lane.WAL, self._writer.write, entries, self._released_through, known_failures
-        )
+        self._writes.close()
 
     async def _write_after_stall(
         self, entries: Sequence[StreamEntry], known_failures: int
@@ -371,18 +369,15 @@ class WriteAheadLog:
         try:
             async with self._stall_lock:
                 self._check_open()
-                outcome = await self._write(entries, known_failures)
+                write, released = self._writer.write, self._released_through
+                outcome = await write(entries, released, known_failures)
                 if isinstance(outcome, Written):
                     return outcome
                 file = await self._take_file(outcome.size_bytes)
-                return await self._offload.run(
-                    Lane.WAL,
-                    self._writer.resume,
-                    entries,
-                    self._released_through,
-                    known_failures,
-                    file,
-                )
+                released = self._released_through
+                outcome = await write(entries, released, known_failures, file)
+                assert isinstance(outcome, Written), "a file ends a stall"
+                return outcome
         finally:
             self._waiting -= 1
 
@@ -478,7 +473,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """Run in a lane to wait for the calls before it; and `on_full` until the owner sets it."""
+    """`on_full` until the owner sets it."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -218,10 +217,8 @@ class FilePool:
 
     async def _give_back(self) -> None:
         """Removes all free files; an append that waits for a file fails."""
-        while self._shelf.ready:
-            # The writer's thread may take the last one at the same time.
-            with contextlib.suppress(IndexError):
-                self._free.append(self._shelf.ready.pop())
+        self._free += self._shelf.ready
+        self._shelf.ready.clear()
         while self._free:
             await self._remove(self._free[0], self._free)
         if self._wanted_bytes:

@@ -1,7 +1,4 @@
-"""Writes groups one after another: the part of the log that runs in the WAL lane.
-
-A group handed over while another one syncs is written next, without a step of the event loop in
-between.
+"""Writes groups one after another, in the order of calls, one at a time.
 
 1. A group that fits the active file becomes a frame in it. A group that does not seals that file
    and activates a ready one. If none is ready, the writer stalls: it returns this group and later
@@ -18,9 +15,11 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from streamlog.errors import MessageTooLarge
@@ -33,6 +32,8 @@ from streamlog.format.wal.superblock import (
     Superblock,
     encode_superblock,
 )
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.rand import Random
 from streamlog.wal.file import WalFile
 
@@ -58,7 +59,7 @@ class EarlierFailed(Exception):
 
 @dataclass(slots=True)
 class Shelf:
-    """Files that writer and pool hand to each other; each operation on a field is atomic.
+    """Files that writer and pool hand to each other.
 
     `ready`: filled by the pool, emptied by the writer (by the pool while the writer is stalled).
     `sealed`: filled by the writer, emptied by the pool.
@@ -70,13 +71,25 @@ class Shelf:
     newest: WalFile | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A group on its way. `file`: the one that ends a stall."""
+
+    entries: Sequence[StreamEntry]
+    released_through: int
+    known_failures: int
+    file: WalFile | None
+    outcome: asyncio.Future[Written | NotWritten]
+
+
 class GroupWriter:
-    """`write` and `resume` block, and run only in Lane.WAL; other threads may read the fields."""
+    """Used on one event loop."""
 
     def __init__(
         self,
         shelf: Shelf,
         random: Random,
+        writes: DurableWrites,
         *,
         next_sequence: int,
         next_generation: int,
@@ -84,6 +97,7 @@ class GroupWriter:
     ) -> None:
         self._shelf = shelf
         self._random = random
+        self._writes = writes
         self._next_generation = next_generation
         self._group_bytes_max = group_bytes_max
         self.tenure: Tenure | None = None
@@ -95,17 +109,57 @@ class GroupWriter:
         """(sequence, bytes on disk) of groups; the log removes released ones."""
         self.stored_bytes = 0
         """Bytes of all groups ever added to `stored`."""
+        self._calls: deque[_Call] = deque()
+        self._is_writing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def write(
-        self, entries: Sequence[StreamEntry], released_through: int, known_failures: int
-    ) -> Written | NotWritten:
-        """Durable on return. `known_failures`: how many failures the caller has seen.
+        self,
+        entries: Sequence[StreamEntry],
+        released_through: int,
+        known_failures: int,
+        file: WalFile | None = None,
+    ) -> asyncio.Future[Written | NotWritten]:
+        """Ends when the group is durable, or cannot be written. `known_failures`: how many failures
+        the caller has seen. `file`: ends a stall, and has room for the group.
 
+        Cancelled, a group that is being written may be stored, and one that waits is left out.
         Errors: OSError, EarlierFailed, MessageTooLarge.
         """
-        group = encode_group(entries)
-        if known_failures < self.failures:
+        outcome: asyncio.Future[Written | NotWritten]
+        outcome = asyncio.get_running_loop().create_future()
+        self._calls.append(_Call(entries, released_through, known_failures, file, outcome))
+        self._go_on()
+        return outcome
+
+    async def idle(self) -> None:
+        """Returns when nothing is written, or waits to be."""
+        await self._idle.wait()
+
+    def _go_on(self) -> None:
+        while self._calls and not self._is_writing:
+            call = self._calls.popleft()
+            try:
+                self._begin(call)
+            except Exception as error:  # noqa: BLE001 - the caller's
+                _fail(call, error)
+        if self._is_writing:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    def _begin(self, call: _Call) -> None:
+        """Has the group written, or ends the call without."""
+        if call.file is not None:
+            self.is_stalled = False
+        if call.outcome.done():
+            self._give_back(call.file)
+            return
+        if call.known_failures < self.failures:
+            self._give_back(call.file)
             raise EarlierFailed
+        group = encode_group(call.entries)
         if group.size_bytes > self._group_bytes_max:
             raise MessageTooLarge(
                 f"a group of {group.size_bytes} bytes; the write-ahead log takes at most "
@@ -114,55 +168,44 @@ class GroupWriter:
                 max_bytes=self._group_bytes_max,
             )
         if self.is_stalled:
-            return NotWritten(group.size_bytes)
+            call.outcome.set_result(NotWritten(group.size_bytes))
+            return
         active = self.active
-        if active is not None and active.has_room(group.size_bytes):
-            self._append(active, group, released_through)
-            return self._stored(group, has_rolled=False)
-        if active is not None:
-            self.active = None
-            self._shelf.sealed.append(active)
-        ready = self._shelf.ready
-        if not ready or SUPERBLOCK_BYTES + group.size_bytes > ready[0].size_bytes:
+        if call.file is None and active is not None and active.has_room(group.size_bytes):
+            self._append(call, active, group)
+            return
+        file = call.file or self._next_file(group.size_bytes)
+        if file is None:
             self.is_stalled = True
-            return NotWritten(group.size_bytes)
-        self._activate(ready.popleft(), group, released_through)
-        return self._stored(group, has_rolled=True)
+            call.outcome.set_result(NotWritten(group.size_bytes))
+            return
+        self._activate(call, file, group)
 
-    def resume(
-        self,
-        entries: Sequence[StreamEntry],
-        released_through: int,
-        known_failures: int,
-        file: WalFile,
-    ) -> Written:
-        """Ends a stall with a file that has room for the group. Errors: OSError, EarlierFailed."""
-        self.is_stalled = False
-        if known_failures < self.failures:
+    def _give_back(self, file: WalFile | None) -> None:
+        """The pool finds it among the sealed ones."""
+        if file is not None:
             self._shelf.sealed.append(file)
-            raise EarlierFailed
-        group = encode_group(entries)
-        self._activate(file, group, released_through)
-        return self._stored(group, has_rolled=True)
 
-    def _append(self, file: WalFile, group: EncodedGroup, released_through: int) -> None:
+    def _next_file(self, size_bytes: int) -> WalFile | None:
+        if self.active is not None:
+            self._shelf.sealed.append(self.active)
+            self.active = None
+        ready = self._shelf.ready
+        if not ready or SUPERBLOCK_BYTES + size_bytes > ready[0].size_bytes:
+            return None
+        return ready.popleft()
+
+    def _append(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
         frame = encode_frame(
             group,
             file.superblock.life,
             position=file.position,
             sequence=self.next_sequence,
-            released_through=released_through,
+            released_through=call.released_through,
         )
-        try:
-            file.file.write_sync(file.position, frame)
-        except OSError:
-            self.failures += 1
-            self.active = None
-            self._shelf.sealed.append(file)
-            raise
-        file.position += group.size_bytes
+        self._start(call, file, group, file.position, frame)
 
-    def _activate(self, file: WalFile, group: EncodedGroup, released_through: int) -> None:
+    def _activate(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
         """Begins a file's new life: superblock and first frame in one write."""
         assert self.tenure is not None
         salt = int.from_bytes(self._random.bytes(8), "little")
@@ -171,7 +214,7 @@ class GroupWriter:
             FileLife(self._next_generation, salt),
             self.tenure,
             self.next_sequence,
-            released_through,
+            call.released_through,
             file.size_bytes,
         )
         self._next_generation += 1
@@ -181,23 +224,58 @@ class GroupWriter:
             superblock.life,
             position=SUPERBLOCK_BYTES,
             sequence=self.next_sequence,
-            released_through=released_through,
+            released_through=call.released_through,
         )
-        try:
-            file.file.write_sync(0, [encode_superblock(superblock), *frame])
-        except OSError:
-            self.failures += 1
-            self._shelf.sealed.append(file)
-            raise
-        file.position += group.size_bytes
-        self._shelf.newest = file
-        self.active = file
+        self._start(call, file, group, 0, [encode_superblock(superblock), *frame])
 
-    def _stored(self, group: EncodedGroup, *, has_rolled: bool) -> Written:
-        assert self.active is not None
+    def _start(
+        self,
+        call: _Call,
+        file: WalFile,
+        group: EncodedGroup,
+        position: int,
+        parts: Sequence[Buffer],
+    ) -> None:
+        self._is_writing = True
+        try:
+            self._writes.start(file.file, position, parts, partial(self._ended, call, file, group))
+        except Exception as error:  # noqa: BLE001 - the caller's
+            self._ended(call, file, group, error)
+
+    def _ended(
+        self, call: _Call, file: WalFile, group: EncodedGroup, error: BaseException | None
+    ) -> None:
+        self._is_writing = False
+        if error is None:
+            self._stored(call, file, group)
+        else:
+            self._failed(file)
+            _fail(call, error)
+        self._go_on()
+
+    def _failed(self, file: WalFile) -> None:
+        """Nothing more is written in this life of the file."""
+        self.failures += 1
+        self.active = None
+        self._shelf.sealed.append(file)
+
+    def _stored(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
+        has_rolled = file is not self.active
+        if has_rolled:
+            self._shelf.newest = file
+            self.active = file
         sequence = self.next_sequence
-        self.active.last_sequence = sequence
+        file.position += group.size_bytes
+        file.last_sequence = sequence
         self.next_sequence += 1
         self.stored.append((sequence, group.size_bytes))
         self.stored_bytes += group.size_bytes
-        return Written(sequence, group.size_bytes, group.entry_count, has_rolled)
+        if not call.outcome.done():
+            call.outcome.set_result(
+                Written(sequence, group.size_bytes, group.entry_count, has_rolled)
+            )
+
+
+def _fail(call: _Call, error: BaseException) -> None:
+    if not call.outcome.done():
+        call.outcome.set_exception(error)

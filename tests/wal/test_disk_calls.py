@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.format.rows import Tenure
+from streamlog.runtime.disk import durable_writes
 from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -87,7 +88,9 @@ def test_a_folder_is_synced_whoever_made_it(
 
 def test_a_group_is_one_durable_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole log on the system disk: an append is one dsync write, and a new identity gets its
-    name when its content is durable. Files are made ready in a thread beside that."""
+    name when its content is durable. Files are made ready in a thread beside that. What the thread
+    in C asks of the kernel is in tests/wal/test_durable_writes.py."""
+    monkeypatch.setattr(durable_writes, "HAS_THREAD", False)
 
     async def scenario() -> None:
         offload = ThreadOffload()

@@ -238,19 +238,18 @@ def _superblock_not_written_again(plan: RecoveryPlan) -> None:
     _only_written_again(plan)
 
 
-_append = GroupWriter._append
+_ended = GroupWriter._ended
 _removes = FilePool._remove
 
 
-def _synced_again_after_a_failure(self: Any, file: Any, group: Any, released: int) -> None:
+def _synced_again_after_a_failure(
+    self: Any, call: Any, file: Any, group: Any, error: BaseException | None
+) -> None:
     """A failed write is tried again as many programs do: by its sync alone."""
-    try:
-        _append(self, file, group, released)
-    except OSError:
+    if isinstance(error, OSError):
         file.file.sync()
-        self.failures -= 1
-        self.active = self._shelf.sealed.pop()
-        file.position += group.size_bytes
+        error = None
+    _ended(self, call, file, group, error)
 
 
 async def _removed_unsaid(self: Any, file: Any, owner: Any) -> None:
@@ -279,7 +278,7 @@ BREAKAGES: dict[str, tuple[Patch, Scenario]] = {
         a_stated_release_survives_a_power_cut,
     ),
     "a failed write is only synced again": (
-        (GroupWriter, "_append", _synced_again_after_a_failure),
+        (GroupWriter, "_ended", _synced_again_after_a_failure),
         a_failed_write_is_told,
     ),
     "recovery makes nothing durable": (

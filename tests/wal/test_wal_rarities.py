@@ -10,6 +10,7 @@ from streamlog.errors import Closed, Corrupt, Internal
 from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import FileLife
 from streamlog.format.wal.superblock import FileState, Superblock
+from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
@@ -20,6 +21,7 @@ from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, 
 from tests.wal.wal_helpers import (
     CLUSTER,
     SMALL,
+    InlineOffload,
     begin,
     group,
     open_wal,
@@ -186,23 +188,104 @@ def test_files_whose_generations_do_not_count_up_with_their_groups_are_damage() 
     assert caught.value.object_key == "later"
 
 
-def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> None:
-    """Groups never change places: those behind a failure come again, in order."""
-    disk, shelf = torn_disk(), Shelf()
+def a_writer(shelf: Shelf) -> GroupWriter:
+    writes = DurableWrites(InlineOffload())
     writer = GroupWriter(
-        shelf, SeededRandom(1), next_sequence=1, next_generation=1, group_bytes_max=20_000
+        shelf, SeededRandom(1), writes, next_sequence=1, next_generation=1, group_bytes_max=20_000
     )
     writer.tenure = Tenure(1, 1)
+    return writer
+
+
+def a_file(disk: TornDisk, name: str) -> WalFile:
     free = Superblock(FileState.FREE, FileLife(0, 0), Tenure(0, 0), 0, 0, SMALL.file_bytes)
-    file = WalFile("a", disk.create("a", SMALL.file_bytes), free)
-    assert isinstance(writer.write(group(b"waits"), 0, 0), NotWritten)
-    writer.failures += 1
-    with pytest.raises(EarlierFailed):
-        writer.resume(group(b"waits"), 0, 0, file)
-    assert shelf.sealed == [file]  # the pool has it back
-    assert not any(file.file.read(0, SMALL.file_bytes))
-    shelf.sealed.clear()
-    shelf.ready.append(file)
-    written = writer.write(group(b"again"), 0, 1)
-    assert isinstance(written, Written)
-    assert written.sequence == 1
+    return WalFile(name, disk.create(name, SMALL.file_bytes), free)
+
+
+def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> None:
+    """Groups never change places: those behind a failure come again, in order."""
+
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer, file = a_writer(shelf), a_file(disk, "a")
+        assert isinstance(await writer.write(group(b"waits"), 0, 0), NotWritten)
+        writer.failures += 1
+        with pytest.raises(EarlierFailed):
+            await writer.write(group(b"waits"), 0, 0, file)
+        assert shelf.sealed == [file]  # the pool has it back
+        assert not any(file.file.read(0, SMALL.file_bytes))
+        shelf.sealed.clear()
+        shelf.ready.append(file)
+        written = await writer.write(group(b"again"), 0, 1)
+        assert isinstance(written, Written)
+        assert written.sequence == 1
+
+    asyncio.run(scenario())
+
+
+def test_groups_handed_over_at_once_are_written_in_order() -> None:
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer = a_writer(shelf)
+        shelf.ready.append(a_file(disk, "a"))
+        calls = [writer.write(group(b"%d" % number), 0, 0) for number in range(5)]
+        written = await asyncio.gather(*calls)
+        assert [one.sequence for one in written if isinstance(one, Written)] == [1, 2, 3, 4, 5]
+        await writer.idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_group_that_waits_is_left_out_and_one_under_way_is_counted() -> None:
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer = a_writer(shelf)
+        shelf.ready.append(a_file(disk, "a"))
+        under_way, waiting, last = [
+            writer.write(group(payload), 0, 0) for payload in (b"under way", b"waiting", b"last")
+        ]
+        under_way.cancel()
+        waiting.cancel()
+        written = await last
+        assert isinstance(written, Written)
+        assert written.sequence == 2
+        assert [sequence for sequence, _ in writer.stored] == [1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_the_file_of_a_cancelled_group_goes_back_to_the_pool() -> None:
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer, file, other = a_writer(shelf), a_file(disk, "a"), a_file(disk, "b")
+        assert isinstance(await writer.write(group(b"waits"), 0, 0), NotWritten)
+        first = writer.write(group(b"first"), 0, 0, other)
+        writer.write(group(b"given up"), 0, 0, file).cancel()
+        assert isinstance(await first, Written)
+        assert shelf.sealed == [file]
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_cannot_be_handed_over_fails_its_caller_and_those_behind() -> None:
+    """Such as by a bug, or without memory: nobody waits for ever."""
+
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer = a_writer(shelf)
+        shelf.ready += [a_file(disk, "a"), a_file(disk, "b")]
+
+        def start(*_: object) -> None:
+            raise MemoryError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DurableWrites, "start", start)
+            calls = [writer.write(group(b"%d" % number), 0, 0) for number in range(2)]
+            with pytest.raises(MemoryError):
+                await calls[0]
+            with pytest.raises(EarlierFailed):
+                await calls[1]
+        await writer.idle()
+        assert isinstance(await writer.write(group(b"again"), 0, 1), Written)
+
+    asyncio.run(scenario())

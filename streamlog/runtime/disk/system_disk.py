@@ -18,40 +18,41 @@ from streamlog.runtime.disk.real_folder import RealFolder
 
 _ZEROS = bytes(1 << 20)
 _DSYNC = getattr(os, "RWF_DSYNC", 0)
-_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""How a kernel or a file system refuses the flags."""
 
 
 class SystemFile:
-    """A file of a SystemDisk."""
+    """A file of a SystemDisk. `flags`: of a write that is durable on return; 0: there are none."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._flags = _DSYNC
+        self.descriptor = descriptor
+        self.flags = _DSYNC
 
     def write_sync(self, position: int, parts: Sequence[Buffer]) -> None:
-        if len(parts) > PARTS_MAX or not self._flags:
-            write_whole(self._descriptor, position, parts)
-            getattr(os, "fdatasync", os.fsync)(self._descriptor)
+        if len(parts) > PARTS_MAX or not self.flags:
+            write_whole(self.descriptor, position, parts)
+            getattr(os, "fdatasync", os.fsync)(self.descriptor)
             return
         try:
-            write_whole(self._descriptor, position, parts, self._flags)
+            write_whole(self.descriptor, position, parts, self.flags)
         except OSError as error:
-            if error.errno not in _NOT_SUPPORTED:
+            if error.errno not in NOT_SUPPORTED:
                 raise
-            self._flags = 0
+            self.flags = 0
             self.write_sync(position, parts)
 
     def read(self, position: int, length: int) -> bytes:
-        return read_whole(self._descriptor, position, length)
+        return read_whole(self.descriptor, position, length)
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        os.fsync(self.descriptor)
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 class SystemDisk(RealFolder):
