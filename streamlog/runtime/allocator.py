@@ -74,10 +74,13 @@ def give_back() -> None:
 
 
 def collect_rarely() -> None:
-    """Makes the cycle collector run on young objects a tenth as often, and never on present ones.
+    """Makes the cycle collector run on young objects a tenth as often, on those that it has seen
+    once a hundredth, and never on present ones.
 
     Reference counts free nearly everything that requests allocate; a search for cycles every 700
-    objects costs a node a twentieth of its time.
+    objects costs a node a twentieth of its time. What it has seen once are the newest batches of
+    all logs: 12,000 requests a second had a pause of 40 ms for them every two seconds with a
+    threshold of 20.
     """
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(10_000, 100, 50)

@@ -51,6 +51,9 @@ class SegmentScan:
         self.segment = segment
         self._chunks = chunks
         self._deadline = deadline
+        self._held = memoryview(b"")
+        """The chunk that was read last, so that each batch does not look it up."""
+        self._held_from = 0
 
     async def batches(
         self, position: int, offset: int, end_offset: int, max_bytes: int
@@ -62,7 +65,9 @@ class SegmentScan:
         segment, size = self.segment, 0
         found: list[RemoteBatch] = []
         while position < segment.segment_size_bytes and (size < max_bytes or not found):
-            head = await self._bytes(position, HEADER_BYTES)
+            head = self._at_hand(position, HEADER_BYTES)
+            if head is None:
+                head = await self._bytes(position, HEADER_BYTES)
             if head is None:
                 return ScannedChunk(found, position, True)
             base, length, delta = _unpack_frame(head)
@@ -75,7 +80,9 @@ class SegmentScan:
             if base + delta >= offset:
                 if found and size + batch_bytes > max_bytes:
                     break
-                view = await self._bytes(position, batch_bytes)
+                view = self._at_hand(position, batch_bytes)
+                if view is None:
+                    view = await self._bytes(position, batch_bytes)
                 if view is None:
                     return ScannedChunk(found, position, True)
                 found.append(RemoteBatch((view,), base + delta + 1, position))
@@ -92,6 +99,12 @@ class SegmentScan:
         if self._chunks.pending < FEW_LOADS:
             self._chunks.ahead(self.segment, number + 1)
 
+    def _at_hand(self, position: int, length: int) -> memoryview | None:
+        begin = position - self._held_from
+        if begin < 0 or begin + length > len(self._held):
+            return None
+        return self._held[begin : begin + length]
+
     async def _bytes(self, position: int, length: int) -> memoryview | None:
         """Fewer at the segment's end. They are a copy only where they lie in several chunks."""
         size = self._chunks.chunk_bytes
@@ -103,8 +116,9 @@ class SegmentScan:
             chunk = await self._chunks.get(self.segment, number, self._deadline)
             if chunk is None:
                 return None
-            begin = max(position - number * size, 0)
-            pieces.append(memoryview(chunk)[begin : position + length - number * size])
+            self._held, self._held_from = memoryview(chunk), number * size
+            begin = max(position - self._held_from, 0)
+            pieces.append(self._held[begin : position + length - self._held_from])
         if len(pieces) == 1:
             return pieces[0]
         return memoryview(b"".join(pieces))
