@@ -36,7 +36,7 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-NATIVE = setup.py $(wildcard streamlog/codec/native/* streamlog/runtime/disk/native/*)
+NATIVE = setup.py $(wildcard streamlog/codec/native/* streamlog/runtime/native/*)
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
@@ -174,7 +174,7 @@ asan: $(VENV)/.installed-test ## run the codec's tests under the address and und
 	rm -rf .cache/asan
 	mkdir -p .cache/asan
 	cp -R streamlog kvstore server tests setup.py pyproject.toml README.md LICENSE .cache/asan
-	rm -f .cache/asan/streamlog/codec/*.so .cache/asan/streamlog/runtime/disk/*.so
+	rm -f .cache/asan/streamlog/codec/*.so .cache/asan/streamlog/runtime/*.so
 	cd .cache/asan && CFLAGS="$(ASAN_FLAGS)" LDFLAGS="$(ASAN_FLAGS)" $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd .cache/asan && STREAMLOG_CODEC=native PYTHONMALLOC=malloc LD_PRELOAD="$$(cc -print-file-name=libasan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \

@@ -31,6 +31,6 @@ def _extension(package: str) -> Extension:
 
 setup(
     ext_modules=[_extension("streamlog.codec")]
-    + ([_extension("streamlog.runtime.disk")] if sys.platform == "linux" else []),
+    + ([_extension("streamlog.runtime")] if sys.platform == "linux" else []),
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
 )

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, TypeVar, TypeVarTuple
 
+from streamlog.runtime import writer_threads
 from streamlog.runtime.threads import Arrivals, LaneThreads
+from streamlog.runtime.writer_threads import WriterThreads
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -69,6 +71,15 @@ class ThreadOffload:
         self._numbers = {**THREADS, **(threads or {})}
         self._lanes: dict[Lane, LaneThreads] = {}
         self._arrivals: Arrivals | None = None
+        self._writers: dict[Lane, WriterThreads] = {}
+
+    def writers(self, lane: Lane) -> WriterThreads | None:
+        """As many threads in C as the lane has in Python; None where they were not compiled."""
+        if not writer_threads.ARE_THERE:
+            return None
+        if lane not in self._writers:
+            self._writers[lane] = WriterThreads(self._numbers[lane])
+        return self._writers[lane]
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         threads = self._lanes.get(lane)
@@ -88,6 +99,14 @@ class ThreadOffload:
             await loop.run_in_executor(None, threads.end)
         if arrivals is not None:
             arrivals.close()
+        writers, self._writers = self._writers, {}
+        for one in writers.values():
+            await one.end()
+
+
+def writers_of(offload: Offload, lane: Lane) -> WriterThreads | None:
+    """What writes files past the lane's own threads; None: they do it, as in the simulation."""
+    return offload.writers(lane) if isinstance(offload, ThreadOffload) else None
 
 
 async def run_owned(

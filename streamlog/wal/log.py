@@ -87,11 +87,10 @@ class WriteAheadLog:
         self._released_through = plan.released_through
         self._recovered_through = plan.next_sequence - 1
         shelf = Shelf()
-        self._writes = DurableWrites(offload)
         self._writer = GroupWriter(
             shelf,
             random,
-            self._writes,
+            DurableWrites(offload),
             next_sequence=plan.next_sequence,
             next_generation=plan.next_generation,
             group_bytes_max=self.group_bytes_max,
@@ -359,7 +358,6 @@ class WriteAheadLog:
         self._pool.close_files()
         if self._writer.active is not None:
             self._writer.active.file.close()
-        self._writes.close()
 
     async def _write_after_stall(
         self, entries: Sequence[StreamEntry], known_failures: int

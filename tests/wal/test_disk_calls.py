@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.format.rows import Tenure
-from streamlog.runtime.disk import durable_writes
+from streamlog.runtime import writer_threads
 from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -90,7 +90,7 @@ def test_a_group_is_one_durable_write(tmp_path: Path, monkeypatch: pytest.Monkey
     """The whole log on the system disk: an append is one dsync write, and a new identity gets its
     name when its content is durable. Files are made ready in a thread beside that. What the thread
     in C asks of the kernel is in tests/wal/test_durable_writes.py."""
-    monkeypatch.setattr(durable_writes, "HAS_THREAD", False)
+    monkeypatch.setattr(writer_threads, "ARE_THERE", False)
 
     async def scenario() -> None:
         offload = ThreadOffload()

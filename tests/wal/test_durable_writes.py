@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.runtime import writer_threads
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.disk import durable_writes
 from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.disk.interface import DiskFile
 from streamlog.runtime.disk.system_disk import SystemDisk, SystemFile
@@ -38,27 +38,26 @@ def written(writes, file, position, parts):
     return ended
 
 async def main():
-    file, writes = SystemDisk(Path(sys.argv[1])).open("a"), DurableWrites(ThreadOffload())
+    file, offload = SystemDisk(Path(sys.argv[1])).open("a"), ThreadOffload()
+    writes = DurableWrites(offload)
 """
 
 
 @pytest.fixture(params=["thread in C", "lane"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "lane":
-        monkeypatch.setattr(durable_writes, "HAS_THREAD", False)
+        monkeypatch.setattr(writer_threads, "ARE_THERE", False)
     elif COMPILER is None:
         pytest.skip("nothing is compiled without a C compiler")
     else:
-        assert durable_writes.HAS_THREAD, "say `make setup`: the extension is not compiled"
+        assert writer_threads.ARE_THERE, "say `make setup`: the extension is not compiled"
     return str(request.param)
 
 
 @asynccontextmanager
 async def some_writes() -> AsyncIterator[DurableWrites]:
     offload = ThreadOffload()
-    writes = DurableWrites(offload)
-    yield writes
-    writes.close()
+    yield DurableWrites(offload)
     await offload.close()
 
 
@@ -171,14 +170,14 @@ child = os.fork()
 if child == 0:
     try:
         writes.start(file, 0, [b"child"], print)
-    except ValueError:
-        writes._thread = None
+    except RuntimeError:
+        del writes, offload  # waits for no thread
         os._exit(7)
     os._exit(1)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 7, status
 await written(writes, file, 6, [b" again"])
-writes.close()
+await offload.close()
 assert file.read(0, 12) == b"parent again"
 """
     run_script(tmp_path, body)

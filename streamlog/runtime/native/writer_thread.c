@@ -2,7 +2,7 @@
  *
  * A Python thread needs that lock to begin a call and to end it. While an event loop is busy, it
  * gives the lock away for microseconds at a time, in its system calls, and takes it back before a
- * waiting thread has woken up: a write of 0.2 ms was seen to take 200 ms (docs/rfcs/0017).
+ * waiting thread has woken up: a write of 0.2 ms was seen to take 200 ms (RFC 17).
  *
  * The interpreter's lock protects what Python calls. `mutex` protects the two queues, and is held
  * for a few instructions. A write keeps its buffers until `take` releases them.
@@ -32,8 +32,10 @@ typedef struct Write {
     int count;       /* parts that are not empty */
     int descriptor;
     int flags;
+    int is_synced; /* by a sync of its own */
     off_t position;
     int error;
+    int is_written; /* and its sync has failed */
 } Write;
 
 typedef struct {
@@ -107,13 +109,15 @@ static int write_parts(Write *write, int flags) {
     return 0;
 }
 
-/* Durable on return: by the flags where one call is enough, else by a sync behind it. */
-static int write_durably(Write *write) {
-    if (write->flags != 0 && write->count <= PARTS_MAX)
-        return write_parts(write, write->flags);
-    int error = write_parts(write, 0);
+/* With flags: durable by them where one call is enough, else by a sync behind it. */
+static int write_whole(Write *write) {
+    int is_one_call = write->count <= PARTS_MAX;
+    int error = write_parts(write, is_one_call ? write->flags : 0);
     if (error != 0)
         return error;
+    write->is_written = 1;
+    if (!write->is_synced && (write->flags == 0 || is_one_call))
+        return 0;
     while (fdatasync(write->descriptor) < 0) {
         if (errno != EINTR)
             return errno;
@@ -144,7 +148,7 @@ static void *main_of_thread(void *argument) {
             break;
         Write *next = take_first(&shared->waiting);
         pthread_mutex_unlock(&shared->mutex);
-        next->error = write_durably(next);
+        next->error = write_whole(next);
         pthread_mutex_lock(&shared->mutex);
         int was_empty = shared->written.first == NULL;
         put(&shared->written, next);
@@ -254,10 +258,11 @@ static int check_open(WriterThread *self) {
 
 static PyObject *writer_submit(PyObject *object, PyObject *arguments) {
     WriterThread *self = (WriterThread *)object;
-    int descriptor, flags;
+    int descriptor, flags, is_synced;
     long long position;
     PyObject *parts, *token;
-    if (!PyArg_ParseTuple(arguments, "iLOiO:submit", &descriptor, &position, &parts, &flags, &token))
+    if (!PyArg_ParseTuple(arguments, "iLOipO:submit", &descriptor, &position, &parts, &flags,
+                          &is_synced, &token))
         return NULL;
     if (check_open(self) < 0)
         return NULL;
@@ -271,6 +276,7 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments) {
     write->descriptor = descriptor;
     write->position = (off_t)position;
     write->flags = flags;
+    write->is_synced = is_synced;
     Py_INCREF(token);
     write->token = token;
     Shared *shared = self->shared;
@@ -281,11 +287,16 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static PyObject *took(Write *write) {
+    return Py_BuildValue("(OiO)", write->token, write->error,
+                         write->is_written ? Py_True : Py_False);
+}
+
 static PyObject *taken(Write *write) {
     PyObject *all = PyList_New(0);
     while (write != NULL) {
         Write *next = write->next;
-        PyObject *one = all == NULL ? NULL : Py_BuildValue("(Oi)", write->token, write->error);
+        PyObject *one = all == NULL ? NULL : took(write);
         if (one == NULL || PyList_Append(all, one) < 0)
             Py_CLEAR(all);
         Py_XDECREF(one);
@@ -361,8 +372,10 @@ static PyObject *writer_fileno(PyObject *object, PyObject *unused) {
 
 static PyMethodDef writer_methods[] = {
     {"submit", writer_submit, METH_VARARGS,
-     "submit(descriptor, position, parts, flags, token): writes behind what was submitted before."},
-    {"take", writer_take, METH_NOARGS, "[(token, errno or 0)] of the writes that have ended."},
+     "submit(descriptor, position, parts, flags, is_synced, token): writes behind what was submitted "
+     "before; durable with RWF_DSYNC among the flags, or a sync behind it."},
+    {"take", writer_take, METH_NOARGS,
+     "[(token, errno or 0, whether it was written)] of the writes that have ended."},
     {"fileno", writer_fileno, METH_NOARGS, "Readable when there is something to take."},
     {"close", writer_close, METH_NOARGS,
      "Waits for what was submitted, and returns what was not taken; a second call does nothing."},
@@ -378,7 +391,7 @@ static PyType_Slot writer_slots[] = {
 };
 
 static PyType_Spec writer_spec = {
-    .name = "streamlog.runtime.disk._native.WriterThread",
+    .name = "streamlog.runtime._native.WriterThread",
     .basicsize = sizeof(WriterThread),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = writer_slots,
@@ -386,7 +399,7 @@ static PyType_Spec writer_spec = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "streamlog.runtime.disk._native",
+    .m_name = "streamlog.runtime._native",
     .m_doc = "Disk work in C.",
     .m_size = -1,
 };
