@@ -1,7 +1,8 @@
 """Carries appends to the disk: one group at a time, which all that came meanwhile shares.
 
 1. Steps are taken in the order of `add`; one task of the log carries out all that wait, up to
-   GROUP_BYTES, in one call off the loop, and then confirms their appends.
+   GROUP_BYTES, in one call off the loop, and then confirms their appends. A thread in C makes
+   appends where it can (RFC 17), the lane's threads all else.
 2. With `flush.messages` and `flush.ms` at Kafka's defaults a group ends with a sync: an append is
    durable before it is acknowledged. A topic that sets one of them gets what Kafka does: an append
    is acknowledged out of the page cache, and synced by these limits.
@@ -13,16 +14,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from streamlog.errors import StoreUnavailable, StreamlogError
+from streamlog.errors import Internal, StoreUnavailable, StreamlogError
 from streamlog.log.api.topic_config import INT64_MAX, TopicConfig
 from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.disk.folders import typed_os_error
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane, Offload, writers_of
 from streamlog.unified.disk.log_files import GROUP_BYTES, LogFiles, Step
 
 
@@ -54,6 +56,7 @@ class Flusher:
         self._name = name
         self._files = files
         self._offload = offload
+        self._threads = writers_of(offload, Lane.FILES)
         self._clock = clock
         self._background = background
         self._lifecycle = lifecycle
@@ -161,6 +164,12 @@ class Flusher:
         except StreamlogError as error:
             self._fail(error, group)
             return
+        except Exception as error:
+            told = Internal(f"{self._name}: its writes have ended by a bug: {error!r}")
+            told.has_no_side_effects = False
+            told.__cause__ = error
+            self._fail(told, group)
+            raise
         self.pending_bytes -= sum(one.size_bytes for one in group)
         for one in group:
             if one.done is not None:
@@ -178,20 +187,35 @@ class Flusher:
         self._lifecycle.fail(error)
 
     async def _run(self, steps: list[Step], *, sync: bool) -> None:
-        files = self._files
-
-        def work() -> None:
-            try:
-                files.carry_out(steps, sync=sync)
-            except OSError as error:
-                raise self._typed(error) from error
-
         token = object()
         self._writing[token] = f"a write of {len(steps)} steps to {self._name}"
         try:
-            await self._offload.run(Lane.FILES, work)
+            if not await self._is_appended(steps, sync=sync):
+                await self._offload.run(
+                    Lane.FILES, partial(self._files.carry_out, steps, sync=sync)
+                )
+        except OSError as error:
+            raise self._typed(error) from error
         finally:
             del self._writing[token]
+
+    async def _is_appended(self, steps: list[Step], *, sync: bool) -> bool:
+        """By a thread in C; False: the lane's have to do it. Errors: OSError."""
+        if self._threads is None:
+            return False
+        ended: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: OSError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        if not self._files.start(steps, self._threads, done, sync=sync):
+            return False
+        error = await ended
+        if error is not None:
+            await self._offload.run(Lane.FILES, self._files.rescue)
+            raise error
+        return True
 
     def _typed(self, error: OSError) -> StreamlogError:
         typed = typed_os_error(error, self._name, "writing the log", StoreUnavailable)

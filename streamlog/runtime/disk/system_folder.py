@@ -10,6 +10,7 @@ from pathlib import Path
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.descriptors import read_whole, write_whole
 from streamlog.runtime.disk.real_folder import RealFolder
+from streamlog.runtime.writer_threads import Done, WriterThreads
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PIECE_BYTES = 1 << 20
@@ -26,6 +27,22 @@ class SystemGrowingFile:
         start = self._end
         self._end = write_whole(self._descriptor, start, parts)
         return start
+
+    def append_by(
+        self, threads: WriterThreads, parts: Sequence[Buffer], done: Done, *, is_synced: bool
+    ) -> None:
+        """As `append`, and with `is_synced` a `sync` behind it, for an event loop. The file has its
+        new size when `done` is called without an error."""
+        start = self._end
+
+        def ended(error: OSError | None, is_written: bool) -> None:
+            if is_written:
+                self._end = start + sum(map(len, parts))
+            done(error, is_written)
+
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the file was closed")
+        threads.write(self._descriptor, start, parts, ended, is_synced=is_synced)
 
     def read(self, position: int, length: int) -> bytes:
         # A failed append may have left bytes behind the end.

@@ -6,8 +6,9 @@
                    ends it
     Epochs         a new leader-epoch-checkpoint, before the first batch of the epoch
 
-It blocks. A lock keeps a thread that is still writing when its caller has given up apart from the
-`close` that follows. After an error the files are not changed again: whoever opens the partition
+It blocks, but for `start`, by which a thread in C makes an append for the event loop. A lock keeps
+a thread that is still writing when its caller has given up apart from the `close` that follows.
+After an error the files are not changed again: whoever opens the partition
 next cuts the active segment to `synced`, because pages of a failed write-back stay readable and
 clean. Before that, a failed write is followed by a sync of what was written before it, which may
 have been acknowledged; a failed sync is not. Readers open files of their own.
@@ -34,6 +35,8 @@ from streamlog.format.kafka_files.names import (
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, encode_aborted
 from streamlog.runtime.buffers import Buffer, Parts
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
+from streamlog.runtime.disk.system_folder import SystemGrowingFile
+from streamlog.runtime.writer_threads import WriterThreads
 from streamlog.unified.disk.files import replace_file, write_new
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,8 @@ class LogFiles:
         self._base_offset = base_offset
         self._active = active
         self._lock = Lock()
+        self._wanted_by: list[None] = []
+        """One for each thread that waits for the lock: the loop would not let them in."""
         self._is_closed = False
         self._failure: OSError | None = None
         self._is_lost = False
@@ -110,14 +115,63 @@ class LogFiles:
             if sync:
                 self._sync()
 
+    def start(
+        self,
+        steps: Sequence[Step],
+        threads: WriterThreads,
+        done: Callable[[OSError | None], None],
+        *,
+        sync: bool,
+    ) -> bool:
+        """As `carry_out`, by a thread in C and for the event loop, where that can be; else False.
+
+        `done` is called later, once. After an error `rescue` is due. Errors: OSError.
+        """
+        active = self._active
+        parts = [part for step in steps if isinstance(step, AppendBatches) for part in step.parts]
+        is_append = parts and all(isinstance(step, AppendBatches) for step in steps)
+        if not is_append or not isinstance(active, SystemGrowingFile) or self._wanted_by:
+            return False
+        if not self._lock.acquire(blocking=False):
+            return False
+
+        def ended(error: OSError | None, is_written: bool) -> None:
+            if error is not None:
+                self._failure = error
+                self._is_lost = is_written
+            elif sync:
+                self.synced = SyncedTo(self._base_offset, active.size())
+            self._lock.release()
+            done(error)
+
+        try:
+            if self._is_closed or self._failure is not None:
+                raise self._unusable()
+            active.append_by(threads, parts, ended, is_synced=sync)
+        except BaseException:
+            self._lock.release()
+            raise
+        return True
+
+    def rescue(self) -> None:
+        """Behind an append of `start` that failed: syncs what was written before it."""
+        with self._lock:
+            if not self._is_lost and not self._is_closed:
+                self._rescue()
+
+    def _unusable(self) -> OSError:
+        if self._is_closed or self._failure is None:
+            return OSError(errno.EBADF, "the partition's files were closed", str(self.folder))
+        return self._failure
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Errors: OSError, the first one again where there was one."""
+        self._wanted_by.append(None)
         with self._lock:
-            if self._is_closed:
-                raise OSError(errno.EBADF, "the partition's files were closed", str(self.folder))
-            if self._failure is not None:
-                raise self._failure
+            self._wanted_by.pop()
+            if self._is_closed or self._failure is not None:
+                raise self._unusable()
             try:
                 yield
             except OSError as error:
