@@ -230,6 +230,50 @@ def test_a_partition_that_was_created_and_never_opened_moves():
     run(test)
 
 
+def test_a_partition_whose_meta_stream_was_taken_alone_moves_as_a_whole():
+    """A leader died while it took a dead node's partition, and that node's next process has what
+    was left: nobody else could open it as long as that process lives."""
+
+    async def test(first, second, clock):
+        log = await first.logs.log(PARTITION)
+        await append(log, encoded([b"one"]))
+        ids = log.stream_ids
+        await assign((first, second), None)
+        for left in (ids.data, ids.txn):
+            await first.client.open_stream(left, OpenStreamOptions())
+            await second.client.open_stream(ids.meta, OpenStreamOptions())
+            await assign((first, second), 2)
+            moved = await second.logs.log(PARTITION)
+            assert [record[3] for record in await read(moved)] == [b"one"]
+            await assign((first, second), None)
+
+    run(test)
+
+
+def test_streams_that_are_left_of_many_partitions_are_listed_once():
+    async def test(first, second, clock):
+        partitions = [TopicPartition("many", number) for number in range(20)]
+        await first.logs.create_topic("many", len(partitions), {})
+        for partition in partitions:
+            await first.leadership.assign(partition, 2)
+            await second.logs.log(partition)
+        listings = 0
+        list_streams = first.client.list_streams
+
+        async def counted(**options):
+            nonlocal listings
+            listings += options.get("after", 0) == 0
+            return await list_streams(**options)
+
+        first.client.list_streams = counted
+        for _ in range(2):
+            for partition in partitions:
+                await first.leadership.assign(partition, 2)
+        assert listings == 2
+
+    run(test)
+
+
 def test_a_partition_whose_log_failed_moves():
     async def test(first, second, clock):
         log = await first.logs.log(PARTITION)

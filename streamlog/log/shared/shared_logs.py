@@ -31,6 +31,7 @@ from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.shared.meta.codec import OPEN_END, Description, SegmentOpened, encode_entry
 from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.shared.split_partitions import SplitPartitions
 from streamlog.log.stream_tags import ROLES, belongs_to_log, tags_of
 from streamlog.model.batch import (
     CreateStreamOptions,
@@ -72,6 +73,7 @@ class SharedLogFactory:
         self._environment = environment
         self._fresh: dict[int, dict[int, int]] = {}
         """Meta stream id → epochs of a partition's streams that this process created and holds."""
+        self._split = SplitPartitions(streams)
 
     def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
         """As LogFactory.check: it follows whatever is accepted."""
@@ -214,13 +216,15 @@ class SharedLogFactory:
         self._fresh.pop(handle, None)
         meta = await self._held(handle)
         if meta is None:
+            await self._close_held(await self._split.streams_beside(handle))
             return
         replayed = await MetaLog.replay(meta, self._environment.clock, 0)
-        streams = await gather_all(
-            self._held(stream_id) for stream_id in sorted(replayed.other_stream_ids)
-        )
-        await gather_all(stream.close() for stream in streams if stream is not None)
+        await self._close_held(sorted(replayed.other_stream_ids))
         await meta.close()
+
+    async def _close_held(self, stream_ids: Sequence[int]) -> None:
+        streams = await gather_all(self._held(stream_id) for stream_id in stream_ids)
+        await gather_all(stream.close() for stream in streams if stream is not None)
 
     async def _held(self, stream_id: int) -> Stream | None:
         """The stream, if this process holds it: an open at the stream's own epoch moves nothing."""

@@ -213,7 +213,7 @@ class FailoverWorkload:
         assert tenure is not None
         self._world.tally.count("take over")
         try:
-            await heir.metadata.take_over(tenure)
+            await heir.take_over(tenure)
         except PASSING as error:
             self._world.trace.add("take-over-failed", heir.name, dead.name, type(error).__name__)
         else:

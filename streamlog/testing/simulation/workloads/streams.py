@@ -522,6 +522,6 @@ async def take_over_holder(node: SimulationNode, stream_id: int) -> None:
     if row is None or row.holder == node.tenure:
         return
     try:
-        await node.metadata.take_over(row.holder)
+        await node.take_over(row.holder)
     except (Conflict, MetadataUnavailable):
         await asyncio.sleep(1.0)

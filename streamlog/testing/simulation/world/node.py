@@ -167,6 +167,8 @@ class SimulationNode:
         self._kv_at_start = environment.kv
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
         self._is_closing = False
+        self.take_overs = 0
+        """Of other nodes' streams, so far."""
 
     def __repr__(self) -> str:
         return self.incarnation.name
@@ -199,6 +201,13 @@ class SimulationNode:
     def logs(self) -> LogManager:
         """Of a node that is up."""
         return self.engine.logs
+
+    async def take_over(self, tenure: Tenure) -> None:
+        """As MetadataSession.take_over."""
+        try:
+            await self.metadata.take_over(tenure)
+        finally:
+            self.take_overs += 1  # After an error, too: it may have been made.
 
     @property
     def tenure(self) -> Tenure | None:

@@ -3,7 +3,9 @@
 1. One machine leads a partition. Nodes are told one after the other, so for a while two of them, or
    none, take themselves for its leader; only one of them holds its streams.
 2. Leaders move: from a node that lives, which gives the partition up, or from a dead one.
-3. Markers and verifications go to the node that leads by what the controller knows.
+3. A node that has taken over the streams of a dead one is told again who leads what: it gives up
+   those of partitions that it does not lead, which no other node could open else.
+4. Markers and verifications go to the node that leads by what the controller knows.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class SimulationLeaders:
         self._random = random
         self._node_ids = node_ids
         self._leaders = dict.fromkeys(partitions, node_ids[0])
-        self._told: dict[tuple[SimulationNode, TopicPartition], int] = {}
+        self._told: dict[tuple[SimulationNode, TopicPartition], tuple[int, int]] = {}
+        """Who leads, and how many take-overs the node had begun."""
         self._telling: dict[tuple[SimulationNode, TopicPartition], asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -129,22 +132,24 @@ class SimulationLeaders:
             if node.has_ended:
                 continue  # It refuses everything from now on.
             for partition, leader in self._leaders.items():
-                key = (node, partition)
-                if self._told.get(key) == leader:
+                key, known = (node, partition), (leader, node.take_overs)
+                if self._told.get(key) == known:
                     continue
                 is_any = True
                 task = self._telling.get(key)
                 if task is None or task.done():
-                    work = self._assign(node, partition, leader)
+                    work = self._assign(node, partition, known)
                     self._telling[key] = node.incarnation.start(work, name="assign")
         return is_any
 
-    async def _assign(self, node: SimulationNode, partition: TopicPartition, leader: int) -> None:
+    async def _assign(
+        self, node: SimulationNode, partition: TopicPartition, known: tuple[int, int]
+    ) -> None:
         try:
-            await node.engine.logs.leadership.assign(partition, leader)
+            await node.engine.logs.leadership.assign(partition, known[0])
         except PASSING:
             return
-        self._told[node, partition] = leader
+        self._told[node, partition] = known
 
 
 class WorldMarkers:
@@ -215,4 +220,4 @@ class WorldCoordinator:
 
 
 async def _take_over(tenure: Tenure, heir: SimulationNode) -> None:
-    await heir.metadata.take_over(tenure)
+    await heir.take_over(tenure)
