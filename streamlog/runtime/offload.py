@@ -105,8 +105,9 @@ class ThreadOffload:
 
 
 def writers_of(offload: Offload, lane: Lane) -> WriterThreads | None:
-    """What writes files past the lane's own threads; None: they do it, as in the simulation."""
-    return offload.writers(lane) if isinstance(offload, ThreadOffload) else None
+    """What writes files past the lane's own threads; None: they do it, as in the simulation and
+    where a class of its own says how calls are made."""
+    return offload.writers(lane) if type(offload) is ThreadOffload else None
 
 
 async def run_owned(
