@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -31,7 +32,6 @@ from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.shared.meta.codec import OPEN_END, Description, SegmentOpened, encode_entry
 from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.shared_log import SharedLog
-from streamlog.log.shared.split_partitions import SplitPartitions
 from streamlog.log.stream_tags import ROLES, belongs_to_log, tags_of
 from streamlog.model.batch import (
     CreateStreamOptions,
@@ -65,6 +65,64 @@ class _Attempt:
     stream_ids: list[int] = field(default_factory=list)
 
 
+class _SplitPartitions:
+    """Streams that this process holds of partitions whose meta streams another one has.
+
+    A leader that dies while it takes a dead node's partition has taken the meta stream, and left
+    the others. The dead node's next process takes what is left, and nobody else can open it. The
+    meta stream would name the others, and is read by its holder alone; so they are found by their
+    tags, in one listing for all partitions that are asked for once.
+    """
+
+    def __init__(self, streams: StreamClient) -> None:
+        self._streams = streams
+        self._asked: set[int] | None = None
+        """Meta streams that were asked for since the last listing; None: there was none."""
+        self._found: dict[int, list[int]] = {}
+        """By meta stream: streams that are open with another holder."""
+        self._listing = asyncio.Lock()
+
+    async def streams_beside(self, meta_stream_id: int) -> list[int]:
+        """Open streams of the partition with another holder than its meta stream; perhaps not ours.
+
+        Asked for the same partition again, it looks anew.
+        """
+        async with self._listing:
+            if self._asked is None or meta_stream_id in self._asked:
+                self._found = await self._list()
+                self._asked = set()
+            self._asked.add(meta_stream_id)
+            return self._found.pop(meta_stream_id, [])
+
+    async def _list(self) -> dict[int, list[int]]:
+        partitions: defaultdict[tuple[str, str], list[StreamDescription]] = defaultdict(list)
+        async for stream in _every_stream(self._streams):
+            if belongs_to_log(stream.tags):
+                partitions[stream.tags["attempt"], stream.tags["partition"]].append(stream)
+        found: dict[int, list[int]] = {}
+        for streams in partitions.values():
+            for meta in streams:
+                if meta.tags["role"] == "meta":
+                    found[meta.stream_id] = [
+                        one.stream_id for one in streams if _is_beside(one, meta)
+                    ]
+        return {meta: beside for meta, beside in found.items() if beside}
+
+
+async def _every_stream(streams: StreamClient) -> AsyncIterator[StreamDescription]:
+    after = 0
+    while page := await streams.list_streams(after=after, limit=PAGE):
+        for stream in page:
+            yield stream
+        after = page[-1].stream_id
+        await asyncio.sleep(0)
+
+
+def _is_beside(stream: StreamDescription, meta: StreamDescription) -> bool:
+    has_another = meta.state is not StreamState.OPEN or stream.holder != meta.holder
+    return stream.state is StreamState.OPEN and has_another
+
+
 class SharedLogFactory:
     """Handles are ids of meta streams."""
 
@@ -73,7 +131,7 @@ class SharedLogFactory:
         self._environment = environment
         self._fresh: dict[int, dict[int, int]] = {}
         """Meta stream id → epochs of a partition's streams that this process created and holds."""
-        self._split = SplitPartitions(streams)
+        self._split = _SplitPartitions(streams)
 
     def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
         """As LogFactory.check: it follows whatever is accepted."""
@@ -268,14 +326,9 @@ class SharedLogFactory:
 
     async def _list_attempts(self) -> dict[tuple[str, str], _Attempt]:
         attempts: dict[tuple[str, str], _Attempt] = {}
-        after = 0
-        while True:
-            page = await self._streams.list_streams(after=after, limit=PAGE)
-            for stream in page:
-                _note(attempts, stream)
-            if len(page) < PAGE:
-                return attempts
-            after = page[-1].stream_id
+        async for stream in _every_stream(self._streams):
+            _note(attempts, stream)
+        return attempts
 
     async def _delete_orphan(
         self,
