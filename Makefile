@@ -168,9 +168,10 @@ fuzz-kafka: $(VENV)/.installed-test ## give a node damaged requests of Kafka's c
 	$(BIN)/python -m tests.fuzz.frames --frames $(FRAMES) --jobs $(JOBS) $(FUZZ_ARGS)
 
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1
-ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/produce/test_producer.py
+ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/produce/test_producer.py \
+	tests/wal/test_durable_writes.py tests/unified/test_appends_by_threads.py
 
-asan: $(VENV)/.installed-test ## run the codec's tests under the address and undefined behaviour sanitizers
+asan: $(VENV)/.installed-test ## run the tests of what is compiled under the address and undefined behaviour sanitizers
 	rm -rf .cache/asan
 	mkdir -p .cache/asan
 	cp -R streamlog kvstore server tests setup.py pyproject.toml README.md LICENSE .cache/asan

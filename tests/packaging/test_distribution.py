@@ -25,7 +25,12 @@ SOURCES = (
     "LICENSE",
 )
 
-NATIVE = ROOT / "streamlog/codec/native"
+NATIVE = [
+    package
+    for package in ("streamlog/codec", "streamlog/runtime")
+    if package == "streamlog/codec" or sys.platform == "linux"
+]
+"""Packages with a compiled half."""
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
 pytestmark = pytest.mark.xdist_group("packaging")
@@ -113,7 +118,7 @@ def test_wheel_holds_every_module_of_the_tree(built: tuple[Path, str]) -> None:
         for suffix in ("*.py", "*.pyi", "py.typed")
         for path in folder.rglob(suffix)
     }
-    extension = {"streamlog/codec/_native.abi3.so"} if COMPILER else set()
+    extension = {f"{package}/_native.abi3.so" for package in NATIVE} if COMPILER else set()
     assert packed == there | extension
     assert "-cp311-abi3-" in wheel.name
 
@@ -164,7 +169,11 @@ def test_sdist_holds_files_and_no_links(built: tuple[Path, str]) -> None:
     assert not [member.name for member in members if member.issym() or member.islnk()]
     inside = {member.name.partition("/")[2] for member in members}
     assert {"LICENSE", "README.md", "pyproject.toml", "streamlog/server/__init__.py"} <= inside
-    sources = {f"streamlog/codec/native/{path.name}" for path in NATIVE.glob("*.[ch]")}
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for package in NATIVE
+        for path in (ROOT / package / "native").glob("*.[ch]")
+    }
     assert sources | {"setup.py"} <= inside
     assert not [name for name in inside if name.endswith((".so", ".o"))]
 

@@ -200,7 +200,7 @@ def calls_of(noting: Path, folder: Path, body: str, **environment: str) -> list[
     run_script(
         folder,
         body,
-        LD_PRELOAD=str(noting),
+        LD_PRELOAD=" ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(noting)))),
         WRITES_OF=str(folder.resolve() / "a"),
         WRITES_TO=str(noted),
         **environment,
