@@ -1,7 +1,7 @@
 """Runs work that blocks, or takes long, off the event loop.
 
 A call that may take more than 2 ms (fdatasync, a synced RocksDB write, zstd, a store request, a CRC
-over more than 256 KiB) goes through `Offload.run`, never directly. Under simulation the same call
+over more than 2 MiB) goes through `Offload.run`, never directly. Under simulation the same call
 runs inline after a virtual delay.
 """
 

@@ -4,7 +4,7 @@ A Python thread needs that lock to begin a call and to end it. A busy event loop
 microseconds at a time, in its system calls, and has it back before a waiting thread has woken up:
 beside a loop whose turns take 70 µs a write of 0.2 ms took 30 to 230 ms.
 
-1. A write goes to the thread that has least to do; a thread makes its writes in order.
+1. A write goes to a thread that has none, or waits for the first that has ended.
 2. What became of it is told on the loop, once, whatever becomes of its caller.
 3. A thread begins with its first write, and ends at `end`, behind what was handed over. Where the
    process ends without, a write under way is cut off, as by a kill.
@@ -13,9 +13,12 @@ beside a loop whose turns take 70 µs a write of 0.2 ms took 30 to 230 ms.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from streamlog.runtime.buffers import Buffer
 
@@ -30,12 +33,28 @@ Done = Callable[[OSError | None, bool], None]
 """Called on the loop with the error, and whether all was written: then the sync has failed."""
 
 
+_Ended = tuple[Done, int, bool]
+
+log = logging.getLogger(__name__)
+
+
+class _Write(NamedTuple):
+    descriptor: int
+    position: int
+    parts: Sequence[Buffer]
+    flags: int
+    is_synced: bool
+    done: Done
+
+
 class WriterThreads:
     """Up to `most` threads, used on one event loop at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._threads: list[_Thread] = []
+        self._waiting: deque[_Write] = deque()
+        """While each thread has a write: the first that has ended takes the next one."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def write(
@@ -47,12 +66,12 @@ class WriterThreads:
         *,
         flags: int = 0,
         is_synced: bool = False,
-    ) -> None:
+    ) -> bool:
         """Writes all parts one behind another. `flags`: of pwritev2; with RWF_DSYNC among them, or
         with `is_synced`, the bytes are durable when `done` is called without an error.
 
-        The descriptor stays open until then. What is raised here began nothing: OSError (no thread
-        can be begun), TypeError, MemoryError.
+        The descriptor stays open until then. False: nothing was begun, because the system gives no
+        thread. What is raised here began nothing, either: TypeError, MemoryError.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -60,29 +79,48 @@ class WriterThreads:
                 thread.leave(self._loop)
                 thread.watch(loop)
             self._loop = loop
-        thread = self._least_busy(loop)
-        thread.write(descriptor, position, parts, flags, is_synced, done)
+        write = _Write(descriptor, position, parts, flags, is_synced, done)
+        for thread in self._threads:
+            if not thread.under_way:
+                thread.write(write)
+                return True
+        if len(self._threads) < self._most:
+            try:
+                thread = _Thread(self._freed)
+            except OSError as error:
+                log.warning("no thread for writing files could be begun: %s", error)
+            else:
+                thread.watch(loop)
+                self._threads.append(thread)
+                thread.write(write)
+                return True
+        if self._threads:
+            self._waiting.append(write)
+        return bool(self._threads)
 
-    def _least_busy(self, loop: asyncio.AbstractEventLoop) -> _Thread:
-        thread = min(self._threads, key=lambda one: one.under_way, default=None)
-        if thread is None or (thread.under_way and len(self._threads) < self._most):
-            thread = _Thread()
-            thread.watch(loop)
-            self._threads.append(thread)
-        return thread
+    def _freed(self, thread: _Thread) -> None:
+        if self._waiting:
+            thread.write(self._waiting.popleft())
 
     async def end(self) -> None:
-        """Waits for what was handed over, and tells what became of it."""
-        threads, self._threads = self._threads, []
-        for thread in threads:
+        """Waits for what was handed over, and tells what became of it, also where the wait is
+        cancelled."""
+        while self._threads:
+            thread = self._threads.pop()
+            if not self._threads:
+                while self._waiting:
+                    thread.write(self._waiting.popleft())
             thread.leave(self._loop)
-            left = await asyncio.get_running_loop().run_in_executor(None, thread.end)
-            thread.tell(left)
+            ending = asyncio.get_running_loop().run_in_executor(None, thread.end)
+            ending.add_done_callback(partial(_tell_left, thread))
+            await asyncio.shield(ending)
 
 
 class _Thread:
-    def __init__(self) -> None:
+    def __init__(self, freed: Callable[[_Thread], None]) -> None:
+        """`freed` may give it the next write. Errors: OSError."""
         self._thread: _native.WriterThread[Done] = _native.WriterThread()
+        self._freed = freed
         self.under_way = 0
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -92,32 +130,32 @@ class _Thread:
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._thread.fileno())
 
-    def write(
-        self,
-        descriptor: int,
-        position: int,
-        parts: Sequence[Buffer],
-        flags: int,
-        is_synced: bool,
-        done: Done,
-    ) -> None:
+    def write(self, write: _Write) -> None:
+        descriptor, position, parts, flags, is_synced, done = write
         self._thread.submit(descriptor, position, parts, flags, is_synced, done)
         self.under_way += 1
 
     def _look(self) -> None:
-        self.tell(self._thread.take())
-
-    def tell(self, ended: Sequence[tuple[Done, int, bool]]) -> None:
+        ended = self._thread.take()
         self.under_way -= len(ended)
-        for number, (done, error, is_written) in enumerate(ended):
-            try:
-                done(OSError(error, os.strerror(error)) if error else None, is_written)
-            except BaseException:
-                # The others hear of theirs; this error is the loop's to report.
-                self.under_way += len(ended) - number - 1
-                asyncio.get_running_loop().call_soon(partial(self.tell, ended[number + 1 :]))
-                raise
+        if not self.under_way:
+            self._freed(self)
+        tell(ended)
 
-    def end(self) -> Sequence[tuple[Done, int, bool]]:
+    def end(self) -> Sequence[_Ended]:
         """Blocks until the thread has written what it has."""
         return self._thread.close() or ()
+
+
+def tell(ended: Sequence[_Ended]) -> None:
+    for number, (done, error, is_written) in enumerate(ended):
+        try:
+            done(OSError(error, os.strerror(error)) if error else None, is_written)
+        except BaseException:
+            # The others hear of theirs; this error is the loop's to report.
+            asyncio.get_running_loop().call_soon(tell, ended[number + 1 :])
+            raise
+
+
+def _tell_left(thread: _Thread, ending: asyncio.Future[Sequence[_Ended]]) -> None:
+    tell(ending.result())

@@ -347,6 +347,7 @@ class WriteAheadLog:
         self._pool.close()
         # Tasks are not cancelled, because writing threads must not outlive the file handles.
         await self._writer.idle()
+        await self._offload.run(Lane.WAL, _nothing)  # Behind writes whose callers were cancelled.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._keeper.idle()
         if self._writer.tenure is not None:
@@ -471,7 +472,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """`on_full` until the owner sets it."""
+    """Run in a lane to wait for the calls before it; and `on_full` until the owner sets it."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

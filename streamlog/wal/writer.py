@@ -121,8 +121,9 @@ class GroupWriter:
         known_failures: int,
         file: WalFile | None = None,
     ) -> asyncio.Future[Written | NotWritten]:
-        """Ends when the group is durable, or cannot be written. `known_failures`: how many failures
-        the caller has seen. `file`: ends a stall, and has room for the group.
+        """Ends when the group is durable, or cannot be written; calls end in their order.
+        `known_failures`: how many failures the caller has seen. `file`: ends a stall, and has room
+        for the group.
 
         Cancelled, a group that is being written may be stored, and one that waits is left out.
         Errors: OSError, EarlierFailed, MessageTooLarge.
@@ -143,7 +144,7 @@ class GroupWriter:
             try:
                 self._begin(call)
             except Exception as error:  # noqa: BLE001 - the caller's
-                _fail(call, error)
+                self._answer_unwritten(call, error)
         if self._is_writing:
             self._idle.clear()
         else:
@@ -168,7 +169,7 @@ class GroupWriter:
                 max_bytes=self._group_bytes_max,
             )
         if self.is_stalled:
-            call.outcome.set_result(NotWritten(group.size_bytes))
+            self._answer_unwritten(call, NotWritten(group.size_bytes))
             return
         active = self.active
         if call.file is None and active is not None and active.has_room(group.size_bytes):
@@ -177,9 +178,14 @@ class GroupWriter:
         file = call.file or self._next_file(group.size_bytes)
         if file is None:
             self.is_stalled = True
-            call.outcome.set_result(NotWritten(group.size_bytes))
+            self._answer_unwritten(call, NotWritten(group.size_bytes))
             return
         self._activate(call, file, group)
+
+    def _answer_unwritten(self, call: _Call, answer: NotWritten | Exception) -> None:
+        """In the next turn: at once, a call that is made now would be answered before those that
+        waited, whose callers have yet to wake up."""
+        asyncio.get_running_loop().call_soon(_answer, call, answer)
 
     def _give_back(self, file: WalFile | None) -> None:
         """The pool finds it among the sealed ones."""
@@ -250,7 +256,7 @@ class GroupWriter:
             self._stored(call, file, group)
         else:
             self._failed(file)
-            _fail(call, error)
+            _answer(call, error)
         self._go_on()
 
     def _failed(self, file: WalFile) -> None:
@@ -270,12 +276,13 @@ class GroupWriter:
         self.next_sequence += 1
         self.stored.append((sequence, group.size_bytes))
         self.stored_bytes += group.size_bytes
-        if not call.outcome.done():
-            call.outcome.set_result(
-                Written(sequence, group.size_bytes, group.entry_count, has_rolled)
-            )
+        _answer(call, Written(sequence, group.size_bytes, group.entry_count, has_rolled))
 
 
-def _fail(call: _Call, error: BaseException) -> None:
-    if not call.outcome.done():
-        call.outcome.set_exception(error)
+def _answer(call: _Call, answer: Written | NotWritten | BaseException) -> None:
+    if call.outcome.done():
+        return
+    if isinstance(answer, BaseException):
+        call.outcome.set_exception(answer)
+    else:
+        call.outcome.set_result(answer)

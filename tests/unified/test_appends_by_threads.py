@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.writer_threads import Done, WriterThreads
+from streamlog.unified.disk import log_files
 from streamlog.unified.disk.log_files import AppendBatches, Epochs, LogFiles, Step
 from tests.support.kernel_calls import recorded
 from tests.unified.harness import UnifiedLogUnderTest
@@ -47,8 +48,20 @@ class HeldThreads(WriterThreads):
         *,
         flags: int = 0,
         is_synced: bool = False,
-    ) -> None:
+    ) -> bool:
         self.held.append((parts, is_synced, done))
+        return True
+
+
+def on_a_loop(test: Callable[..., object]) -> Callable[..., None]:
+    @wraps(test)
+    def wrapped(*arguments: object, **named: object) -> None:
+        async def main() -> None:
+            test(*arguments, **named)
+
+        asyncio.run(main())
+
+    return wrapped
 
 
 def a_batch(values: list[bytes]) -> Buffer:
@@ -160,6 +173,7 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["sync fails", "write fails"])
+@on_a_loop
 def test_a_failed_write_is_followed_by_a_sync_and_a_failed_sync_by_none(
     is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +210,7 @@ def test_what_is_no_append_is_the_lanes(steps: list[Step], tmp_path: Path) -> No
     files.close()
 
 
+@on_a_loop
 def test_a_close_waits_for_the_append_under_way(tmp_path: Path) -> None:
     """The next one would write into a file of somebody else by its number."""
     files, threads = files_in(tmp_path / "t-0"), HeldThreads()
@@ -215,6 +230,47 @@ def test_a_close_waits_for_the_append_under_way(tmp_path: Path) -> None:
     files.rescue()  # of a caller that comes late
 
 
+@on_a_loop
+def test_a_close_syncs_what_was_written_before_an_append_that_failed_untold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller was cancelled meanwhile; what was acknowledged from the page cache is not lost."""
+    files, threads = files_in(tmp_path / "t-0"), HeldThreads()
+    files.carry_out([ONE], sync=False)
+    assert files.start([ONE], threads, lambda error: None, sync=False)
+    threads.held[0][2](OSError(errno.ENOSPC, "no room"), False)
+    with recorded(tmp_path, monkeypatch) as calls:
+        files.close()
+        assert len(calls.take()) == 1
+    assert files.synced.size_bytes == len(b"one ")
+
+
+def test_nobody_waits_for_a_loop_that_has_ended_in_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "LOOP_CHECK_S", 0.01)
+    files, threads = files_in(tmp_path / "t-0"), HeldThreads()
+    on_a_loop(lambda: files.start([ONE], threads, lambda error: None, sync=False))()
+    for late in (files.close, lambda: files.carry_out([ONE], sync=True), files.rescue):
+        with pytest.raises(OSError, match="the event loop ended"):
+            late()
+
+
+@on_a_loop
+def test_where_the_system_gives_no_thread_the_lane_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EAGAIN, "no more threads")
+
+    monkeypatch.setattr("streamlog.runtime._native.WriterThread", none_left)
+    files = files_in(tmp_path / "t-0")
+    assert not files.start([ONE], WriterThreads(1), lambda error: None, sync=True)
+    files.carry_out([ONE], sync=True)
+    files.close()
+
+
+@on_a_loop
 def test_a_thread_that_waits_for_the_files_comes_before_the_next_append(tmp_path: Path) -> None:
     """The loop lets go of them and takes them back before a thread has woken up."""
     files, threads = files_in(tmp_path / "t-0"), HeldThreads()

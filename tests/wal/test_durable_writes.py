@@ -140,6 +140,56 @@ def test_an_end_waits_for_what_was_handed_over(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@needs_compiler
+def test_what_became_of_writes_is_told_though_the_end_is_cancelled(tmp_path: Path) -> None:
+    """And a write that is handed over by what is told is made, too."""
+
+    async def scenario() -> None:
+        file = SystemDisk(tmp_path).create("a", 100)
+        offload = ThreadOffload()
+        writes, told = DurableWrites(offload), list[BaseException | None]()
+        again = asyncio.Event()
+
+        def done(error: BaseException | None) -> None:
+            told.append(error)
+            if len(told) == 20:
+                writes.start(file, 20, [b"y"], lambda error: again.set())
+
+        for number in range(20):
+            writes.start(file, number, [b"x"], done)
+        closing = asyncio.ensure_future(offload.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait_for(again.wait(), 30)
+        assert told == [None] * 20
+        assert file.read(0, 21) == b"x" * 20 + b"y"
+        await offload.close()
+        threads = writes._threads
+        assert threads is not None
+        await threads.end()
+        file.close()
+
+    asyncio.run(scenario())
+
+
+@needs_compiler
+def test_where_the_system_gives_no_thread_the_lane_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EAGAIN, "no more threads")
+
+    async def scenario() -> None:
+        monkeypatch.setattr("streamlog.runtime._native.WriterThread", none_left)
+        file = SystemDisk(tmp_path).create("a", 100)
+        async with some_writes() as writes:
+            await write(writes, file, 0, [b"there"])
+        assert file.read(0, 5) == b"there"
+        file.close()
+
+    asyncio.run(scenario())
+
+
 def run_script(folder: Path, body: str, **environment: str) -> None:
     lines = "\n".join("    " + line for line in body.strip().splitlines())
     script = f"{SCRIPT}{lines}\n\nasyncio.run(main())\n"

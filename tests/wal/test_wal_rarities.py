@@ -236,6 +236,29 @@ def test_groups_handed_over_at_once_are_written_in_order() -> None:
     asyncio.run(scenario())
 
 
+def test_a_call_behind_a_stall_comes_behind_those_that_met_it() -> None:
+    """The caller of the last written group wakes up before them, and calls again at once."""
+
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer, order = a_writer(shelf), list[str]()
+        shelf.ready.append(a_file(disk, "a"))
+        most = group(bytes(14_000))
+
+        async def called(name: str, then: str = "") -> None:
+            await writer.write(most, 0, 0)
+            order.append(name)
+            if then:
+                await called(then)
+
+        async with asyncio.TaskGroup() as calls:
+            for name, then in (("written", "later"), ("stalled", ""), ("stalled too", "")):
+                calls.create_task(called(name, then))
+        assert order == ["written", "stalled", "stalled too", "later"]
+
+    asyncio.run(scenario())
+
+
 def test_a_cancelled_group_that_waits_is_left_out_and_one_under_way_is_counted() -> None:
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()

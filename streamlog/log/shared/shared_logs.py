@@ -43,6 +43,7 @@ from streamlog.model.batch import (
 )
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream, StreamClient
+from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.gather import gather_all
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ REMOVED_AT_ONCE = 64
 DESCRIBED_AT_ONCE = 256
 """Streams that are described before other tasks get a turn: about 2 ms."""
 PAGE = 1000
+LISTING_S = 5.0
+"""How long a listing of all streams serves: a node may be told the leaders of thousands."""
 
 
 @dataclass(slots=True)
@@ -74,8 +77,10 @@ class _SplitPartitions:
     tags, in one listing for all partitions that are asked for once.
     """
 
-    def __init__(self, streams: StreamClient) -> None:
+    def __init__(self, streams: StreamClient, clock: Clock) -> None:
         self._streams = streams
+        self._clock = clock
+        self._listed_at = 0.0
         self._asked: set[int] | None = None
         """Meta streams that were asked for since the last listing; None: there was none."""
         self._found: dict[int, list[int]] = {}
@@ -85,10 +90,13 @@ class _SplitPartitions:
     async def streams_beside(self, meta_stream_id: int) -> list[int]:
         """Open streams of the partition with another holder than its meta stream; perhaps not ours.
 
-        Asked for the same partition again, it looks anew.
+        It looks anew where it looked LISTING_S ago, or is asked for the same partition again.
         """
         async with self._listing:
-            if self._asked is None or meta_stream_id in self._asked:
+            now = self._clock.monotonic()
+            is_old = now - self._listed_at >= LISTING_S
+            if self._asked is None or meta_stream_id in self._asked or is_old:
+                self._listed_at = now
                 self._found = await self._list()
                 self._asked = set()
             self._asked.add(meta_stream_id)
@@ -131,7 +139,7 @@ class SharedLogFactory:
         self._environment = environment
         self._fresh: dict[int, dict[int, int]] = {}
         """Meta stream id → epochs of a partition's streams that this process created and holds."""
-        self._split = _SplitPartitions(streams)
+        self._split = _SplitPartitions(streams, environment.clock)
 
     def check(self, config: TopicConfig, before: TopicConfig | None) -> None:
         """As LogFactory.check: it follows whatever is accepted."""

@@ -44,7 +44,8 @@ class DurableWrites:
             else:
                 done(error)
 
-        self._threads.write(file.descriptor, position, parts, ended, flags=file.flags)
+        if not self._threads.write(file.descriptor, position, parts, ended, flags=file.flags):
+            self._in_lane(file, position, parts, done)
 
     def _in_lane(self, file: DiskFile, position: int, parts: Sequence[Buffer], done: Done) -> None:
         call = asyncio.ensure_future(self._offload.run(Lane.WAL, file.write_sync, position, parts))

@@ -30,9 +30,9 @@ class SystemGrowingFile:
 
     def append_by(
         self, threads: WriterThreads, parts: Sequence[Buffer], done: Done, *, is_synced: bool
-    ) -> None:
+    ) -> bool:
         """As `append`, and with `is_synced` a `sync` behind it, for an event loop. The file has its
-        new size when `done` is called without an error."""
+        new size when `done` is called without an error. False: no thread could be begun."""
         start = self._end
 
         def ended(error: OSError | None, is_written: bool) -> None:
@@ -42,7 +42,7 @@ class SystemGrowingFile:
 
         if self._descriptor < 0:
             raise OSError(errno.EBADF, "the file was closed")
-        threads.write(self._descriptor, start, parts, ended, is_synced=is_synced)
+        return threads.write(self._descriptor, start, parts, ended, is_synced=is_synced)
 
     def read(self, position: int, length: int) -> bytes:
         # A failed append may have left bytes behind the end.

@@ -269,7 +269,8 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments) {
     Write *write = calloc(1, sizeof *write);
     if (write == NULL)
         return PyErr_NoMemory();
-    if (hold_parts(write, parts) < 0) {
+    /* A sequence of its own kind may have closed the thread. */
+    if (hold_parts(write, parts) < 0 || check_open(self) < 0) {
         free_write(write);
         return NULL;
     }

@@ -16,6 +16,7 @@ have been acknowledged; a failed sync is not. Readers open files of their own.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LOOP_CHECK_S = 1.0
+"""How often a thread that waits for the lock looks whether the loop is still there."""
 GROUP_BYTES = 8 << 20
 """Bytes of one group: as much is on its way to the disk while others gather. One batch may be
 larger."""
@@ -95,6 +98,8 @@ class LogFiles:
         self._base_offset = base_offset
         self._active = active
         self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of the last append by `start`."""
         self._wanted_by: list[None] = []
         """One for each thread that waits for the lock: the loop would not let them in."""
         self._is_closed = False
@@ -127,13 +132,11 @@ class LogFiles:
 
         `done` is called later, once. After an error `rescue` is due. Errors: OSError.
         """
-        active = self._active
         parts = [part for step in steps if isinstance(step, AppendBatches) for part in step.parts]
         is_append = parts and all(isinstance(step, AppendBatches) for step in steps)
-        if not is_append or not isinstance(active, SystemGrowingFile) or self._wanted_by:
+        if not is_append or self._wanted_by or not self._lock.acquire(blocking=False):
             return False
-        if not self._lock.acquire(blocking=False):
-            return False
+        active = self._active
 
         def ended(error: OSError | None, is_written: bool) -> None:
             if error is not None:
@@ -144,20 +147,53 @@ class LogFiles:
             self._lock.release()
             done(error)
 
+        is_begun = False
         try:
             if self._is_closed or self._failure is not None:
                 raise self._unusable()
-            active.append_by(threads, parts, ended, is_synced=sync)
-        except BaseException:
-            self._lock.release()
-            raise
-        return True
+            if isinstance(active, SystemGrowingFile):
+                self._loop = asyncio.get_running_loop()
+                is_begun = active.append_by(threads, parts, ended, is_synced=sync)
+        finally:
+            if not is_begun:
+                self._lock.release()
+        return is_begun
 
     def rescue(self) -> None:
         """Behind an append of `start` that failed: syncs what was written before it."""
-        with self._lock:
-            if not self._is_lost and not self._is_closed:
-                self._rescue()
+        with self._held():
+            if not self._is_closed:
+                self._rescue_once()
+
+    def _rescue_once(self) -> None:
+        if self._failure is not None and not self._is_lost:
+            self._rescue()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The lock, for a thread. Errors: OSError (the loop that has it was closed before it was
+        told what became of its append: the file may still be written)."""
+        while not self._lock.acquire(timeout=LOOP_CHECK_S):
+            if self._loop is not None and self._loop.is_closed():
+                raise OSError(errno.EBADF, "the event loop ended in a write", str(self.folder))
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _next_in_line(self) -> Iterator[None]:
+        """As `_held`, before the loop's next append."""
+        self._wanted_by.append(None)
+        is_in_line = True
+        try:
+            with self._held():
+                self._wanted_by.pop()
+                is_in_line = False
+                yield
+        finally:
+            if is_in_line:
+                self._wanted_by.pop()
 
     def _unusable(self) -> OSError:
         if self._is_closed or self._failure is None:
@@ -167,9 +203,7 @@ class LogFiles:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Errors: OSError, the first one again where there was one."""
-        self._wanted_by.append(None)
-        with self._lock:
-            self._wanted_by.pop()
+        with self._next_in_line():
             if self._is_closed or self._failure is not None:
                 raise self._unusable()
             try:
@@ -254,7 +288,8 @@ class LogFiles:
 
     def close(self) -> None:
         """Waits for what a thread is writing; a second call does nothing."""
-        with self._lock:
+        with self._held():
             if not self._is_closed:
+                self._rescue_once()  # Of an append whose caller was gone when it failed.
                 self._is_closed = True
                 self._active.close()
