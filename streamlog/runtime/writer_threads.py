@@ -57,6 +57,11 @@ class WriterThreads:
         """While each thread has a write: the first that has ended takes the next one."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def count(self) -> int:
+        """Threads that have begun and not ended."""
+        return len(self._threads)
+
     def write(
         self,
         descriptor: int,

@@ -78,8 +78,8 @@ def files_in(folder: Path) -> LogFiles:
 def test_appends_reach_the_disk_past_the_lane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_append(self: LogFiles, parts: Sequence[Buffer]) -> None:
-        assert not parts, "a thread of the lane appends"
+    def no_append(self: LogFiles, steps: Sequence[Step], *, sync: bool) -> None:
+        assert not any(isinstance(step, AppendBatches) for step in steps)
 
     async def scenario() -> None:
         offload = ThreadOffload()
@@ -87,7 +87,7 @@ def test_appends_reach_the_disk_past_the_lane(
         await test.start()
         await (await test.log.append(a_batch([b"0"])))  # Behind a checkpoint of its epoch.
         with monkeypatch.context() as patch:
-            patch.setattr(LogFiles, "_append", no_append)
+            patch.setattr(LogFiles, "carry_out", no_append)
             for number in range(1, 20):
                 info = await (await test.log.append(a_batch([b"%d" % number])))
                 assert info.base_offset == number
@@ -278,7 +278,7 @@ def test_a_thread_that_waits_for_the_files_comes_before_the_next_append(tmp_path
     seen: list[str] = []
     waiting = threading.Thread(target=lambda: files.exclusively(lambda: seen.append("thread")))
     waiting.start()
-    while not files._wanted_by:
+    while not files.is_wanted:
         waiting.join(0.001)
     threads.held[0][2](None, True)
     begun = files.start([ONE], threads, lambda error: None, sync=False)
@@ -310,7 +310,7 @@ def test_appends_of_several_logs_are_made_beside_each_other(tmp_path: Path) -> N
             ended.append(told)
             threads.write(descriptor, 0, [b"x"], partial(_tell, told))
         assert await asyncio.gather(*ended) == [None, None]
-        assert len(threads._threads) == 2
+        assert threads.count == 2
         await offload.close()
         for descriptor in descriptors:
             os.close(descriptor)

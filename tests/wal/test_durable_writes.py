@@ -20,7 +20,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.disk.interface import DiskFile
 from streamlog.runtime.disk.system_disk import SystemDisk, SystemFile
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.offload import Lane, ThreadOffload
 
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="nothing is compiled without one")
@@ -30,7 +30,7 @@ import asyncio, os, sys
 from pathlib import Path
 from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.disk.system_disk import SystemDisk
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.offload import Lane, ThreadOffload
 
 def written(writes, file, position, parts):
     ended = asyncio.get_running_loop().create_future()
@@ -147,6 +147,8 @@ def test_what_became_of_writes_is_told_though_the_end_is_cancelled(tmp_path: Pat
     async def scenario() -> None:
         file = SystemDisk(tmp_path).create("a", 100)
         offload = ThreadOffload()
+        threads = offload.writers(Lane.WAL)
+        assert threads is not None
         writes, told = DurableWrites(offload), list[BaseException | None]()
         again = asyncio.Event()
 
@@ -164,9 +166,8 @@ def test_what_became_of_writes_is_told_though_the_end_is_cancelled(tmp_path: Pat
         assert told == [None] * 20
         assert file.read(0, 21) == b"x" * 20 + b"y"
         await offload.close()
-        threads = writes._threads
-        assert threads is not None
         await threads.end()
+        assert threads.count == 0
         file.close()
 
     asyncio.run(scenario())

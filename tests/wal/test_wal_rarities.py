@@ -243,7 +243,7 @@ def test_a_call_behind_a_stall_comes_behind_those_that_met_it() -> None:
         disk, shelf = torn_disk(), Shelf()
         writer, order = a_writer(shelf), list[str]()
         shelf.ready.append(a_file(disk, "a"))
-        most = group(bytes(14_000))
+        most = group(bytes(7_000))
 
         async def called(name: str, then: str = "") -> None:
             await writer.write(most, 0, 0)

@@ -108,6 +108,11 @@ class LogFiles:
         """Whether a sync of the active segment has failed."""
         self.synced = SyncedTo(base_offset, active.size())
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a thread waits until it may change the files."""
+        return bool(self._wanted_by)
+
     @classmethod
     def open(cls, folder: GrowingFolder, base_offset: int) -> LogFiles:
         """The segment's file is there, and durable as it is. Errors: OSError."""
@@ -134,7 +139,7 @@ class LogFiles:
         """
         parts = [part for step in steps if isinstance(step, AppendBatches) for part in step.parts]
         is_append = parts and all(isinstance(step, AppendBatches) for step in steps)
-        if not is_append or self._wanted_by or not self._lock.acquire(blocking=False):
+        if not is_append or self.is_wanted or not self._lock.acquire(blocking=False):
             return False
         active = self._active
 
