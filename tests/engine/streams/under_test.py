@@ -43,10 +43,14 @@ class GatedOffload(ThreadOffload):
     def __init__(self, gate: asyncio.Event) -> None:
         super().__init__()
         self._gate = gate
+        self.is_dead = False
+        """The process has ended: a write that has not begun is made by nobody."""
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         if lane is Lane.WAL:
             await self._gate.wait()
+            if self.is_dead and fn.__name__ == "write_sync":
+                raise asyncio.CancelledError
         return await super().run(lane, fn, *args)
 
 
@@ -90,13 +94,14 @@ class EngineUnderTest:
         self._process = AsyncExitStack()
         self._engine: OpenEngine
         self._gate: asyncio.Event
+        self._offload: ThreadOffload
 
     async def start(self) -> None:
         if self._store is None:
             self._store, kv = await self._open_stores()
             self._parts = dataclasses.replace(self._parts, kv=kv)
         self._process = await self._exit.enter_async_context(AsyncExitStack())
-        self._engine, self._gate = await self._open(self._process, 1)
+        self._engine, self._gate, self._offload = await self._open(self._process, 1)
         self.client = self._engine.streams
 
     async def _open_stores(self) -> tuple[ObjectStore, KVStore]:
@@ -128,13 +133,15 @@ class EngineUnderTest:
 
     async def crashed(self) -> None:
         await self._engine.kill()
+        if isinstance(self._offload, GatedOffload):
+            self._offload.is_dead = True
         # A thread that is in a write ends it, whatever became of the process's tasks.
         self._gate.set()
         await self._process.aclose()
         await self.start()
 
     async def other(self) -> StreamClient:
-        engine, _ = await self._open(self._exit, 2)
+        engine, _, _ = await self._open(self._exit, 2)
         return engine.streams
 
     def hold(self) -> None:
@@ -146,7 +153,9 @@ class EngineUnderTest:
     def deadline(self, seconds: float) -> float:
         return self._clock.monotonic() + seconds
 
-    async def _open(self, stack: AsyncExitStack, node_id: int) -> tuple[OpenEngine, asyncio.Event]:
+    async def _open(
+        self, stack: AsyncExitStack, node_id: int
+    ) -> tuple[OpenEngine, asyncio.Event, ThreadOffload]:
         gate = asyncio.Event()
         gate.set()
         offload = GatedOffload(gate) if self._mode == "disk" else ThreadOffload()
@@ -163,4 +172,4 @@ class EngineUnderTest:
                 components=dataclasses.replace(self._parts, offload=offload, store=store),
             )
         )
-        return engine, gate
+        return engine, gate, offload
