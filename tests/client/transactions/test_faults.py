@@ -371,7 +371,7 @@ def test_records_that_get_no_answer_are_aborted_and_the_next_transaction_is_clea
     node: FakeNode, make: MakeProducer
 ) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer = make(delivery_timeout_ms=2_000, request_timeout_ms=500)
     producer.begin_transaction()
     producer.send("t", b"first").result(WAIT_S)
     node.faults.extend([Fault.STORE_AND_HANG] * 20)
