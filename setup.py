@@ -1,4 +1,4 @@
-"""What is compiled: the codec, and the thread that writes the write-ahead log.
+"""What is compiled: the codec, and the thread that writes files for an event loop.
 
 Without a C compiler everything installs and works, too.
 

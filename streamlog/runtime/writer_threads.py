@@ -13,11 +13,11 @@ beside a loop whose turns take 70 µs a write of 0.2 ms took 30 to 230 ms.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from streamlog.runtime.buffers import Buffer
@@ -104,8 +104,16 @@ class WriterThreads:
         return bool(self._threads)
 
     def _freed(self, thread: _Thread) -> None:
-        if self._waiting:
-            thread.write(self._waiting.popleft())
+        """Never raises: a write that waited has a caller that hears of it by `done` alone."""
+        while self._waiting and not thread.under_way:
+            self._submit(thread, self._waiting.popleft())
+
+    def _submit(self, thread: _Thread, write: _Write) -> None:
+        try:
+            thread.write(write)
+        except Exception as error:  # noqa: BLE001 - the caller's
+            told = OSError(errno.EIO, f"the write could not be handed over: {error!r}")
+            asyncio.get_running_loop().call_soon(write.done, told, False)
 
     async def end(self) -> None:
         """Waits for what was handed over, and tells what became of it, also where the wait is
@@ -114,10 +122,10 @@ class WriterThreads:
             thread = self._threads.pop()
             if not self._threads:
                 while self._waiting:
-                    thread.write(self._waiting.popleft())
+                    self._submit(thread, self._waiting.popleft())
             thread.leave(self._loop)
             ending = asyncio.get_running_loop().run_in_executor(None, thread.end)
-            ending.add_done_callback(partial(_tell_left, thread))
+            ending.add_done_callback(_tell_left)
             await asyncio.shield(ending)
 
 
@@ -145,22 +153,22 @@ class _Thread:
         self.under_way -= len(ended)
         if not self.under_way:
             self._freed(self)
-        tell(ended)
+        _tell(ended)
 
     def end(self) -> Sequence[_Ended]:
         """Blocks until the thread has written what it has."""
         return self._thread.close() or ()
 
 
-def tell(ended: Sequence[_Ended]) -> None:
+def _tell(ended: Sequence[_Ended]) -> None:
     for number, (done, error, is_written) in enumerate(ended):
         try:
             done(OSError(error, os.strerror(error)) if error else None, is_written)
         except BaseException:
             # The others hear of theirs; this error is the loop's to report.
-            asyncio.get_running_loop().call_soon(tell, ended[number + 1 :])
+            asyncio.get_running_loop().call_soon(_tell, ended[number + 1 :])
             raise
 
 
-def _tell_left(thread: _Thread, ending: asyncio.Future[Sequence[_Ended]]) -> None:
-    tell(ending.result())
+def _tell_left(ending: asyncio.Future[Sequence[_Ended]]) -> None:
+    _tell(ending.result())

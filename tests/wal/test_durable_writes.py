@@ -174,6 +174,26 @@ def test_what_became_of_writes_is_told_though_the_end_is_cancelled(tmp_path: Pat
 
 
 @needs_compiler
+def test_a_write_that_waited_and_is_wrong_is_told_and_so_are_those_beside_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        file = SystemDisk(tmp_path).create("a", 100)
+        async with some_writes() as writes:
+            first = asyncio.ensure_future(write(writes, file, 0, [b"first"]))
+            wrong = asyncio.ensure_future(write(writes, file, 5, ["no bytes"]))  # type: ignore[list-item]
+            last = asyncio.ensure_future(write(writes, file, 10, [b"last"]))
+            await asyncio.wait_for(first, 30)
+            with pytest.raises(OSError, match="could not be handed over"):
+                await asyncio.wait_for(wrong, 30)
+            await asyncio.wait_for(last, 30)
+        assert file.read(10, 4) == b"last"
+        file.close()
+
+    asyncio.run(scenario())
+
+
+@needs_compiler
 def test_where_the_system_gives_no_thread_the_lane_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
