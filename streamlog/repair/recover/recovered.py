@@ -26,6 +26,15 @@ class RecoveredStream:
     token: bytes = b""
     tags: dict[str, str] = field(default_factory=dict)
 
+    def begin_at(self, offset: int) -> None:
+        """Trims the stream: nothing before `offset` belongs to it."""
+        self.start = max(self.start, offset)
+        self.pieces = [
+            piece._replace(start=max(piece.start, self.start))
+            for piece in self.pieces
+            if piece.end > self.start
+        ]
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -53,6 +62,12 @@ class Recovered:
     def saw_tenure(self, tenure: Tenure) -> None:
         highest = self.node_epochs.get(tenure.node_id, 0)
         self.node_epochs[tenure.node_id] = max(highest, tenure.node_epoch)
+
+    def drop_unused_objects(self) -> int:
+        """Forgets objects in which no stream has anything. Returns how many are left."""
+        used = {piece.object_id for stream in self.streams.values() for piece in stream.pieces}
+        self.objects = {i: row for i, row in self.objects.items() if i in used}
+        return len(self.objects)
 
     def staged_objects(self) -> list[int]:
         """Objects that are staged and in no stream yet."""

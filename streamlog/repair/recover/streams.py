@@ -373,8 +373,7 @@ class StreamRecovery:
         recovered.dead.update(dict.fromkeys(now_dead, 0))
         recovered.object_id_max = max([0, *self._bucket.ids, *recovered.objects])
         recovered.stream_id_max = max([0, *recovered.streams])
-        recovered.objects = {i: row for i, row in recovered.objects.items() if i in used}
-        self._report.counts["objects"] = len(used)
+        self._report.counts["objects"] = recovered.drop_unused_objects()
         self._report.counts["objects_left_over"] = len(needed)
 
     def _is_redundant(self, stream_id: int, row: Row) -> bool:

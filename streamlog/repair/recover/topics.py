@@ -8,6 +8,7 @@
    of several the one whose streams were created last. If a topic without records is wrongly taken
    for an attempt, its settings are lost and a deleted topic comes back; the opposite mistake would
    lose records.
+4. A meta stream that was trimmed begins with its last snapshot, whatever else is left of it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
 from streamlog.repair.in_flight import in_flight
+from streamlog.repair.recover.meta_replay import MetaReplay
 from streamlog.repair.recover.recovered import Recovered, RecoveredStream
 from streamlog.repair.recover.stream_reader import read_batches
 from streamlog.runtime.buffers import join
@@ -105,6 +107,7 @@ class TopicRecovery:
             results = await in_flight(part, self._partition)
             partitions += [partition for partition in results if partition is not None]
             self._progress("looking for topics", low + len(part), len(candidates))
+        self._recovered.drop_unused_objects()
         topics: dict[str, dict[UUID, _Topic]] = {}
         for partition in partitions:
             by_id = topics.setdefault(partition.described.topic, {})
@@ -137,7 +140,7 @@ class TopicRecovery:
 
     async def _partition(self, stream_id: int) -> _Partition | None:
         stream = self._recovered.streams[stream_id]
-        state, is_first = MetaState(), True
+        replay, is_first = MetaReplay(), True
         try:
             async for batch in read_batches(
                 self._store, self._offload, stream_id, stream.pieces, self._recovered.objects
@@ -146,13 +149,17 @@ class TopicRecovery:
                 if is_first and not is_entry(data):
                     return None
                 is_first = False
-                state.apply_entry(decode_entry(data))
+                replay.add(batch.base_offset, decode_entry(data))
+            replay.check()
         except (Corrupt, UnsupportedVersion, ObjectNotFound) as error:
             if stream.tags or not is_first:
                 self._tell(f"meta stream {stream_id} cannot be read: {error}", Severity.ERROR)
             return None
+        state = replay.state
         if state.description is None:
             return None
+        if stream.start and replay.snapshot_offset is not None:
+            stream.begin_at(replay.snapshot_offset)
         return _Partition(stream_id, state.description, state)
 
     def _take(self, name: str, topic: _Topic) -> None:
