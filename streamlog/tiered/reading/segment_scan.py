@@ -19,6 +19,8 @@ from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.reading.chunks import ChunkCache
 
 FEW_LOADS = 2
+FAR_AHEAD = 3
+"""Chunks that a reader alone has in memory or on their way."""
 _unpack_frame = Struct(">qi11xi").unpack_from
 
 
@@ -91,13 +93,14 @@ class SegmentScan:
         return ScannedChunk(found, position, False)
 
     def ahead(self, position: int) -> None:
-        """Has the chunk loaded behind the one that the bytes before the position lie in, and one
-        more where hardly another reader loads: a chunk takes longer to load than to read, so a
-        reader alone would have one request under way at a time."""
+        """Has the chunk loaded behind the one that the bytes before the position lie in, and more
+        where hardly another reader loads: a chunk takes longer to load than to read, so a reader
+        alone would have one request under way at a time."""
         number = max(position - 1, 0) // self._chunks.chunk_bytes + 1
         self._chunks.ahead(self.segment, number)
-        if self._chunks.pending < FEW_LOADS:
-            self._chunks.ahead(self.segment, number + 1)
+        for more in range(1, FAR_AHEAD):
+            if self._chunks.pending < FEW_LOADS:
+                self._chunks.ahead(self.segment, number + more)
 
     def _at_hand(self, position: int, length: int) -> memoryview | None:
         begin = position - self._held_from
