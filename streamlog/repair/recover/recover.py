@@ -2,7 +2,7 @@
 
 1. The newest checkpoint in the store that is whole gives streams, trims, tags and tokens.
 2. Objects that it does not know are read at their ends, and their ranges go on from there.
-3. Meta streams tell of topics.
+3. Meta streams tell of topics, and, where no checkpoint does, what of their streams was trimmed.
 4. The bucket gets the next lineage, so that a node which still runs on the old metadata ends
    (`handover`). All is written as one checkpoint, under epochs and ids that were never used.
 
@@ -126,8 +126,10 @@ async def gather(
 ) -> Recovered:
     """Streams and topics; nothing is written. Errors: Corrupt, StoreUnavailable."""
     recovered = Recovered(report.cluster_id)
-    await StreamRecovery(store, offload, bucket, view, recovered, report, progress).run()
-    await TopicRecovery(store, offload, recovered, report, progress).run()
+    streams = StreamRecovery(store, offload, bucket, view, recovered, report, progress)
+    await streams.run()
+    await TopicRecovery(store, offload, recovered, streams, report, progress).run()
+    streams.finish()
     report.counts["streams"] = len(recovered.streams)
     report.counts["records"] = sum(
         stream.end - stream.start for stream in recovered.streams.values()

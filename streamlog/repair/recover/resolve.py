@@ -17,14 +17,15 @@
    A later epoch behind an offset proves nothing: the beginning of that epoch may be missing.
 7. If checkpoints are lost, or there never was one, missing offsets may also have been trimmed: an
    object that other streams still need keeps the trimmed beginning of a stream, while the objects
-   between it and the live part were deleted. Then the part with the most records behind the certain
-   offsets is kept, because nothing in the objects tells which part is right.
+   between it and the live part were deleted. Nothing in the footers tells which part is right. A
+   meta stream tells it of itself and of its partition's other streams (`topics`); of any other
+   stream the part with the most records behind the certain offsets is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -56,21 +57,80 @@ class Known:
 
 @dataclass(slots=True)
 class Resolved:
-    """Pieces meet from `start` to `end`.
+    """`runs`: parts whose pieces meet, by offset; what lies between two of them is in no object.
 
-    `missing`: pieces whose object is gone. `tail`: stored and never acknowledged. `before`: stored,
-    and taken for trimmed. `is_guess`: the objects do not tell which part is the live one, so the
-    largest was taken.
+    The stream is the part at `index`, and can be none before `first`. `is_guess`: the objects do
+    not tell which one it is, so the largest was taken.
     """
 
-    start: int
-    end: int
+    runs: list[list[Piece]]
+    first: int
+    index: int
     epoch: int
-    pieces: list[Piece]
-    missing: list[Piece] = field(default_factory=list)
-    tail: list[Piece] = field(default_factory=list)
-    before: list[Piece] = field(default_factory=list)
+    known: Known | None
+    gone: list[Piece]
+    """Pieces of the checkpoint whose object is gone."""
     is_guess: bool = False
+    empty_at: int | None = None
+    """Where the stream begins and ends, if none of the parts is left of it."""
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """They meet from `start` to `end`."""
+        return self.runs[self.index] if self.empty_at is None else []
+
+    @property
+    def start(self) -> int:
+        if self.empty_at is not None:
+            return self.empty_at
+        if self.known is not None and self.index == 0:
+            return self.known.start
+        return self.pieces[0].start
+
+    @property
+    def end(self) -> int:
+        if self.pieces:
+            return self.pieces[-1].end
+        return self.known.end if self.empty_at is None and self.known is not None else self.start
+
+    @property
+    def missing(self) -> list[Piece]:
+        """Pieces whose object is gone."""
+        return self.gone if self.index == 0 and self.empty_at is None else []
+
+    @property
+    def tail(self) -> list[Piece]:
+        """Stored and never acknowledged."""
+        return [] if self.empty_at is not None else _joined(self.runs[self.index + 1 :])
+
+    @property
+    def before(self) -> list[Piece]:
+        """Stored, and taken for trimmed."""
+        return _joined(self.runs[: self.index] if self.empty_at is None else self.runs)
+
+    def choose(self, index: int) -> None:
+        """The stream is certainly the part at `index`."""
+        self.index = index
+        self.is_guess = False
+
+    def choose_by(self, trimmed_to: int, reached: int) -> None:
+        """For a stream that somebody has trimmed no further than to `trimmed_to`, and that
+        certainly reached `reached`: no gap behind the one place is a trim."""
+        live = [
+            index
+            for index in range(self.first, len(self.runs))
+            if self.runs[index] and self.runs[index][-1].end > trimmed_to
+        ]
+        self.is_guess = False
+        if live:
+            begun = [index for index in live if self.runs[index][0].start <= reached]
+            self.index = begun[-1] if begun else live[0]
+        else:
+            self.empty_at = max(trimmed_to, reached)
+
+
+def _joined(runs: Sequence[Sequence[Piece]]) -> list[Piece]:
+    return [piece for run in runs for piece in run]
 
 
 def resolve(
@@ -105,22 +165,11 @@ def resolve(
             first = len(runs) - 1
     if not runs:
         raise ValueError("a stream without rows that no checkpoint knows")
-    is_guess = trims_are_lost and len(runs) > first + 1
-    if is_guess:
-        first = max(range(first, len(runs)), key=lambda index: _records(runs[index]))
-    kept = runs[first]
-    start = known.start if known is not None and first == 0 else kept[0].start
-    end = kept[-1].end if kept else (known.end if known is not None else start)
-    return Resolved(
-        start,
-        end,
-        epoch,
-        kept,
-        missing if first == 0 else [],
-        [piece for run in runs[first + 1 :] for piece in run],
-        [piece for run in runs[:first] for piece in run],
-        is_guess,
-    )
+    resolved = Resolved(runs, first, first, epoch, known, missing)
+    if trims_are_lost and len(runs) > first + 1:
+        resolved.is_guess = True
+        resolved.index = max(range(first, len(runs)), key=lambda index: _records(runs[index]))
+    return resolved
 
 
 def _records(run: Sequence[Piece]) -> int:

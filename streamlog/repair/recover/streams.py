@@ -107,6 +107,7 @@ class StreamRecovery:
         self._progress = progress
         self._footers = _Footers()
         self._known: dict[int, tuple[StreamRow, Known]] = {}
+        self._resolved: dict[int, Resolved] = {}
         self._unknown_staged: set[int] = set()
         """Streams with staged objects that no checkpoint knows."""
 
@@ -127,7 +128,7 @@ class StreamRecovery:
         )
 
     async def run(self) -> None:
-        """Fills streams, objects, dead objects and the highest numbers.
+        """Fills streams and objects, as far as footers tell; `finish` comes behind.
 
         Errors: Corrupt (a checkpoint file), StoreUnavailable.
         """
@@ -138,6 +139,21 @@ class StreamRecovery:
         await self._read_unknown()
         for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
             self._resolve(stream_id)
+
+    def guess(self, stream_id: int) -> Resolved | None:
+        """The stream's parts, where the largest was taken; whoever chooses one calls `chosen`."""
+        resolved = self._resolved.get(stream_id)
+        return resolved if resolved is not None and resolved.is_guess else None
+
+    def chosen(self, stream_id: int) -> None:
+        resolved, stream = self._resolved[stream_id], self._recovered.streams[stream_id]
+        stream.start, stream.end, stream.pieces = resolved.start, resolved.end, resolved.pieces
+
+    def finish(self) -> None:
+        """Reports what was found, and fills dead objects and the highest numbers."""
+        for stream_id, resolved in self._resolved.items():
+            self._count(stream_id, resolved)
+            self._tell(stream_id, resolved)
         self._sort_out()
 
     async def _take_known(self, view: MetadataView) -> None:
@@ -264,7 +280,7 @@ class StreamRecovery:
     def _resolve(self, stream_id: int) -> None:
         rows = self._footers.rows_of(stream_id)
         row, known = self._known.get(stream_id, (None, None))
-        resolved = resolve(
+        resolved = self._resolved[stream_id] = resolve(
             known,
             rows,
             self._bucket.__contains__,
@@ -286,9 +302,11 @@ class StreamRecovery:
             row.token if row is not None else b"",
             dict(row.tags) if row is not None else {},
         )
+
+    def _count(self, stream_id: int, resolved: Resolved) -> None:
+        _, known = self._known.get(stream_id, (None, None))
         known_end = known.end if known is not None else resolved.start
         self._report.counts["records_after_checkpoint"] += max(resolved.end - known_end, 0)
-        self._tell(stream_id, resolved)
 
     def _tell(self, stream_id: int, resolved: Resolved) -> None:
         lost = _ranges(stream_id, resolved.missing)
@@ -318,7 +336,7 @@ class StreamRecovery:
                     stream_id=stream_id,
                     lost=tail,
                 )
-                if self._trims_are_lost
+                if resolved.is_guess
                 else Finding(
                     FindingKind.UNACKNOWLEDGED_TAIL,
                     Severity.WARNING,

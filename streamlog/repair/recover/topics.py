@@ -8,7 +8,11 @@
    of several the one whose streams were created last. If a topic without records is wrongly taken
    for an attempt, its settings are lost and a deleted topic comes back; the opposite mistake would
    lose records.
-4. A meta stream that was trimmed begins with its last snapshot, whatever else is left of it.
+4. A meta stream begins with its last snapshot, if what is left before it does not stand on its own.
+   Where footers do not tell which part of it is the live one, the last with a whole snapshot is: an
+   entry is written when those before it are stored, and a trim goes to a whole snapshot.
+5. Where footers do not tell which part of another stream of a partition is the live one, the meta
+   stream does: it says how far the stream was trimmed at most, and how far it had come.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
 from streamlog.log.api.wire import FieldWriter
 from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.stream_tags import CLEANED_ROLES
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -35,8 +38,11 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.meta_replay import MetaReplay
+from streamlog.repair.recover.partition_streams import by_role, reached, trimmed_to
 from streamlog.repair.recover.recovered import Recovered, RecoveredStream
+from streamlog.repair.recover.resolve import Piece
 from streamlog.repair.recover.stream_reader import read_batches
+from streamlog.repair.recover.streams import StreamRecovery
 from streamlog.runtime.buffers import join
 from streamlog.runtime.offload import Offload
 
@@ -82,12 +88,14 @@ class TopicRecovery:
         store: ObjectStore,
         offload: Offload,
         recovered: Recovered,
+        streams: StreamRecovery,
         report: RepairReport,
         progress: Progress,
     ) -> None:
         self._store = store
         self._offload = offload
         self._recovered = recovered
+        self._streams = streams
         self._report = report
         self._progress = progress
 
@@ -107,7 +115,8 @@ class TopicRecovery:
             results = await in_flight(part, self._partition)
             partitions += [partition for partition in results if partition is not None]
             self._progress("looking for topics", low + len(part), len(candidates))
-        self._recovered.drop_unused_objects()
+        for partition in partitions:
+            self._place(partition)
         topics: dict[str, dict[UUID, _Topic]] = {}
         for partition in partitions:
             by_id = topics.setdefault(partition.described.topic, {})
@@ -139,11 +148,45 @@ class TopicRecovery:
         return right
 
     async def _partition(self, stream_id: int) -> _Partition | None:
+        replay = await self._live_part(stream_id)
+        if replay is None:
+            return None
         stream = self._recovered.streams[stream_id]
-        replay, is_first = MetaReplay(), True
+        if replay.state.description is None:
+            self._tell(
+                f"meta stream {stream_id} names no partition: its beginning is lost",
+                # Of a topic that was deleted there may be so much left.
+                Severity.ERROR if stream.tags else Severity.WARNING,
+            )
+            return None
+        if replay.has_remnant and replay.snapshot_offset is not None:
+            stream.begin_at(replay.snapshot_offset)
+        return _Partition(stream_id, replay.state.description, replay.state)
+
+    async def _live_part(self, stream_id: int) -> MetaReplay | None:
+        """The fold of the stream, if it is a meta stream; of several parts the live one is chosen,
+        or told that there is none."""
+        guess = self._streams.guess(stream_id)
+        if guess is None:
+            return await self._replayed(stream_id, self._recovered.streams[stream_id].pieces)
+        is_meta_stream = False
+        for index in range(len(guess.runs) - 1, guess.first - 1, -1):
+            replay = await self._replayed(stream_id, guess.runs[index])
+            if replay is not None and replay.stands_alone:
+                guess.choose(index)
+                self._streams.chosen(stream_id)
+                return replay
+            is_meta_stream |= replay is not None
+        if is_meta_stream:
+            self._tell(f"meta stream {stream_id}: no part of it begins with a whole snapshot")
+        return None
+
+    async def _replayed(self, stream_id: int, pieces: Sequence[Piece]) -> MetaReplay | None:
+        """None, if this is no meta stream, or cannot be read, which is told."""
+        recovered, replay, is_first = self._recovered, MetaReplay(), True
         try:
             async for batch in read_batches(
-                self._store, self._offload, stream_id, stream.pieces, self._recovered.objects
+                self._store, self._offload, stream_id, pieces, recovered.objects
             ):
                 data = join(batch.parts)
                 if is_first and not is_entry(data):
@@ -152,15 +195,28 @@ class TopicRecovery:
                 replay.add(batch.base_offset, decode_entry(data))
             replay.check()
         except (Corrupt, UnsupportedVersion, ObjectNotFound) as error:
-            if stream.tags or not is_first:
-                self._tell(f"meta stream {stream_id} cannot be read: {error}", Severity.ERROR)
+            if recovered.streams[stream_id].tags or not is_first:
+                self._tell(f"meta stream {stream_id} cannot be read: {error}")
             return None
-        state = replay.state
-        if state.description is None:
-            return None
-        if stream.start and replay.snapshot_offset is not None:
-            stream.begin_at(replay.snapshot_offset)
-        return _Partition(stream_id, state.description, state)
+        return None if is_first else replay
+
+    def _place(self, one: _Partition) -> None:
+        """Chooses the live parts of the partition's other streams."""
+        for role, stream_id in by_role(one.state).items():
+            come_to = reached(one.state, role, stream_id)
+            trimmed = trimmed_to(one.state, stream_id)
+            guess = self._streams.guess(stream_id)
+            if guess is not None and trimmed is not None:
+                guess.choose_by(trimmed, come_to)
+                self._streams.chosen(stream_id)
+            stream = self._recovered.streams.get(stream_id)
+            if stream is not None and stream.end < come_to:
+                described = one.described
+                self._tell(
+                    f"partition {described.partition} of topic {described.topic}: its {role} "
+                    f"stream {stream_id} had come to {come_to}, and ends at {stream.end}: what was "
+                    "stored between them is lost, and its offsets are given out again"
+                )
 
     def _take(self, name: str, topic: _Topic) -> None:
         values, last = self._recovered.values, max(topic.partitions)
@@ -177,27 +233,17 @@ class TopicRecovery:
         if missing:
             self._tell(
                 f"topic {name} has {last + 1} partitions, of which {missing} are lost: no meta "
-                "stream tells of them",
-                Severity.ERROR,
+                "stream tells of them"
             )
         self._report.counts["topics"] += 1
         self._report.counts["partitions"] += len(topic.partitions)
 
     def _complete(self, one: _Partition) -> None:
         described, streams = one.described, self._recovered.streams
-        by_role = {
-            "meta": one.meta_stream_id,
-            "data": described.data_stream_id,
-            "time": described.time_stream_id,
-            "txn": described.txn_stream_id,
-        }
-        if one.state.cleaned is not None:
-            # While they are being created, none is named.
-            by_role |= zip(CLEANED_ROLES, one.state.cleaned.ids, strict=False)
-        for role, stream_id in by_role.items():
+        for role, stream_id in {META_ROLE: one.meta_stream_id, **by_role(one.state)}.items():
             stream = streams.get(stream_id)
             if stream is None:
-                end = _end_of(one.state, role, stream_id)
+                end = reached(one.state, role, stream_id)
                 meta = streams[one.meta_stream_id]
                 stream = RecoveredStream(end, end, meta.epoch, meta.holder)
                 streams[stream_id] = stream
@@ -226,20 +272,5 @@ class TopicRecovery:
             key = producer_ids.KEY
             self._recovered.values[key.namespace, key.name] = bytes(w.data)
 
-    def _tell(self, detail: str, severity: Severity) -> None:
+    def _tell(self, detail: str, severity: Severity = Severity.ERROR) -> None:
         self._report.add(Finding(FindingKind.TOPIC, severity, detail))
-
-
-def _end_of(state: MetaState, role: str, stream_id: int) -> int:
-    """Where an empty stream of the partition ends, as far as its meta stream knows."""
-    slices = [part for one in state.sealed for part in (one.data, one.time, one.txn)]
-    ends = [part.end_offset for part in slices if part.stream_id == stream_id]
-    active, checkpoint = state.active, state.checkpoint
-    if active is not None:
-        parts = (active.data, active.time, active.txn)
-        ends += [part.start_offset for part in parts if part.stream_id == stream_id]
-        if checkpoint is not None and role == "data":
-            ends.append(active.data.start_offset + checkpoint.offset - active.base_offset)
-    if checkpoint is not None and role == "time":
-        ends.append(checkpoint.time_stream_end)
-    return max([0, *ends])

@@ -38,6 +38,7 @@ def test_what_does_not_stand_on_its_own_waits_for_a_snapshot() -> None:
         first_offset=20,
     )
     assert replay.snapshot_offset == 22
+    assert replay.has_remnant
     assert replay.state.description == DESCRIBED
     assert replay.state.log_start_offset == 60
     assert replay.state.epochs.entries == [(3, 60)]
@@ -51,6 +52,7 @@ def test_the_last_whole_snapshot_counts() -> None:
         first_offset=0,
     )
     assert replay.snapshot_offset == 1
+    assert not replay.has_remnant
     assert replay.state.log_start_offset == 60
 
 
