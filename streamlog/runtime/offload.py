@@ -92,6 +92,9 @@ class ThreadOffload:
         return await threads.call(arrivals, fn, args)
 
     async def close(self) -> None:
+        # First: a write that a thread in C cannot do goes to a lane.
+        for writers in list(self._writers.values()):
+            await writers.end()
         lanes, self._lanes = self._lanes, {}
         arrivals, self._arrivals = self._arrivals, None
         loop = asyncio.get_running_loop()
@@ -99,9 +102,6 @@ class ThreadOffload:
             await loop.run_in_executor(None, threads.end)
         if arrivals is not None:
             arrivals.close()
-        writers, self._writers = self._writers, {}
-        for one in writers.values():
-            await one.end()
 
 
 def writers_of(offload: Offload, lane: Lane) -> WriterThreads | None:

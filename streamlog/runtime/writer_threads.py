@@ -37,6 +37,8 @@ _Ended = tuple[Done, int, bool]
 
 log = logging.getLogger(__name__)
 
+WARN_EVERY_S = 60.0
+
 
 class _Write(NamedTuple):
     descriptor: int
@@ -56,6 +58,7 @@ class WriterThreads:
         self._waiting: deque[_Write] = deque()
         """While each thread has a write: the first that has ended takes the next one."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._warned_until = float("-inf")
 
     @property
     def count(self) -> int:
@@ -93,7 +96,7 @@ class WriterThreads:
             try:
                 thread = _Thread(self._freed)
             except OSError as error:
-                log.warning("no thread for writing files could be begun: %s", error)
+                self._refused(error)
             else:
                 thread.watch(loop)
                 self._threads.append(thread)
@@ -102,6 +105,13 @@ class WriterThreads:
         if self._threads:
             self._waiting.append(write)
         return bool(self._threads)
+
+    def _refused(self, error: OSError) -> None:
+        """Says once in a while that the system gives no thread: each write asks for one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._warned_until:
+            self._warned_until = now + WARN_EVERY_S
+            log.warning("no thread for writing files could be begun: %s", error)
 
     def _freed(self, thread: _Thread) -> None:
         """Never raises: a write that waited has a caller that hears of it by `done` alone."""
@@ -117,16 +127,18 @@ class WriterThreads:
 
     async def end(self) -> None:
         """Waits for what was handed over, and tells what became of it, also where the wait is
-        cancelled."""
-        while self._threads:
-            thread = self._threads.pop()
-            if not self._threads:
-                while self._waiting:
-                    self._submit(thread, self._waiting.popleft())
+        cancelled. Threads begin again with the next write."""
+        threads, self._threads = self._threads, []
+        while threads and self._waiting:
+            self._submit(threads[0], self._waiting.popleft())
+        loop, endings = asyncio.get_running_loop(), []
+        for thread in threads:
             thread.leave(self._loop)
-            ending = asyncio.get_running_loop().run_in_executor(None, thread.end)
+            ending = loop.run_in_executor(None, thread.end)
             ending.add_done_callback(_tell_left)
-            await asyncio.shield(ending)
+            endings.append(ending)
+        if endings:
+            await asyncio.shield(asyncio.wait(endings))
 
 
 class _Thread:
@@ -157,7 +169,10 @@ class _Thread:
 
     def end(self) -> Sequence[_Ended]:
         """Blocks until the thread has written what it has."""
-        return self._thread.close() or ()
+        ended: list[_Ended] = []
+        while (more := self._thread.close()) is not None:
+            ended += more
+        return ended
 
 
 def _tell(ended: Sequence[_Ended]) -> None:

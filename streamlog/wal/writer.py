@@ -160,14 +160,11 @@ class GroupWriter:
         if call.known_failures < self.failures:
             self._give_back(call.file)
             raise EarlierFailed
-        group = encode_group(call.entries)
-        if group.size_bytes > self._group_bytes_max:
-            raise MessageTooLarge(
-                f"a group of {group.size_bytes} bytes; the write-ahead log takes at most "
-                f"{self._group_bytes_max}: raise wal_bytes_max or append less at a time",
-                size_bytes=group.size_bytes,
-                max_bytes=self._group_bytes_max,
-            )
+        try:
+            group = self._encoded(call)
+        except BaseException:
+            self._give_back(call.file)
+            raise
         if self.is_stalled:
             self._answer_unwritten(call, NotWritten(group.size_bytes))
             return
@@ -180,7 +177,23 @@ class GroupWriter:
             self.is_stalled = True
             self._answer_unwritten(call, NotWritten(group.size_bytes))
             return
-        self._activate(call, file, group)
+        try:
+            self._activate(call, file, group)
+        except BaseException:
+            self._give_back(file)
+            raise
+
+    def _encoded(self, call: _Call) -> EncodedGroup:
+        """Errors: MessageTooLarge."""
+        group = encode_group(call.entries)
+        if group.size_bytes > self._group_bytes_max:
+            raise MessageTooLarge(
+                f"a group of {group.size_bytes} bytes; the write-ahead log takes at most "
+                f"{self._group_bytes_max}: raise wal_bytes_max or append less at a time",
+                size_bytes=group.size_bytes,
+                max_bytes=self._group_bytes_max,
+            )
+        return group
 
     def _answer_unwritten(self, call: _Call, answer: NotWritten | Exception) -> None:
         """In the next turn: at once, a call that is made now would be answered before those that

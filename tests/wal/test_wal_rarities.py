@@ -21,6 +21,7 @@ from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, 
 from tests.wal.wal_helpers import (
     CLUSTER,
     SMALL,
+    TIGHT,
     InlineOffload,
     begin,
     group,
@@ -310,5 +311,26 @@ def test_a_write_that_cannot_be_handed_over_fails_its_caller_and_those_behind() 
                 await calls[1]
         await writer.idle()
         assert isinstance(await writer.write(group(b"again"), 0, 1), Written)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_whose_first_group_cannot_be_encoded_is_there_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More often than there are files: none is lost."""
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async def scenario() -> None:
+        wal = await begin(torn_disk(), 1, TIGHT)
+        with monkeypatch.context() as patched:
+            patched.setattr("streamlog.wal.writer.encode_frame", no_memory)
+            for _ in range(20):
+                with pytest.raises(MemoryError):
+                    await asyncio.wait_for(wal.append(group(b"lost")), 30)
+        assert await asyncio.wait_for(wal.append(group(b"kept")), 30) == 1
+        await wal.close()
 
     asyncio.run(scenario())

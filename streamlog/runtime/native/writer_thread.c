@@ -60,6 +60,7 @@ typedef struct {
     pthread_t thread;
     pid_t process;
     int is_open;
+    int is_joined;
 } WriterThread;
 
 static void put(Queue *queue, Write *write) {
@@ -125,6 +126,13 @@ static int write_whole(Write *write) {
     return 0;
 }
 
+/* With the mutex. Cannot fail: the counter would have to be near 2^64. */
+static void tell(Shared *shared) {
+    uint64_t one = 1;
+    ssize_t told = write(shared->event, &one, sizeof one);
+    (void)told;
+}
+
 static void let_go(Shared *shared) {
     pthread_mutex_lock(&shared->mutex);
     int left = --shared->owners;
@@ -152,12 +160,8 @@ static void *main_of_thread(void *argument) {
         pthread_mutex_lock(&shared->mutex);
         int was_empty = shared->written.first == NULL;
         put(&shared->written, next);
-        if (was_empty) {
-            /* Cannot fail: the counter would have to be near 2^64. */
-            uint64_t one = 1;
-            ssize_t told = write(shared->event, &one, sizeof one);
-            (void)told;
-        }
+        if (was_empty)
+            tell(shared);
     }
     pthread_mutex_unlock(&shared->mutex);
     let_go(shared);
@@ -293,14 +297,43 @@ static PyObject *took(Write *write) {
                          write->is_written ? Py_True : Py_False);
 }
 
-static PyObject *taken(Write *write) {
+/* Puts writes back in front of those that have ended since. */
+static void put_back(Shared *shared, Write *first) {
+    Write *last = first;
+    while (last->next != NULL)
+        last = last->next;
+    pthread_mutex_lock(&shared->mutex);
+    last->next = shared->written.first;
+    if (shared->written.first == NULL)
+        shared->written.last = last;
+    shared->written.first = first;
+    tell(shared);
+    pthread_mutex_unlock(&shared->mutex);
+}
+
+/* What there is no memory to tell is told at the next call: somebody waits for each of them. */
+static PyObject *taken(Shared *shared) {
     PyObject *all = PyList_New(0);
+    if (all == NULL)
+        return NULL;
+    pthread_mutex_lock(&shared->mutex);
+    Write *write = shared->written.first;
+    shared->written.first = shared->written.last = NULL;
+    pthread_mutex_unlock(&shared->mutex);
     while (write != NULL) {
         Write *next = write->next;
-        PyObject *one = all == NULL ? NULL : took(write);
-        if (one == NULL || PyList_Append(all, one) < 0)
-            Py_CLEAR(all);
+        PyObject *one = took(write);
+        int failed = one == NULL || PyList_Append(all, one) < 0;
         Py_XDECREF(one);
+        if (failed) {
+            put_back(shared, write);
+            if (PyList_Size(all) == 0) {
+                Py_DECREF(all);
+                return NULL;
+            }
+            PyErr_Clear();
+            break;
+        }
         free_write(write);
         write = next;
     }
@@ -312,16 +345,16 @@ static PyObject *writer_take(PyObject *object, PyObject *unused) {
     WriterThread *self = (WriterThread *)object;
     if (check_open(self) < 0)
         return NULL;
-    Shared *shared = self->shared;
     uint64_t count;
     /* Before the look: a write that ends behind it makes the descriptor readable again. */
-    ssize_t got = read(shared->event, &count, sizeof count);
-    (void)got;
-    pthread_mutex_lock(&shared->mutex);
-    Write *first = shared->written.first;
-    shared->written.first = shared->written.last = NULL;
-    pthread_mutex_unlock(&shared->mutex);
-    return taken(first);
+    ssize_t got = read(self->shared->event, &count, sizeof count);
+    PyObject *all = taken(self->shared);
+    if (all == NULL && got > 0) {
+        pthread_mutex_lock(&self->shared->mutex);
+        tell(self->shared);
+        pthread_mutex_unlock(&self->shared->mutex);
+    }
+    return all;
 }
 
 /* The thread ends when it has written what waits. */
@@ -337,27 +370,45 @@ static void end_thread(WriterThread *self) {
 static PyObject *writer_close(PyObject *object, PyObject *unused) {
     (void)unused;
     WriterThread *self = (WriterThread *)object;
-    if (!self->is_open || self->process != getpid())
+    if (self->shared == NULL || self->process != getpid())
         Py_RETURN_NONE;
-    end_thread(self);
-    Py_BEGIN_ALLOW_THREADS
-    pthread_join(self->thread, NULL);
-    Py_END_ALLOW_THREADS
-    Write *first = self->shared->written.first;
-    self->shared->written.first = self->shared->written.last = NULL;
-    let_go(self->shared);
-    self->shared = NULL;
-    return taken(first);
+    if (self->is_open) {
+        end_thread(self);
+        Py_BEGIN_ALLOW_THREADS
+        pthread_join(self->thread, NULL);
+        Py_END_ALLOW_THREADS
+        self->is_joined = 1;
+    }
+    if (!self->is_joined)
+        Py_RETURN_NONE; /* another call waits for the thread */
+    PyObject *all = taken(self->shared);
+    if (all != NULL && self->shared->written.first == NULL) {
+        let_go(self->shared);
+        self->shared = NULL;
+    }
+    return all;
 }
 
 static void writer_dealloc(PyObject *object) {
     WriterThread *self = (WriterThread *)object;
     PyTypeObject *type = Py_TYPE(object);
-    /* Nobody waits here: the disk may hang. A forked child has no thread to end. */
-    if (self->is_open && self->process == getpid()) {
-        end_thread(self);
-        pthread_detach(self->thread);
-        let_go(self->shared);
+    Shared *shared = self->shared;
+    if (shared != NULL && self->process == getpid()) {
+        /* Nobody waits here: the disk may hang. A forked child has no thread to end. */
+        if (self->is_open) {
+            end_thread(self);
+            pthread_detach(self->thread);
+        }
+        pthread_mutex_lock(&shared->mutex);
+        Write *write = shared->written.first;
+        shared->written.first = shared->written.last = NULL;
+        pthread_mutex_unlock(&shared->mutex);
+        let_go(shared);
+        while (write != NULL) {
+            Write *next = write->next;
+            free_write(write);
+            write = next;
+        }
     }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -379,7 +430,7 @@ static PyMethodDef writer_methods[] = {
      "[(token, errno or 0, whether it was written)] of the writes that have ended."},
     {"fileno", writer_fileno, METH_NOARGS, "Readable when there is something to take."},
     {"close", writer_close, METH_NOARGS,
-     "Waits for what was submitted, and returns what was not taken; a second call does nothing."},
+     "Waits for what was submitted, and returns what was not taken; None: nothing is left."},
     {NULL, NULL, 0, NULL},
 };
 
