@@ -169,7 +169,7 @@ fuzz-kafka: $(VENV)/.installed-test ## give a node damaged requests of Kafka's c
 
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1
 ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/produce/test_producer.py \
-	tests/wal/test_durable_writes.py tests/unified/test_appends_by_threads.py
+	tests/wal/test_durable_writes.py tests/runtime/test_writer_threads.py tests/unified/test_appends_by_threads.py
 
 asan: $(VENV)/.installed-test ## run the tests of what is compiled under the address and undefined behaviour sanitizers
 	rm -rf .cache/asan
