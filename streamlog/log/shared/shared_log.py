@@ -711,6 +711,7 @@ class SharedLog(CleanableLog):
             own,
             aborted,
             leader_epoch=self._tail.epochs.epoch_at(own[-1].end_offset - 1),
+            last_stable_offset=self.last_stable_offset,
             interval_bytes=self._placer.config.index_interval_bytes,
             entry_bytes_max=self._streams.meta.entry_bytes_max,
         )

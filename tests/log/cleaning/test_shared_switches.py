@@ -16,8 +16,11 @@ from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog, SegmentReplacement
 from streamlog.log.api.topic_config import parse
 from streamlog.log.cleaning.cleanable import dirtiest, group_by_size
+from streamlog.log.cleaning.cleaner import LogCleaning
 from streamlog.log.cleaning.log_cleaner import LogCleaner
+from streamlog.log.cleaning.offset_map import ENTRY_BYTES
 from streamlog.log.shared.cleaning import slice_trimmer
+from streamlog.log.shared.cleaning.replacement import SharedReplacement
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.stream_slices import SlicesView
 from streamlog.log.stream_tags import CLEANED_ROLES
@@ -30,6 +33,7 @@ from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.cleaning_conformance import (
     COMPACT,
+    KEYS,
     chosen,
     clean,
     clean_again,
@@ -890,5 +894,54 @@ def test_a_log_that_is_not_cleaned_has_no_more_streams_than_before() -> None:
         assert isinstance(t.log, SharedLog)
         assert t.log.topic_partition == PARTITION
         assert not parse({}).is_compacted
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["as written now", "as written before"])
+def test_what_lies_before_an_open_transaction_is_cleaned_away_without_it(
+    is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The aborted record before the last stable offset goes: what takes its place is no batch of
+    the transaction that is open behind it; or else is not read up to that offset."""
+    if is_old:
+
+        def without_headers(*arguments: Any, **options: Any) -> SharedReplacement:
+            return SharedReplacement(*arguments, **{**options, "last_stable_offset": 1 << 62})
+
+        monkeypatch.setattr("streamlog.log.shared.shared_log.SharedReplacement", without_headers)
+
+    async def scene(t: SharedLogUnderTest, _: DyingMedium) -> None:
+        late_ms = 1_700_000_000_500
+        aborted = keyed(b"k", b"aborted", producer=(1, 0, 0), is_transactional=True)
+        pending = keyed(b"k", b"open", at_ms=late_ms, producer=(2, 0, 0), is_transactional=True)
+        await append(t.log, keyed(b"j", b"plain"))
+        await begin(t.log, aborted)
+        await begin(t.log, pending)
+        await t.log.roll()
+        to_clean = chosen(t)
+        assert to_clean.first_uncleanable_offset == 1
+        # It ends after the cleaning was chosen, and has a newer batch: of its last one a header
+        # would stay.
+        await end(t.log, ABORT, 1)
+        await begin(t.log, keyed(b"k", b"2", producer=(1, 0, 1), is_transactional=True))
+        await end(t.log, COMMIT, 1)
+        assert t.log.last_stable_offset == 2
+        offload = ThreadOffload()
+        cleaning = LogCleaning(offload, KEYS * ENTRY_BYTES)
+        stats = await cleaning.clean(to_clean, parse(COMPACT), t.clock.now_ms())
+        await offload.close()
+        assert (stats.records_read, stats.records_written) == (3, 2)
+        for offset in (0, 1):
+            fetched = await t.log.fetch(offset, 1 << 20, isolation=Isolation.READ_COMMITTED)
+            assert fetched.next_offset == 2
+            assert b"open" not in join(fetched.parts)
+        assert await committed_values(t.log) == [b"plain"]
+        if not is_old:
+            assert await read_view(t, t.log.slices_view(), 2) == {0: b"plain"}
+        found = await t.log.offset_for_timestamp(late_ms, Isolation.READ_COMMITTED)
+        assert found.offset == -1
+        await end(t.log, COMMIT, 2)
+        assert await committed_values(t.log) == [b"plain", b"open", b"2"]
 
     run(scene)

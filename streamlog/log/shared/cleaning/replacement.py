@@ -3,7 +3,8 @@
 1. Batches go to a stream of their own, at the places that their offsets have in the segment: a
    batch takes the offsets of those that went before it, so that the stream has no gap, and a fetch
    of such an offset finds the next batch that is left, as in Kafka. Where none is left at the
-   segment's end, a header without records stands for them.
+   segment's end, or before the last stable offset, a header without records stands for them: else
+   what is read up to that offset would have a batch of a transaction that is open.
 2. Entries of the time index and of aborted transactions follow, when all data is durable.
 3. One meta record switches the segments. Until then nobody knows of what was written; given up, it
    goes with the slices before it, once a later cleaning has replaced these.
@@ -76,6 +77,7 @@ class SharedReplacement(SegmentReplacement):
         aborted: Sequence[AbortedTxn],
         *,
         leader_epoch: int,
+        last_stable_offset: int,
         interval_bytes: int,
         entry_bytes_max: int,
     ) -> None:
@@ -85,6 +87,7 @@ class SharedReplacement(SegmentReplacement):
         self._aborted = {entry.last_offset: entry for entry in aborted}
         self._kept_aborted: list[AbortedTxn] = []
         self._leader_epoch = leader_epoch
+        self._last_stable_offset = last_stable_offset
         self._interval_bytes = interval_bytes
         self._entry_bytes_max = entry_bytes_max
         self._base, self._end = old[0].base_offset, old[-1].end_offset
@@ -103,6 +106,8 @@ class SharedReplacement(SegmentReplacement):
         self._check_going_on()
         for batch in scan(batches, verify_crc=False):
             header = batch.header
+            if self._next < header.base_offset >= self._last_stable_offset:
+                await self._put_none(header.base_offset, header.leader_epoch)
             is_marker = header.is_control and header.record_count
             marker = decode_end_marker(batch.view) if is_marker else None
             await self._put(header, batch.view, marker)
@@ -156,8 +161,7 @@ class SharedReplacement(SegmentReplacement):
         """As SegmentReplacement.commit."""
         self._check_going_on()
         if self._next < self._end:
-            header = self._header_without_records()
-            await self._put(header, bytes(resealed(bytearray(pack_header(header)))), None)
+            await self._put_none(self._end, self._leader_epoch)
         while self._unanswered:
             await self._answered()
         assert self._data_start is not None
@@ -183,16 +187,16 @@ class SharedReplacement(SegmentReplacement):
         await self._owner.switch(self._old, new)
         self._end_it()
 
-    def _header_without_records(self) -> BatchHeader:
-        """Of a batch from the last one's end to the segment's, as a cleaning leaves them."""
-        return BatchHeader(
+    async def _put_none(self, end: int, leader_epoch: int) -> None:
+        """A header without records from the last batch's end to `end`, as a cleaning leaves them."""
+        header = BatchHeader(
             base_offset=self._next,
             length=HEADER_BYTES - LENGTH_END,
-            leader_epoch=self._leader_epoch,
+            leader_epoch=leader_epoch,
             magic=2,
             crc=0,
             attributes=0,
-            last_offset_delta=self._end - self._next - 1,
+            last_offset_delta=end - self._next - 1,
             base_timestamp_ms=NO_TIMESTAMP,
             max_timestamp_ms=NO_TIMESTAMP,
             producer_id=-1,
@@ -200,6 +204,7 @@ class SharedReplacement(SegmentReplacement):
             base_sequence=-1,
             record_count=0,
         )
+        await self._put(header, bytes(resealed(bytearray(pack_header(header)))), None)
 
     async def _stored(
         self,

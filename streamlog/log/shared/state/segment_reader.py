@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
+from streamlog.codec.batch import parse_header
 from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.model.batch import FetchContext, ReadMode
+from streamlog.model.batch import FetchContext, ReadMode, StoredBatch
 from streamlog.model.stream import Stream
+from streamlog.runtime.buffers import join
 
 
 class SegmentReader:
@@ -37,7 +39,19 @@ class SegmentReader:
         result = await self._streams[stream_id].fetch(
             offset + shift, run_end + shift, max(max_bytes, 1), context
         )
-        return BatchRun(result.batches, shift, result.is_paced)
+        batches = result.batches
+        if batches and batches[-1].end_offset > run_end + shift and _begins_at(batches[-1], run_end):
+            return BatchRun(batches[:-1], shift, result.is_paced, empty_until=run_end)
+        return BatchRun(batches, shift, result.is_paced)
+
+
+def _begins_at(batch: StoredBatch, offset: int) -> bool:
+    """Whether the first record is at the offset, or behind it.
+
+    A batch that a cleaning has kept takes the offsets of those that went before it: where the last
+    stable offset lies between them, a read that must not pass it would get an open transaction.
+    """
+    return parse_header(join(batch.parts)).base_offset >= offset
 
 
 def _run(

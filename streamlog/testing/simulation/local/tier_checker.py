@@ -55,10 +55,10 @@ class TierChecker:
 
     async def look(self, log: TierableLog) -> None:
         """`log`: the one that its topic's clients use now. Errors: Violation."""
+        # While the metadata is listed, copies may end, and local parts go.
+        local_start = log.local_log_start_offset
         segments = await self.segments()
-        await self._judge(
-            segments, log.log_start_offset, log.local_log_start_offset, log.last_stable_offset
-        )
+        await self._judge(segments, log.log_start_offset, local_start, log.last_stable_offset)
 
     async def look_at(self, start: int, local_start: int, stable: int) -> None:
         """As `look`, of a log with these offsets."""

@@ -134,6 +134,13 @@ class PartitionClients:
         self._transactional = [_Producer(one) for one in TRANSACTIONAL]
         self._positions = dict.fromkeys(Isolation, 0)
         self._transactions = 0
+        self._plain_clients = 1
+
+    def give_up(self, name: str) -> None:
+        """Nobody waits for the client's call any more, which goes on: its next one is made beside
+        it, as by another client."""
+        if name == "plain":
+            self._plain_clients += 1
 
     def operations(self) -> Mapping[str, tuple[float, Operation]]:
         """By client: the longest pause between two operations in seconds, and the operation."""
@@ -215,7 +222,8 @@ class PartitionClients:
 
     async def _produce_plain(self, _node: ServingNode, log: AbstractLog) -> None:
         """Some batches at once: a fault may come between them."""
-        batches = [self._make("plain") for _ in range(1 + int(self._random.random() * 3))]
+        client = f"plain {self._plain_clients}"
+        batches = [self._make(client) for _ in range(1 + int(self._random.random() * 3))]
         answers = [(batch, await self._append(log, batch)) for batch in batches]
         await self._acknowledged(answers)
 

@@ -31,6 +31,7 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.stream_slices import LiesOnStreams, LogSlice
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
@@ -61,7 +62,7 @@ WITH_STATE = ("idempotent", "transactional")
 EAGER = {"min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "0"}
 """With these settings all that is closed is cleaned, however little it is."""
 CLEANED_S_MAX = 30.0
-"""Virtual seconds within which a healed node has done it."""
+"""Virtual seconds within which a healed node has come further with it."""
 TRIMMED_S_MAX = 10.0
 """Virtual seconds, beyond the delay, after which a replaced slice is gone."""
 DELETED_S_MAX = 120.0
@@ -168,6 +169,8 @@ class CompactedWorkload:
             task.add_done_callback(partial(note_failure, self._world, node))
             while not task.done() and (node.is_serving or name.startswith(WITH_STATE)):
                 await asyncio.wait([task], timeout=POLL_S)
+            if not task.done():
+                self._clients.give_up(name)
 
     async def _once(self, node: SimulationNode, name: str, operation: Operation) -> None:
         try:
@@ -270,8 +273,11 @@ class CompactedWorkload:
 
     async def _await_cleaned(self, node: SimulationNode, log: AbstractLog) -> None:
         """Of each key one record is left."""
-        ends_at = self._world.now + CLEANED_S_MAX
+        assert isinstance(log, CleanableLog)
+        ends_at, reached = 0.0, (-1, -1)
         while left := await self._clients.superseded(node, log):
+            if reached != (reached := (log.clean_end_offset, len(log.segments))):
+                ends_at = self._world.now + CLEANED_S_MAX
             if self._world.now >= ends_at:
                 raise Violation(f"{self._partition} is not cleaned: {few(left)}")
             await asyncio.sleep(0.5)
