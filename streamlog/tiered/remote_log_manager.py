@@ -238,6 +238,10 @@ class RemoteLogManager:
             led = LedPartition(tier, parts.metrics, is_leader=is_leader)
             if log.topic_config.remote_storage_enable:
                 await self._load(led)
+                if self._ending.get(key):
+                    # What is still done for the log before this one may change what was read: local
+                    # segments stay until the first task has read it again.
+                    led.is_loaded, tier.highest_offset = False, -1
             log.attach_tier(tier)
             self._led[key] = led
         elif known.is_leader is not is_leader:
@@ -511,6 +515,7 @@ class RemoteLogManager:
         async with room:
             try:
                 if not led.is_loaded:
+                    await self._until_ended(led.log.topic_partition)
                     async with led.turn:
                         if not led.is_loaded:
                             await self._load(led)
@@ -558,6 +563,10 @@ class RemoteLogManager:
             # All of them go before the next copy begins: each try of an outage would leave one.
             left = [one for one in found if one.state in (_STARTED, _DELETING)]
             removed = await self._parts.removal.remove_all(left)
+            if left:
+                # Of another leader's copy nobody knows that it has ended: what it finished behind
+                # this look is gone by now, too, and the local segment is all that there is.
+                await self._load(led)
             # Those that a call which does not end may still write hold nothing up.
             led.has_left_overs = removed < len(left)
         if self._has_copies(led):

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from streamlog.errors import StoreUnavailable
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
@@ -24,7 +25,6 @@ from streamlog.tiered.api import (
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.metadata.bounded import BoundedMetadataManager
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
-from streamlog.tiered.storage.files import to_its_end
 from tests.tiered import harness
 from tests.tiered.harness import (
     BreakableStorage,

@@ -15,8 +15,9 @@ from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
-from streamlog.tiered.api import RemoteLogSegmentState
-from tests.tiered.harness import TieredLogUnderTest, tiered_log
+from streamlog.tiered.api import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from tests.log.memory_log import turns
+from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 
 AT_MS = 1_700_000_000_000
 
@@ -118,5 +119,63 @@ def test_a_copy_whose_end_got_no_answer_is_kept_and_counts() -> None:
         (segment,) = await t.metadata.list_remote_log_segments(t.partition)
         assert segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         assert t.storage.segments
+
+    run(test)
+
+
+class Gates:
+    """Metadata updates that take effect when they may go, whatever becomes of their callers."""
+
+    def __init__(self, t: TieredLogUnderTest, *states: RemoteLogSegmentState) -> None:
+        self._update = t.metadata.update_remote_log_segment_metadata
+        self._held = dict.fromkeys(states, True)
+        self.came = {state: asyncio.Event() for state in states}
+        self.may_go = {state: asyncio.Event() for state in states}
+        self._under_way: list[asyncio.Task[None]] = []
+        t.metadata.update_remote_log_segment_metadata = self._gated  # type: ignore[method-assign]
+
+    async def _gated(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        if not self._held.pop(update.state, False):
+            await self._update(update)
+            return
+
+        async def later() -> None:
+            await self.may_go[update.state].wait()
+            await self._update(update)
+
+        self.came[update.state].set()
+        task = asyncio.create_task(later())
+        self._under_way.append(task)
+        await asyncio.shield(task)
+
+
+def test_no_local_segment_goes_that_relies_on_a_copy_which_is_being_taken_back() -> None:
+    """The log fails while a copy's end is written, and the next log while the copy that it took for
+    a left-over is announced as deleted: both writes take effect later."""
+    finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    deleting = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+    async def test(t: TieredLogUnderTest) -> None:
+        for number in range(30):
+            await append(t.log, encoded([b"%d" % number]))
+        await t.log.roll()
+        gates = Gates(t, finished, deleting)
+        rounds = [asyncio.ensure_future(t.copy())]
+        await gates.came[finished].wait()
+        await t.log.close()
+        await t.open()
+        rounds.append(asyncio.ensure_future(t.copy()))
+        await turns(300)
+        gates.may_go[finished].set()
+        await turns(300)
+        await t.log.close()
+        await t.open()
+        gates.may_go[deleting].set()
+        await asyncio.wait(rounds)
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert t.log.local_log_start_offset == 30
+        assert await values(t.log) == {number: b"%d" % number for number in range(30)}
 
     run(test)

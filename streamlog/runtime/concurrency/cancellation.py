@@ -1,8 +1,12 @@
-"""Whose a CancelledError is: the running task's own, or of something that it waited for."""
+"""Whose a CancelledError is, and work that it must not cut off."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def is_being_cancelled() -> bool:
@@ -14,3 +18,19 @@ def is_being_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Awaits `work` although the caller is cancelled; the cancellation is raised when it has ended.
+
+    For a write that a later delete must not overtake: what is stored behind the delete would stay
+    for ever.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # The caller hears of its cancellation alone.
+        raise

@@ -22,6 +22,7 @@ from streamlog.errors import Conflict, InvalidConfig, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.tiering import LocalSegmentFiles, TierableLog
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.rand import Random
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -167,18 +168,19 @@ class Copier:
             epochs_within(log, segment.base_offset, segment.end_offset),
             is_txn_index_empty=files.transaction_index is None,
         )
-        await parts.metadata.add_remote_log_segment_metadata(metadata)
+        # Writes run to their end: a log that is opened anew waits for what was done for this one,
+        # and none may come behind what is read then.
+        await to_its_end(parts.metadata.add_remote_log_segment_metadata(metadata))
         try:
             custom = await self._stored(metadata, LogSegmentData(*files), held)
-            await parts.metadata.update_remote_log_segment_metadata(
-                RemoteLogSegmentMetadataUpdate(
-                    metadata.remote_log_segment_id,
-                    parts.clock.now_ms(),
-                    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-                    parts.broker_id,
-                    custom,
-                )
+            finished = RemoteLogSegmentMetadataUpdate(
+                metadata.remote_log_segment_id,
+                parts.clock.now_ms(),
+                RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                parts.broker_id,
+                custom,
             )
+            await to_its_end(parts.metadata.update_remote_log_segment_metadata(finished))
         except StreamlogError:
             if await self._take_back(metadata):
                 raise

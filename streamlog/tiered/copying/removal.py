@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from streamlog.errors import NotFound, StoreUnavailable, StreamlogError
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
@@ -112,8 +113,8 @@ class SegmentRemoval:
     async def _announce(
         self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
     ) -> None:
-        await self.metadata.update_remote_log_segment_metadata(
-            RemoteLogSegmentMetadataUpdate(
-                segment.remote_log_segment_id, self.clock.now_ms(), state, self.broker_id
-            )
+        """It runs to its end: as the writes of a copy."""
+        update = RemoteLogSegmentMetadataUpdate(
+            segment.remote_log_segment_id, self.clock.now_ms(), state, self.broker_id
         )
+        await to_its_end(self.metadata.update_remote_log_segment_metadata(update))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TypeVar
 
 from streamlog.errors import Internal, Invalid
@@ -38,22 +37,6 @@ async def pieces(content: SegmentFile | bytes) -> AsyncIterator[Buffer]:
             )
         position += len(piece)
         yield piece
-
-
-async def to_its_end(work: Awaitable[T]) -> T:
-    """Awaits `work` although the caller is cancelled; the cancellation is raised when it has ended.
-
-    For a write that a later delete must not overtake: what is stored behind the delete would stay
-    for ever.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # The caller hears of its cancellation alone.
-        raise
 
 
 def range_length(start_position: int, end_position: int) -> int:

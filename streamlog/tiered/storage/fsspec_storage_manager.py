@@ -22,6 +22,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload, run_owned
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import (
@@ -31,7 +32,7 @@ from streamlog.tiered.api.storage_manager import (
     SegmentFile,
 )
 from streamlog.tiered.storage.configs import check_known, required
-from streamlog.tiered.storage.files import files_of, pieces, range_length, to_its_end
+from streamlog.tiered.storage.files import files_of, pieces, range_length
 from streamlog.tiered.storage.fsspec_files import FsspecFileInWork, FsspecFiles, check_url
 from streamlog.tiered.storage.names import KINDS, FileKind, object_name, partition_folder
 

@@ -23,11 +23,12 @@ from typing import TypeVar, TypeVarTuple
 
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import IndexType, LogSegmentData, RemoteStorageManager
 from streamlog.tiered.storage.configs import check_known, required
-from streamlog.tiered.storage.files import files_of, pieces, range_length, to_its_end
+from streamlog.tiered.storage.files import files_of, pieces, range_length
 from streamlog.tiered.storage.local_files import FilesOnTheirWay, FolderOfTier
 from streamlog.tiered.storage.names import (
     KINDS,

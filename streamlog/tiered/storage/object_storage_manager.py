@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from streamlog.objectstore.interface import ObjectStore, ObjectUpload, upload_to
 from streamlog.objectstore.keys import check_key
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import (
     IndexType,
@@ -26,7 +27,7 @@ from streamlog.tiered.api.storage_manager import (
     SegmentFile,
     StoredFile,
 )
-from streamlog.tiered.storage.files import files_of, pieces, range_length, to_its_end
+from streamlog.tiered.storage.files import files_of, pieces, range_length
 from streamlog.tiered.storage.names import KINDS, parsed_key, segment_key
 
 

@@ -188,7 +188,7 @@ class SharedReplacement(SegmentReplacement):
         self._end_it()
 
     async def _put_none(self, end: int, leader_epoch: int) -> None:
-        """A header without records from the last batch's end to `end`, as a cleaning leaves them."""
+        """A header without records from the last batch's end to `end`, as cleanings leave them."""
         header = BatchHeader(
             base_offset=self._next,
             length=HEADER_BYTES - LENGTH_END,

@@ -40,7 +40,11 @@ class SegmentReader:
             offset + shift, run_end + shift, max(max_bytes, 1), context
         )
         batches = result.batches
-        if batches and batches[-1].end_offset > run_end + shift and _begins_at(batches[-1], run_end):
+        if (
+            batches
+            and batches[-1].end_offset > run_end + shift
+            and _begins_at(batches[-1], run_end)
+        ):
             return BatchRun(batches[:-1], shift, result.is_paced, empty_until=run_end)
         return BatchRun(batches, shift, result.is_paced)
 

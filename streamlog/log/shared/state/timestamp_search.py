@@ -111,7 +111,7 @@ class SegmentSearch:
             record = await self._decoded(
                 data, first_at_or_after, data, timestamp_ms, self.start_offset
             )
-            # One batch of a cleaned segment may begin before the end, and its first record behind it.
+            # A batch of a cleaned segment may begin before the end, its first record behind it.
             if record is not None and record[0] < self.end_offset:
                 return record, next_start
         return None, next_start
