@@ -65,7 +65,12 @@ from streamlog.log.api.cleaning import (
     LastRecordOfProducer,
     SegmentReplacement,
 )
-from streamlog.log.api.tiering import LocalSegmentFiles, RemoteTier, TierableLog
+from streamlog.log.api.tiering import (
+    AS_LONG_AS_A_LOOK_UP,
+    LocalSegmentFiles,
+    RemoteTier,
+    TierableLog,
+)
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
@@ -76,7 +81,7 @@ from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
 from streamlog.log.partition.record_keys import check_keys
 from streamlog.log.partition.timestamp_lookup import lookup
-from streamlog.log.partition.view.reading import fetch_batches
+from streamlog.log.partition.view.reading import BatchesRead, fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
 from streamlog.model.append_condition import ANY, AppendCondition
 from streamlog.model.batch_limits import check_deadline
@@ -109,6 +114,10 @@ CLEANING_BYTES = 1 << 20
 PENDING_BYTES_MAX = 32 << 20
 """Bytes of one log that are sequenced and not carried out; appends beyond them wait."""
 UNKNOWN_MS = -1
+
+
+class _TierIsLate(Exception):
+    """The remote tier has not told of aborted transactions by a fetch's deadline."""
 
 
 class UnifiedLog(CleanableLog, TierableLog):
@@ -475,7 +484,11 @@ class UnifiedLog(CleanableLog, TierableLog):
                 aborted: tuple[AbortedTransaction, ...] = ()
                 break
             try:
-                found = await self._aborted_between(offset, read.next_offset)
+                found = await self._aborted_between(offset, read.next_offset, deadline)
+            except _TierIsLate:
+                # Without the list nobody may have the records: this fetch has none.
+                read, aborted = BatchesRead(offset, is_paced=True), ()
+                break
             except SegmentReplaced as replaced:
                 await asyncio.wait({replaced.done})
                 continue
@@ -518,13 +531,18 @@ class UnifiedLog(CleanableLog, TierableLog):
         local, tier = CatchUpReader(self._reader, self._throttle, deadline), self._tier
         return local if tier is None else TieredReader(local, tier.reader(deadline), self)
 
-    async def _aborted_between(self, offset: int, end_offset: int) -> list[AbortedTxn]:
+    async def _aborted_between(
+        self, offset: int, end_offset: int, deadline: float | None = AS_LONG_AS_A_LOOK_UP
+    ) -> list[AbortedTxn]:
         """Errors: as of `aborted_between`; why the log is not open: its successor may have deleted
-        files meanwhile, and one that is gone is like one of a segment without entries."""
+        files meanwhile, and one that is gone is like one of a segment without entries; _TierIsLate.
+        """
         segments, tier = tuple(self._tail.segments), self._tier
         remote: Sequence[AbortedTxn] = ()
         if tier is not None and self.is_remote(offset):
-            remote, is_complete = await tier.aborted_between(offset, end_offset)
+            remote, is_complete, is_late = await tier.aborted_between(offset, end_offset, deadline)
+            if is_late:
+                raise _TierIsLate
             if is_complete:
                 return list(remote)
         local = await aborted_between(

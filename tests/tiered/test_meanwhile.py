@@ -10,12 +10,15 @@ import pytest
 from streamlog.errors import OffsetOutOfRange, OutcomeUnknown
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.kv import Key, Value
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from streamlog.tiered.reading.late_results import LateResults
 from tests.log.memory_log import turns
 from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 
@@ -179,3 +182,36 @@ def test_no_local_segment_goes_that_relies_on_a_copy_which_is_being_taken_back()
         assert await values(t.log) == {number: b"%d" % number for number in range(30)}
 
     run(test)
+
+
+def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
+    """They would begin the work anew each time, and never have what it comes to."""
+
+    async def body() -> None:
+        clock, may_go, begun = ManualClock(), asyncio.Event(), 0
+        background = Background("late", print)
+        late = LateResults(clock, background)
+
+        async def work() -> bytes:
+            nonlocal begun
+            begun += 1
+            await may_go.wait()
+            return b"index"
+
+        for _ in range(2):
+            assert await late.get("key", work, clock.monotonic()) is None
+        may_go.set()
+        await turns(20)
+        for _ in range(2):
+            assert await late.get("key", work, clock.monotonic()) == b"index"
+        assert begun == 1
+        for number in range(20):
+            may_go.clear()
+            assert await late.get(number, work, clock.monotonic()) is None
+            may_go.set()
+            await turns(20)
+        assert await late.get("key", work, clock.monotonic() + 1) == b"index"
+        assert begun == 22, "the first one was forgotten"
+        await background.close()
+
+    asyncio.run(body())

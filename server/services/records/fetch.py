@@ -233,16 +233,20 @@ class FetchService:
         self, poll: _Poll, consumer: ConsumerPositions, turn: int
     ) -> list[PartitionRead]:
         """Reads the partitions that have changed since the last look, a few at a time, so that a
-        consumer of thousands does not hold up other requests."""
+        consumer of thousands does not hold up other requests; those in a remote tier after all
+        others, together."""
         fresh: list[PartitionRead] = []
+        remote: list[PartitionRead] = []
         while positions := consumer.take(turn, AT_ONCE_MAX):
             reads = [poll.read_of(position) for position in positions]
             await self._open(poll, reads)
-            await self._read(poll, reads)
+            remote += await self._read(poll, reads)
             fresh += reads
             if not consumer.has_changed or (poll.is_without_room and not poll.is_complete):
                 break
             await asyncio.sleep(0)
+        if remote:
+            await self._read_remote(poll, remote)
         return fresh
 
     async def in_remote_tier(
@@ -358,8 +362,8 @@ class FetchService:
             read.saw(offsets_of(log))
             read.is_full = True
 
-    async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> None:
-        """Reads on in every partition; those in a remote tier after the others, together."""
+    async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> list[PartitionRead]:
+        """Reads on in every partition but those in a remote tier, which it returns."""
         batches = 0
         remote: list[PartitionRead] = []
         for read in fresh:
@@ -398,8 +402,7 @@ class FetchService:
             if batches >= TURN_BATCHES:
                 batches = 0
                 await asyncio.sleep(0)
-        if remote:
-            await self._read_remote(poll, remote)
+        return remote
 
     def _fail(self, read: PartitionRead, log: AbstractLog, error: StreamlogError) -> None:
         # A client that is out of range learns the range (KIP-392 case 3).
@@ -407,7 +410,9 @@ class FetchService:
         read.fail(client_error(error, self._logs, *read.position.key, read.topic_id))
 
     async def _read_remote(self, poll: _Poll, reads: Sequence[PartitionRead]) -> None:
-        """All at once, so that a slow one holds up none beside it, each with its part of the room.
+        """All at once, so that a slow one holds up none beside it, each with its part of the room:
+        how many the tier reads at a time, it says itself. One of them may return a batch that is
+        larger than its part: the first, or else the first that can.
 
         Where the local records suffice for an answer, the others take what is in memory, and what
         comes later is there for the client's next fetch. One that has nothing by the deadline is
@@ -419,27 +424,40 @@ class FetchService:
             deadline = self._clock.monotonic()
         takes_any = poll.size_bytes == 0
 
-        async def one(read: PartitionRead, *, is_first: bool) -> LogFetch | StreamlogError:
+        async def one(
+            read: PartitionRead, until: float | None, *, takes_one: bool
+        ) -> LogFetch | StreamlogError:
             assert read.log is not None
             try:
                 return await read.log.fetch(
                     read.result.next_offset,
                     min(share, read.max_bytes - read.result.size_bytes),
-                    min_one_batch=is_first and takes_any,
+                    min_one_batch=takes_one,
                     isolation=poll.isolation,
-                    deadline=deadline,
+                    deadline=until,
                 )
             except StreamlogError as error:
                 return error
 
-        work = [one(read, is_first=read is reads[0]) for read in reads]
-        for read, result in zip(reads, await in_order(work), strict=True):
-            assert read.log is not None
-            if isinstance(result, StreamlogError):
-                self._fail(read, read.log, result)
-            else:
-                self._take(poll, read, result)
-                read.is_full = True
+        work = [one(read, deadline, takes_one=takes_any and read is reads[0]) for read in reads]
+        for read, result in zip(reads, await in_order(work, len(work)), strict=True):
+            self._take_remote(poll, read, result)
+        now = self._clock.monotonic()
+        for read in reads[1:]:
+            if not takes_any or poll.size_bytes:
+                break
+            if read.result.error is None:
+                self._take_remote(poll, read, await one(read, now, takes_one=True))
+
+    def _take_remote(
+        self, poll: _Poll, read: PartitionRead, result: LogFetch | StreamlogError
+    ) -> None:
+        assert read.log is not None
+        if isinstance(result, StreamlogError):
+            self._fail(read, read.log, result)
+        else:
+            self._take(poll, read, result)
+            read.is_full = True
 
     def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
         """Whether a read was cut off because records of other partitions waited for it."""

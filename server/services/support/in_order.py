@@ -12,8 +12,10 @@ AT_ONCE_MAX = 32
 """Less than log.opens_at_once_max, so that one large request does not take all opens."""
 
 
-async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results, in the order of `work`, whose coroutines run AT_ONCE_MAX at a time.
+async def in_order(
+    work: Sequence[Coroutine[Any, Any, T]], at_once_max: int = AT_ONCE_MAX
+) -> list[T]:
+    """The results, in the order of `work`, whose coroutines run `at_once_max` at a time.
 
     Opening a partition waits for the store a few times; thousands opened one after another would
     add up all these waits. The first error cancels the rest, and so does cancellation.
@@ -29,7 +31,7 @@ async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE_MAX, len(work))):
+            for _ in range(min(at_once_max, len(work))):
                 group.create_task(take())
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors

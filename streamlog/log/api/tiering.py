@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -52,11 +53,17 @@ class LocalSegmentFiles(NamedTuple):
     leader_epoch_index: bytes
 
 
+AS_LONG_AS_A_LOOK_UP = inf
+"""The deadline of whoever is no fetch, and cannot go on without an answer."""
+
+
 class AbortedInTier(NamedTuple):
-    """`is_complete`: no transaction that was aborted behind the tier's end has a record there."""
+    """`is_complete`: no transaction that was aborted behind the tier's end has a record there.
+    `is_late`: the tier has not answered by the deadline, and is asked again."""
 
     entries: Sequence[AbortedTxn]
     is_complete: bool
+    is_late: bool = False
 
 
 class RemoteTier(Protocol):
@@ -77,9 +84,12 @@ class RemoteTier(Protocol):
         """
         ...
 
-    async def aborted_between(self, offset: int, end_offset: int) -> AbortedInTier:
+    async def aborted_between(
+        self, offset: int, end_offset: int, deadline: float | None = AS_LONG_AS_A_LOOK_UP
+    ) -> AbortedInTier:
         """Transactions that have a record in the range and whose markers lie in the tier.
 
+        `deadline`: of a fetch, as of `reader`. A look-up that comes too late is StoreUnavailable.
         Errors: as of reads.
         """
         ...

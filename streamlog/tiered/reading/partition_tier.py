@@ -19,7 +19,7 @@ from streamlog.errors import ObjectNotFound, OffsetOutOfRange
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
-from streamlog.log.api.tiering import AbortedInTier, TierableLog
+from streamlog.log.api.tiering import AS_LONG_AS_A_LOOK_UP, AbortedInTier, TierableLog
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.clock import Clock
@@ -224,9 +224,13 @@ class PartitionTier:
             end_offset=log.log_end_offset,
         )
 
-    async def aborted_between(self, offset: int, end_offset: int) -> AbortedInTier:
+    async def aborted_between(
+        self, offset: int, end_offset: int, deadline: float | None = AS_LONG_AS_A_LOOK_UP
+    ) -> AbortedInTier:
         """As RemoteTier.aborted_between."""
-        deadline = self._deadline(None, self._reads.look_up_wait_ms)
+        is_look_up = deadline == AS_LONG_AS_A_LOOK_UP
+        wait_ms = self._reads.look_up_wait_ms if is_look_up else self._reads.fetch_wait_ms
+        until = self._deadline(deadline, wait_ms)
         found: list[AbortedTxn] = []
         seen: set[RemoteLogSegmentId] = set()
         for epoch, first in self._epochs_from(offset):
@@ -241,7 +245,12 @@ class PartitionTier:
                 if segment.remote_log_segment_id in seen:
                     continue
                 seen.add(segment.remote_log_segment_id)
-                data = await self._index_now(segment, IndexType.TRANSACTION, deadline)
+                data = await self._index(segment, IndexType.TRANSACTION, until)
+                if data is None:
+                    if is_look_up:
+                        raise self._reads.chunks.late(segment)
+                    self._nothing(segment)
+                    return AbortedInTier((), False, is_late=True)
                 for entry in decode_aborted(data):
                     if entry.last_offset >= offset and entry.first_offset < end_offset:
                         found.append(entry)

@@ -22,10 +22,12 @@ from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
+from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.tiers.storage_conformance import RemoteStorageManagerConformance
 from streamlog.tiered.api import IndexType, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.wiring.engine import OpenEngine
+from tests.log.memory_log import turns
 from tests.server.kafka.fetch_world import (
     NEWEST,
     FetchWorld,
@@ -161,6 +163,103 @@ def test_an_answer_that_local_records_fill_waits_for_no_remote_one(tmp_path: Pat
 
     # No read may wait for its own time: the test would end by its time-out.
     tiered(test, tmp_path, fetch_wait_ms=3_600_000)
+
+
+def test_a_remote_partition_is_served_beside_one_that_always_has_records(tmp_path: Path) -> None:
+    """In the middle of a segment, for which an index is read first: each of these fetches is
+    answered at once, and what comes behind it is kept for the next ones."""
+
+    async def test(world: TieredWorld) -> None:
+        log, found = await world.log("b"), list[int]()
+        while not found:  # Until the world's time is up.
+            newest = log.log_end_offset
+            await (await log.append(batch(b"new")))
+            answer = await world._ask({"a": 3, "b": newest}, wait_ms=500, min_bytes=1)
+            assert offsets(answer["b"]) == [newest]
+            found = offsets(answer["a"])
+            await turns(100)
+        assert found[0] == 3
+
+    tiered(test, tmp_path)
+
+
+def test_many_slow_remote_partitions_are_waited_for_together(tmp_path: Path) -> None:
+    """More than a look takes at a time. Had each part its own wait, the answer would take as many
+    of them, and the test would end by its time-out."""
+    count = 300
+
+    async def test(world: TieredWorld) -> None:
+        await world.engine.logs.create_topic("many", count, TIERED)
+        for number in range(count):
+            log = await world.engine.logs.log(TopicPartition("many", number))
+            for _ in range(3):
+                await (await log.append(batch(b"%04d" % number * 150)))
+        await world.move()
+        world.tier.slow["many"] = asyncio.Event()
+        newest = (await world.log("a")).log_end_offset
+        await (await (await world.log("a")).append(batch(b"new")))
+        many = FetchTopic(topic="many", partitions=[wanted(one, 0) for one in range(count)])
+        last = FetchTopic(topic="a", partitions=[wanted(0, newest)])
+        request = fetch_request(more=[many, last], wait_ms=60_000, min_bytes=1)
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        found = {one.topic: one.partitions for one in response.responses}
+        assert offsets(found["a"][0]) == [newest]
+        assert [one.error_code for one in found["many"]] == [0] * count
+        world.tier.slow["many"].set()
+
+    tiered(test, tmp_path, fetch_wait_ms=3_600_000, reads_pending_max=10 * count)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["slow", "damaged"])
+def test_the_first_batch_is_the_next_partitions_where_the_first_has_none(
+    is_damaged: bool, tmp_path: Path
+) -> None:
+    async def test(world: TieredWorld) -> None:
+        if is_damaged:
+            for segment_id, files in world.tier.files.items():
+                if segment_id.topic_id_partition.topic == "a":
+                    files["LOG"] = b"\xff" * len(files["LOG"])
+        else:
+            world.tier.slow["a"] = asyncio.Event()
+        answer = await world.fetch("a", "b", "c", wait_ms=100, max_bytes=1000)
+        assert [offsets(answer[one]) for one in "abc"] == [[], [0], []]
+        if not is_damaged:
+            world.tier.slow["a"].set()
+
+    tiered(test, tmp_path, fetch_wait_ms=100)
+
+
+def test_a_slow_list_of_aborted_transactions_holds_up_no_other_of_the_answer(
+    tmp_path: Path,
+) -> None:
+    """Its partition has no records without it, and all of them later."""
+
+    async def test(world: TieredWorld) -> None:
+        await world.engine.logs.create_topic("x", 1, TIERED)
+        log = await world.log("x")
+        await begin(log, transactional([b"aborted" * 20], 8, 0, 0))
+        await end(log, False, 8)
+        for number in range(RECORDS):
+            await (await log.append(batch(b"%04d" % number * 100)))
+        await world.move()
+        may_go, fetch_index = asyncio.Event(), world.tier.fetch_index
+
+        async def slow(metadata: Any, index_type: IndexType) -> Any:
+            if index_type is IndexType.TRANSACTION:
+                await may_go.wait()
+            return await fetch_index(metadata, index_type)
+
+        world.tier.fetch_index = slow  # type: ignore[method-assign]
+        asked = {"a": 0, "x": 0}
+        answer = await world._ask(asked, wait_ms=100, min_bytes=1, isolation_level=1)
+        assert offsets(answer["a"])[:2] == [0, 1]
+        assert (answer["x"].error_code, offsets(answer["x"])) == (0, [])
+        may_go.set()
+        answer = await world._ask({"x": 0}, wait_ms=60_000, min_bytes=1, isolation_level=1)
+        assert offsets(answer["x"])[:2] == [0, 1]
+        assert [one.producer_id for one in answer["x"].aborted_transactions or []] == [8]
+
+    tiered(test, tmp_path, fetch_wait_ms=100)
 
 
 def test_one_remote_partition_alone_may_be_above_the_limit_of_the_answer(tmp_path: Path) -> None:

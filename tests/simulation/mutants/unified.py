@@ -146,9 +146,9 @@ def _recovery_point_not_saved(patch: Patch) -> None:
 
 
 def _aborted_of_sealed_segments_not_told(patch: Patch) -> None:
-    async def local(self: Any, offset: int, end_offset: int) -> Any:
+    async def local(self: Any, *arguments: Any) -> Any:
         aborted = self._tail.active.aborted or ()
-        return [one for one in await original(self, offset, end_offset) if one in aborted]
+        return [one for one in await original(self, *arguments) if one in aborted]
 
     original = patch.set(UnifiedLog, "_aborted_between", local)
 
