@@ -5,8 +5,8 @@
    fetch finds the chunk here.
 2. A reader that goes through a segment has its next chunk loaded ahead, and one more where hardly
    another one loads.
-3. Memory is bounded: chunks that were not used for longest go first, and loads that find no room
-   wait. Loads under way are bounded, too; beyond `pending_max` of them a read is refused.
+3. Memory is bounded: chunks that were not used for longest go first. Loads under way are bounded,
+   too: `loads` run at a time, and beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
    given up after `load_timeout_ms`, and counts as failed.
 """
