@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import product
 from uuid import UUID
 
 import pytest
 
 from streamlog.codec.batch import scan
+from streamlog.errors import Corrupt
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
+    IndexType,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -193,3 +196,54 @@ def test_a_fetch_that_is_cut_off_leaves_the_transaction_index_to_the_next(steps:
         assert len(indexes) == 1, "what was under way is there for the next"
 
     run(test)
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["in the cache", "in the tier"])
+def test_no_bit_of_an_offset_index_makes_a_reader_skip_a_record(is_stored: bool) -> None:
+    """An index that was changed here is fetched anew; of one that was changed in the tier a reader
+    is told, or it serves the right records nevertheless."""
+    folder_name, configs = (
+        "remote-log-index-cache",
+        {"internal.segment.bytes": "2000", "index.interval.bytes": "200"},
+    )
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), configs) as t:
+            await filled(t, 40)
+            await only_newest_local(t)
+            first = (await t.metadata.list_remote_log_segments(t.partition))[0]
+            offsets = range(first.start_offset + 1, first.end_offset + 1)
+
+            async def read_backwards() -> None:
+                """So that each read needs the index."""
+                for offset in reversed(offsets):
+                    try:
+                        fetched = await t.log.fetch(offset, 1)
+                    except Corrupt:
+                        assert is_stored
+                        continue
+                    header = next(iter(scan(b"".join(fetched.parts)))).header
+                    assert header.base_offset <= offset <= header.last_offset
+
+            await read_backwards()
+            folder = t.tree.open(folder_name)
+            name = min(one for one in folder.list() if one.endswith(".index"))
+            good = folder.open(name).read(0, folder.open(name).size())
+            stored = t.storage.segments[first.remote_log_segment_id.id]
+            assert bytes(stored[IndexType.OFFSET.value]) == good
+            for at, bit in product(range(len(good)), range(0, 8, 3)):
+                changed = good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :]
+                if name in folder.list():
+                    folder.remove(name)
+                if is_stored:
+                    stored[IndexType.OFFSET.value] = changed
+                else:
+                    file = folder.create(name)
+                    file.append([changed])
+                    file.sync()
+                    file.close()
+                await t.reopened()
+                folder = t.tree.open(folder_name)
+                await read_backwards()
+
+    asyncio.run(body())

@@ -134,6 +134,11 @@ class RemoteIndexCache:
         await self._make_room()
         return data
 
+    def distrust(self, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> None:
+        """The index does not tell what is in the segment: the next one who asks gets it anew."""
+        key = IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
+        self.size_bytes -= self._sizes.pop(key, 0)
+
     async def _make_room(self) -> None:
         names: list[str] = []
         while self.size_bytes > self._bytes_max and len(self._sizes) > 1:

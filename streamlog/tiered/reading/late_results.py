@@ -77,6 +77,10 @@ class LateResults:
         self._background.spawn(run(), name="late").add_done_callback(ended)
         return future
 
+    def forget(self, key: Hashable) -> None:
+        """What it came to is not right: the next one who asks begins anew."""
+        self._kept.pop(key, None)
+
     def _keep(self, key: Hashable, result: object) -> None:
         self._kept[key] = result
         if len(self._kept) > KEPT_MAX:

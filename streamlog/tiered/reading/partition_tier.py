@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from streamlog.codec.piecewise import first_at_or_after
-from streamlog.errors import ObjectNotFound, OffsetOutOfRange
+from streamlog.errors import Corrupt, ObjectNotFound, OffsetOutOfRange
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
@@ -37,7 +37,7 @@ from streamlog.tiered.reading.chunks import ChunkCache
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
-from streamlog.tiered.reading.segment_scan import RemoteBatch, SegmentScan
+from streamlog.tiered.reading.segment_scan import RemoteBatch, ScannedChunk, SegmentScan
 
 POSITIONS_MAX = 64
 """Places where readers go on that are remembered."""
@@ -142,7 +142,15 @@ class PartitionTier:
             position = await self._position(segment, offset, deadline)
             if position is None:
                 return self._nothing(segment)
-            found = await scan.batches(position, offset, end_offset, max_bytes)
+            found = await self._scanned(scan, position, offset, end_offset, max_bytes)
+            if found is None:
+                # Its index may have been damaged here, and is fetched anew once.
+                position = await self._position(segment, offset, deadline)
+                if position is None:
+                    return self._nothing(segment)
+                found = await scan.batches(position, offset, end_offset, max_bytes)
+                if _is_behind(found, offset):
+                    raise _wrong_index(segment, offset)
             if reads_ahead and not found.is_cut:
                 scan.ahead(found.position)
         except ObjectNotFound as error:
@@ -160,6 +168,25 @@ class PartitionTier:
         reads.metrics.fetched(self.partition.topic, size)
         self._remember(segment.remote_log_segment_id, found.batches[-1], found.position)
         return BatchRun(found.batches, 0, found.is_cut)
+
+    async def _scanned(
+        self, scan: SegmentScan, position: int, offset: int, end_offset: int, max_bytes: int
+    ) -> ScannedChunk | None:
+        """As SegmentScan.batches; None: no batch at or before the offset is at the position, and
+        the index that told it is not believed any more."""
+        try:
+            found = await scan.batches(position, offset, end_offset, max_bytes)
+        except Corrupt:
+            if not position:
+                raise
+        else:
+            if not position or not _is_behind(found, offset):
+                return found
+        segment_id = scan.segment.remote_log_segment_id
+        self._positions.pop((segment_id, offset), None)
+        self._reads.late.forget((segment_id, IndexType.OFFSET))
+        self._reads.indexes.distrust(scan.segment, IndexType.OFFSET)
+        return None
 
     def _remember(self, segment_id: RemoteLogSegmentId, last: RemoteBatch, position: int) -> None:
         self._positions[segment_id, last.end_offset] = position
@@ -324,6 +351,19 @@ class PartitionTier:
                     return record
             position, offset = found.position, found.batches[-1].end_offset
         return None
+
+
+def _is_behind(found: ScannedChunk, offset: int) -> bool:
+    """Whether the first batch comes behind the offset: the scan began too late."""
+    return bool(found.batches) and found.batches[0].header.base_offset > offset
+
+
+def _wrong_index(segment: RemoteLogSegmentMetadata, offset: int) -> Corrupt:
+    return Corrupt(
+        f"the offset index of the remote segment {segment.remote_log_segment_id} is damaged: it "
+        f"names no batch at or before offset {offset}; put it back from a copy",
+        object_key=str(segment.remote_log_segment_id),
+    )
 
 
 class _TierReader:
