@@ -102,7 +102,7 @@ class TieredWorld:
         max_bytes: int = 1 << 20,
     ) -> dict[str, PartitionData]:
         offsets = dict.fromkeys(topics, offset)
-        return await self._ask(offsets, wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
+        return await self.ask(offsets, wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
 
     async def fetch_remote_and_newest(
         self, remote: str, local: str, *, wait_ms: int = 0
@@ -111,9 +111,9 @@ class TieredWorld:
         log = await self.log(local)
         newest = log.local_log_start_offset
         await (await log.append(batch(b"new")))
-        return await self._ask({remote: 0, local: newest}, wait_ms=wait_ms)
+        return await self.ask({remote: 0, local: newest}, wait_ms=wait_ms)
 
-    async def _ask(self, offsets: Mapping[str, int], **fields: Any) -> dict[str, PartitionData]:
+    async def ask(self, offsets: Mapping[str, int], **fields: Any) -> dict[str, PartitionData]:
         more = [FetchTopic(topic=one, partitions=[wanted(0, at)]) for one, at in offsets.items()]
         response = await self.world.ask(ApiKey.FETCH, 12, fetch_request(more=more, **fields))
         assert response.error_code == 0
@@ -174,7 +174,7 @@ def test_a_remote_partition_is_served_beside_one_that_always_has_records(tmp_pat
         while not found:  # Until the world's time is up.
             newest = log.log_end_offset
             await (await log.append(batch(b"new")))
-            answer = await world._ask({"a": 3, "b": newest}, wait_ms=500, min_bytes=1)
+            answer = await world.ask({"a": 3, "b": newest}, wait_ms=500, min_bytes=1)
             assert offsets(answer["b"]) == [newest]
             found = offsets(answer["a"])
             await turns(100)
@@ -251,11 +251,11 @@ def test_a_slow_list_of_aborted_transactions_holds_up_no_other_of_the_answer(
 
         world.tier.fetch_index = slow  # type: ignore[method-assign]
         asked = {"a": 0, "x": 0}
-        answer = await world._ask(asked, wait_ms=100, min_bytes=1, isolation_level=1)
+        answer = await world.ask(asked, wait_ms=100, min_bytes=1, isolation_level=1)
         assert offsets(answer["a"])[:2] == [0, 1]
         assert (answer["x"].error_code, offsets(answer["x"])) == (0, [])
         may_go.set()
-        answer = await world._ask({"x": 0}, wait_ms=60_000, min_bytes=1, isolation_level=1)
+        answer = await world.ask({"x": 0}, wait_ms=60_000, min_bytes=1, isolation_level=1)
         assert offsets(answer["x"])[:2] == [0, 1]
         assert [one.producer_id for one in answer["x"].aborted_transactions or []] == [8]
 
