@@ -126,7 +126,8 @@ class Resolved:
             begun = [index for index in live if self.runs[index][0].start <= reached]
             self.index = begun[-1] if begun else live[0]
         else:
-            self.empty_at = max(trimmed_to, reached)
+            known_end = 0 if self.known is None else self.known.end
+            self.empty_at = max(trimmed_to, reached, known_end)
 
 
 def _joined(runs: Sequence[Sequence[Piece]]) -> list[Piece]:

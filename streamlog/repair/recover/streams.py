@@ -145,6 +145,10 @@ class StreamRecovery:
         resolved = self._resolved.get(stream_id)
         return resolved if resolved is not None and resolved.is_guess else None
 
+    def without_trims(self, stream_id: int) -> Resolved | None:
+        """The stream's parts, where a lost checkpoint may have told that some were trimmed."""
+        return self._resolved.get(stream_id) if self._trims_are_lost else None
+
     def chosen(self, stream_id: int) -> None:
         resolved, stream = self._resolved[stream_id], self._recovered.streams[stream_id]
         stream.start, stream.end, stream.pieces = resolved.start, resolved.end, resolved.pieces

@@ -11,8 +11,9 @@
 4. A meta stream begins with its last snapshot, if what is left before it does not stand on its own.
    Where footers do not tell which part of it is the live one, the last with a whole snapshot is: an
    entry is written when those before it are stored, and a trim goes to a whole snapshot.
-5. Where footers do not tell which part of another stream of a partition is the live one, the meta
-   stream does: it says how far the stream was trimmed at most, and how far it had come.
+5. Without the checkpoints that told of trims, the meta stream tells which part of the partition's
+   other streams is the live one, if any: it says how far each was trimmed at most, and how far it
+   had come.
 """
 
 from __future__ import annotations
@@ -205,9 +206,9 @@ class TopicRecovery:
         for role, stream_id in by_role(one.state).items():
             come_to = reached(one.state, role, stream_id)
             trimmed = trimmed_to(one.state, stream_id)
-            guess = self._streams.guess(stream_id)
-            if guess is not None and trimmed is not None:
-                guess.choose_by(trimmed, come_to)
+            parts = self._streams.without_trims(stream_id)
+            if parts is not None and trimmed is not None:
+                parts.choose_by(trimmed, come_to)
                 self._streams.chosen(stream_id)
             stream = self._recovered.streams.get(stream_id)
             if stream is not None and stream.end < come_to:

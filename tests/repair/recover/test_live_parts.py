@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.shared.meta.codec import (
     Checkpoint,
@@ -133,7 +135,10 @@ def test_a_meta_stream_tells_the_live_part_of_its_data() -> None:
     run(scenario)
 
 
-def test_a_log_of_which_all_was_deleted_ends_where_it_did() -> None:
+@pytest.mark.parametrize("is_in_parts", [False, True])
+def test_a_log_of_which_all_was_deleted_ends_where_it_did(is_in_parts: bool) -> None:
+    """One remnant, or several: no offset is given out again."""
+
     async def scenario() -> None:
         cluster = Cluster()
         async with cluster.node(crash=True) as engine:
@@ -141,8 +146,9 @@ def test_a_log_of_which_all_was_deleted_ends_where_it_did() -> None:
             log, kept = await partition(engine, "t"), await keepers(engine)
             for number in range(REMNANTS):
                 await together(kept, produce(log, b"early %d" % number))
-                if number == REMNANTS // 2:
+                if is_in_parts and number == REMNANTS // 2:
                     await produce(log, b"in an object of its own")
+            await produce(log, b"in an object of its own")
             await log.delete_records(log.log_end_offset)
             await log.roll()
             starts = starts_of(log)
