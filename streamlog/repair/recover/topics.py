@@ -207,7 +207,8 @@ class TopicRecovery:
             come_to = reached(one.state, role, stream_id)
             trimmed = trimmed_to(one.state, stream_id)
             parts = self._streams.without_trims(stream_id)
-            if parts is not None and trimmed is not None:
+            is_doubtful = parts is not None and (parts.is_guess or parts.end < come_to)
+            if parts is not None and is_doubtful and trimmed is not None:
                 parts.choose_by(trimmed, come_to)
                 self._streams.chosen(stream_id)
             stream = self._recovered.streams.get(stream_id)
