@@ -68,6 +68,9 @@ and to send them one by one."""
 
 AT_ONCE_MAX = 256
 """Partitions that are looked at before other work of the node has its turn: about 1 ms."""
+REMOTE_AT_ONCE_MAX = 64
+"""Reads of the remote tier that one request has under way: fewer than the tier has room for (100,
+`remote.log.reader.max.pending.tasks`), so that none of its own is refused."""
 
 
 class _Poll:
@@ -410,9 +413,9 @@ class FetchService:
         read.fail(client_error(error, self._logs, *read.position.key, read.topic_id))
 
     async def _read_remote(self, poll: _Poll, reads: Sequence[PartitionRead]) -> None:
-        """All at once, so that a slow one holds up none beside it, each with its part of the room:
-        how many the tier reads at a time, it says itself. One of them may return a batch that is
-        larger than its part: the first, or else the first that can.
+        """Beside each other, so that a slow one holds up none of the others, each with its part of
+        the room. One of them may return a batch that is larger than its part: the first, or else
+        the first that can.
 
         Where the local records suffice for an answer, the others take what is in memory, and what
         comes later is there for the client's next fetch. One that has nothing by the deadline is
@@ -440,7 +443,7 @@ class FetchService:
                 return error
 
         work = [one(read, deadline, takes_one=takes_any and read is reads[0]) for read in reads]
-        for read, result in zip(reads, await in_order(work, len(work)), strict=True):
+        for read, result in zip(reads, await in_order(work, REMOTE_AT_ONCE_MAX), strict=True):
             self._take_remote(poll, read, result)
         now = self._clock.monotonic()
         for read in reads[1:]:

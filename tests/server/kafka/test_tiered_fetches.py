@@ -88,6 +88,15 @@ class TieredWorld:
         for number in range(RECORDS):
             await (await log.append(batch(b"%04d" % number * 100)))
 
+    async def fill_many(self, count: int) -> None:
+        """So many partitions of the topic `many`, whose first records are in the tier alone."""
+        await self.engine.logs.create_topic("many", count, TIERED)
+        for number in range(count):
+            log = await self.engine.logs.log(TopicPartition("many", number))
+            for _ in range(3):
+                await (await log.append(batch(b"%04d" % number * 150)))
+        await self.move()
+
     async def move(self) -> None:
         assert self.engine.tiers is not None
         await self.engine.tiers.run_tasks()
@@ -118,6 +127,10 @@ class TieredWorld:
         response = await self.world.ask(ApiKey.FETCH, 12, fetch_request(more=more, **fields))
         assert response.error_code == 0
         return {one.topic: one.partitions[0] for one in response.responses}
+
+
+def all_of_many(count: int) -> FetchTopic:
+    return FetchTopic(topic="many", partitions=[wanted(one, 0) for one in range(count)])
 
 
 def tiered(test: Callable[[TieredWorld], Awaitable[None]], folder: Path, **config: Any) -> None:
@@ -189,16 +202,11 @@ def test_many_slow_remote_partitions_are_waited_for_together(tmp_path: Path) -> 
     count = 300
 
     async def test(world: TieredWorld) -> None:
-        await world.engine.logs.create_topic("many", count, TIERED)
-        for number in range(count):
-            log = await world.engine.logs.log(TopicPartition("many", number))
-            for _ in range(3):
-                await (await log.append(batch(b"%04d" % number * 150)))
-        await world.move()
+        await world.fill_many(count)
         world.tier.slow["many"] = asyncio.Event()
         newest = (await world.log("a")).log_end_offset
         await (await (await world.log("a")).append(batch(b"new")))
-        many = FetchTopic(topic="many", partitions=[wanted(one, 0) for one in range(count)])
+        many = all_of_many(count)
         last = FetchTopic(topic="a", partitions=[wanted(0, newest)])
         request = fetch_request(more=[many, last], wait_ms=60_000, min_bytes=1)
         response = await world.world.ask(ApiKey.FETCH, 12, request)
@@ -208,6 +216,21 @@ def test_many_slow_remote_partitions_are_waited_for_together(tmp_path: Path) -> 
         world.tier.slow["many"].set()
 
     tiered(test, tmp_path, fetch_wait_ms=3_600_000, reads_pending_max=10 * count)
+
+
+def test_a_request_of_many_remote_partitions_has_none_of_its_own_refused(tmp_path: Path) -> None:
+    """More than the tier has room for at a time."""
+    count = 2 * RemoteLogConfig().reads_pending_max
+
+    async def test(world: TieredWorld) -> None:
+        await world.fill_many(count)
+        request = fetch_request(more=[all_of_many(count)], wait_ms=0, max_bytes=64 << 20)
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        (found,) = [one.partitions for one in response.responses if one.topic == "many"]
+        assert [one.error_code for one in found] == [0] * count
+        assert all(offsets(one)[:1] == [0] for one in found)
+
+    tiered(test, tmp_path)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["slow", "damaged"])
