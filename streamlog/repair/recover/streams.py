@@ -140,16 +140,13 @@ class StreamRecovery:
         for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
             self._resolve(stream_id)
 
-    def guess(self, stream_id: int) -> Resolved | None:
-        """The stream's parts, where the largest was taken; whoever chooses one calls `chosen`."""
-        resolved = self._resolved.get(stream_id)
-        return resolved if resolved is not None and resolved.is_guess else None
-
     def without_trims(self, stream_id: int) -> Resolved | None:
-        """The stream's parts, where a lost checkpoint may have told that some were trimmed."""
+        """The stream's parts, where a lost checkpoint may have told that some were trimmed; whoever
+        chooses one calls `chosen`."""
         return self._resolved.get(stream_id) if self._trims_are_lost else None
 
     def chosen(self, stream_id: int) -> None:
+        """The stream is what its parts say by now."""
         resolved, stream = self._resolved[stream_id], self._recovered.streams[stream_id]
         stream.start, stream.end, stream.pieces = resolved.start, resolved.end, resolved.pieces
 

@@ -167,14 +167,14 @@ class TopicRecovery:
     async def _live_part(self, stream_id: int) -> MetaReplay | None:
         """The fold of the stream, if it is a meta stream; of several parts the live one is chosen,
         or told that there is none."""
-        guess = self._streams.guess(stream_id)
-        if guess is None:
+        parts = self._streams.without_trims(stream_id)
+        if parts is None or not parts.is_guess:
             return await self._replayed(stream_id, self._recovered.streams[stream_id].pieces)
         is_meta_stream = False
-        for index in range(len(guess.runs) - 1, guess.first - 1, -1):
-            replay = await self._replayed(stream_id, guess.runs[index])
+        for index in range(len(parts.runs) - 1, parts.first - 1, -1):
+            replay = await self._replayed(stream_id, parts.runs[index])
             if replay is not None and replay.stands_alone:
-                guess.choose(index)
+                parts.choose(index)
                 self._streams.chosen(stream_id)
                 return replay
             is_meta_stream |= replay is not None

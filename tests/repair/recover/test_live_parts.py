@@ -7,7 +7,8 @@ live part is the partition's meta stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -29,17 +30,21 @@ from streamlog.repair.bucket import list_bucket, read_footer
 from streamlog.repair.findings import FindingKind, RepairReport, Severity, no_progress
 from streamlog.repair.recover.partition_streams import reached, trimmed_to
 from streamlog.repair.recover.resolve import Piece, Row, resolve
-from streamlog.wiring import OpenEngine
 from tests.repair.cluster import Cluster, append, consume, partition, produce, recovered, run
 from tests.support.log_insides import streams_of
 
 REMNANTS = 12
 
 
-async def keepers(engine: OpenEngine) -> Sequence[Stream]:
-    """Two streams that need all of their objects."""
-    create, options = engine.streams.create_and_open_stream, CreateStreamOptions(tags={})
-    return [await create(options), await create(options)]
+@asynccontextmanager
+async def a_log(cluster: Cluster) -> AsyncIterator[tuple[AbstractLog, Sequence[Stream]]]:
+    """Partition 0 of the topic `t`, and two streams that need all of their objects."""
+    options = CreateStreamOptions(tags={})
+    async with cluster.node(crash=True) as engine:
+        await engine.logs.create_topic("t", 1)
+        create = engine.streams.create_and_open_stream
+        log = await partition(engine, "t")
+        yield log, [await create(options), await create(options)]
 
 
 async def together(kept: Sequence[Stream], work: Coroutine[Any, Any, object]) -> None:
@@ -91,9 +96,7 @@ def test_the_last_snapshot_of_a_meta_stream_is_its_live_part() -> None:
 
     async def scenario() -> None:
         cluster = Cluster()
-        async with cluster.node(crash=True) as engine:
-            await engine.logs.create_topic("t", 1)
-            log, kept = await partition(engine, "t"), await keepers(engine)
+        async with a_log(cluster) as (log, kept):
             for number in range(REMNANTS):
                 await produce(log, b"early %d" % number)
                 await together(kept, log.delete_records(number))
@@ -117,9 +120,7 @@ def test_a_meta_stream_tells_the_live_part_of_its_data() -> None:
 
     async def scenario() -> None:
         cluster = Cluster()
-        async with cluster.node(crash=True) as engine:
-            await engine.logs.create_topic("t", 1)
-            log, kept = await partition(engine, "t"), await keepers(engine)
+        async with a_log(cluster) as (log, kept):
             for number in range(REMNANTS):
                 await together(kept, produce(log, b"early %d" % number))
             for number in range(REMNANTS, 2 * REMNANTS):
@@ -141,9 +142,7 @@ def test_a_log_of_which_all_was_deleted_ends_where_it_did(is_in_parts: bool) -> 
 
     async def scenario() -> None:
         cluster = Cluster()
-        async with cluster.node(crash=True) as engine:
-            await engine.logs.create_topic("t", 1)
-            log, kept = await partition(engine, "t"), await keepers(engine)
+        async with a_log(cluster) as (log, kept):
             for number in range(REMNANTS):
                 await together(kept, produce(log, b"early %d" % number))
                 if is_in_parts and number == REMNANTS // 2:
