@@ -83,6 +83,7 @@ class PendingBatch:
         "parts",
         "producer",
         "record_count",
+        "stored_behind",
         "topic",
         "unknown_topic_attempts",
         "waiter",
@@ -114,6 +115,8 @@ class PendingBatch:
         self.in_flight = False
         self.may_be_stored = False
         """An attempt ended, and the server did not say that it stored nothing."""
+        self.stored_behind = 0
+        """Later batches of the partition whose answers came first."""
         self.last_error: StreamlogError | None = None
         self.unknown_topic_attempts = 0
         self.done = False

@@ -4,7 +4,9 @@ Pure: no clock, no lock, no I/O; the caller passes the time in and carries out w
 
 Invariants
 1. `unanswered` of a partition is in sequence order; the batches in flight are a prefix of it,
-   except where answers came out of order. At most 32, as many as the server remembers.
+   except where answers came out of order. From the oldest on at most 32 batches were sent, as many
+   as the server remembers; those that are stored by now count too. So the server recognises the
+   oldest one however often it is refused while later ones are taken.
 2. After a failed attempt nothing is sent until all attempts under way are answered or lost; then
    all of `unanswered` goes out again in order with its old sequence numbers. So an attempt never
    overtakes an older one of the same batch, and the server tells repetitions from news.
@@ -177,8 +179,13 @@ class PartitionSequencer:
         return (
             self.state is PartitionState.RUNNING
             and not self.needs_epoch
-            and len(self.unanswered) < (UNANSWERED_BATCHES_MAX if self._is_known else 1)
+            and len(self.unanswered) < (self._room if self._is_known else 1)
         )
+
+    @property
+    def _room(self) -> int:
+        """How many batches, the oldest included, the server may get before that one's answer."""
+        return UNANSWERED_BATCHES_MAX - (self.unanswered[0].stored_behind if self.unanswered else 0)
 
     def to_resend(self) -> PendingBatch | None:
         """The oldest batch that must be sent again; None where there is none, or it must wait."""
@@ -186,7 +193,7 @@ class PartitionSequencer:
             return None
         if self.in_flight and not self._is_known:
             return None
-        if self.in_flight >= UNANSWERED_BATCHES_MAX:
+        if self.in_flight >= self._room:
             # Splitting makes more of them than the server remembers.
             return None
         batch = next(batch for batch in self.unanswered if not batch.in_flight)
@@ -294,6 +301,10 @@ class PartitionSequencer:
         self.failures = 0
         self._is_known = True
         self._stored_at = now
+        for older in self.unanswered:
+            if older is batch:
+                break
+            older.stored_behind += 1
         self._leave(batch)
         batch.finish(base_offset, log_append_time_ms)
         self._done.append(batch)

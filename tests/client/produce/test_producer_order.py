@@ -87,6 +87,29 @@ def test_batches_behind_a_gap_of_unknown_outcome_wait_for_the_new_epoch() -> Non
     model.check()
 
 
+def test_a_stored_batch_is_recognised_however_often_it_is_refused_before() -> None:
+    """Later batches are taken meanwhile, and the server remembers the last 32 alone."""
+    model = one_stored()
+    model.send_one()
+    model.write()
+    model.serve(model.opened())
+    model.lose_connection()
+    for _ in range(3):
+        model.pass_time(0.1)
+        for _ in range(400):
+            model.send_one()
+        model.write(messages_max=40)
+        model.refuse_next = deque([Overloaded("full")])
+        model.serve_all(model.opened())
+    assert len(model.partitions[0].batches) >= 32
+    model.pass_time(0.1)
+    model.write()
+    model.serve_all(model.opened())
+    assert (model.sent[1][1].done, model.error_of(1)) == (True, None)
+    model.finish()
+    model.check()
+
+
 def test_after_a_long_silence_one_batch_goes_first() -> None:
     """The node may have forgotten the producer, and would take the second batch without the
     first."""
