@@ -414,8 +414,11 @@ class RemoteLogManager:
         state = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
         if of in self._deleting:
             return
+        # A copy that is being cut off may still be announced.
+        led = self._led.get(partition)
+        is_under_way = partition in self._ending or (led is not None and bool(led.tasks))
         # Most partitions have nothing there, and then nothing has to be remembered.
-        if await self._parts.metadata.list_remote_log_segments(of):
+        if is_under_way or await self._parts.metadata.list_remote_log_segments(of):
             await self._parts.removal.announce(of, state)
             self._deleting[of] = state
             self._deletion.set()

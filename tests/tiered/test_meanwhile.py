@@ -17,7 +17,11 @@ from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
 from streamlog.testing.torn_folder import TornTree
-from streamlog.tiered.api import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from streamlog.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from streamlog.tiered.reading.late_results import LateResults
 from tests.log.memory_log import turns
 from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
@@ -150,6 +154,35 @@ class Gates:
         task = asyncio.create_task(later())
         self._under_way.append(task)
         await asyncio.shield(task)
+
+
+def test_the_first_copy_of_a_topic_is_announced_while_the_topic_is_deleted() -> None:
+    """Nothing was known of its tier when the deletion looked."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        add = t.metadata.add_remote_log_segment_metadata
+        came, may_go = asyncio.Event(), asyncio.Event()
+
+        async def later(metadata: RemoteLogSegmentMetadata) -> None:
+            came.set()
+            await may_go.wait()
+            await add(metadata)
+
+        t.metadata.add_remote_log_segment_metadata = later  # type: ignore[method-assign]
+        await append(t.log, encoded([b"copied"]))
+        await t.log.roll()
+        copying = asyncio.ensure_future(t.copy())
+        await came.wait()
+        await t.log.close()
+        await t.factory.remove(t.handle)
+        may_go.set()
+        await copying
+        async with asyncio.timeout(10):
+            await t.manager.deletions_done()
+        assert await t.metadata.list_remote_log_segments(t.partition) == []
+        assert t.storage.segments == {}
+
+    run(test)
 
 
 def test_no_local_segment_goes_that_relies_on_a_copy_which_is_being_taken_back() -> None:
