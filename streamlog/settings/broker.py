@@ -266,6 +266,13 @@ class BrokerConfig:
         minimum=1,
         maximum=1000,
     )
+    remote_log_reader_memory_bytes: int = setting(
+        83_886_080,
+        "Memory that keeps what was read of remote segments for the next fetch (not one of Kafka's "
+        "settings); a fifth of it is for indexes that came too late for theirs. It holds the two "
+        "largest batches in any case.",
+        minimum=1_048_576,
+    )
     remote_log_reader_max_pending_tasks: int = setting(
         100,
         "Reads of the remote storage under way or waiting; more of them are refused, each for its "

@@ -32,6 +32,7 @@ class RemoteLogConfig:
     follower_tasks: int = 2
     reader_tasks: int = 10
     reads_pending_max: int = 100
+    reads_kept_bytes: int = 80 << 20
     custom_metadata_bytes_max: int = 128
     index_cache_bytes: int = 1 << 30
     fetch_wait_ms: int = 500
@@ -82,6 +83,7 @@ KAFKA_NAMES = {
     "remote.log.purge.interval.ms": "purge_interval_ms",
     "remote.log.purge.max.share": "purge_share_max",
     "remote.log.reader.max.pending.tasks": "reads_pending_max",
+    "remote.log.reader.memory.bytes": "reads_kept_bytes",
     "remote.log.reader.threads": "reader_tasks",
     "remote.log.storage.manager.class.name": "storage_class",
     "remote.log.storage.manager.class.path": "storage_path",

@@ -48,6 +48,12 @@ class RemoteLogMetrics:
             "reads_pending_bound", "Reads of the remote storage that may be under way."
         )
         self.chunk_bytes = gauge("chunk_bytes", "Memory that holds chunks of remote segments.")
+        self.late_index_bytes = gauge(
+            "late_index_bytes", "Memory that holds indexes which came too late for their fetch."
+        )
+        self.read_memory_bound = gauge(
+            "read_memory_bytes_max", "Memory for such chunks and indexes together."
+        )
         self.index_bytes = gauge("index_cache_bytes", "Bytes of the files of remote indexes.")
         self._size_bytes = gauge("log_size_bytes", "Bytes of segments in the remote tier.", "topic")
         self._segments = gauge("segments", "Segments in the remote tier.", "topic")

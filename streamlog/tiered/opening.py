@@ -33,6 +33,9 @@ from streamlog.tiered.reading.plugin_calls import PluginCalls
 from streamlog.tiered.reading.tries import PluginTries
 from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts, TierQuotas
 
+LATE_PART = 5
+"""Which part of the memory for reads is for indexes that came late: one of so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class TierPlugins:
@@ -93,7 +96,7 @@ async def open_remote_log_manager(
         plugins.metadata,
         chunks,
         indexes,
-        LateResults(clock, background),
+        LateResults(clock, background, config.reads_kept_bytes // LATE_PART),
         failures,
         quotas.fetch,
         runtime.throttle,
@@ -148,7 +151,7 @@ def _chunk_config(config: RemoteLogConfig) -> ChunkConfig:
         config.chunks,
         loads=config.reader_tasks,
         pending_max=config.reads_pending_max,
-        cache_bytes=max(config.chunks.cache_bytes, at_least),
+        cache_bytes=max(config.reads_kept_bytes * (LATE_PART - 1) // LATE_PART, at_least),
     )
 
 

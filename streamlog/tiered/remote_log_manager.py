@@ -473,6 +473,8 @@ class RemoteLogManager:
         metrics.reads_pending.set(reads.chunks.pending)
         metrics.reads_pending_bound.set(reads.chunks.pending_max)
         metrics.chunk_bytes.set(reads.chunks.size_bytes)
+        metrics.late_index_bytes.set(reads.late.size_bytes)
+        metrics.read_memory_bound.set(reads.chunks.size_bytes_max + reads.late.size_bytes_max)
         metrics.index_bytes.set(reads.indexes.size_bytes)
 
     def _begin_tasks(self, led: LedPartition) -> None:

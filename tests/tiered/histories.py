@@ -29,9 +29,8 @@ from tests.tiered.harness import TieredLogUnderTest, tiered_log
 
 CONFIGS = {"internal.segment.bytes": "700", "index.interval.bytes": "150"}
 CONFIG = RemoteLogConfig(
-    chunks=ChunkConfig(
-        chunk_bytes=128, cache_bytes=2048, loads=2, pending_max=4, retry_ms=1, retry_ms_max=1
-    ),
+    reads_kept_bytes=2048,
+    chunks=ChunkConfig(chunk_bytes=128, loads=2, pending_max=4, retry_ms=1, retry_ms_max=1),
     fetch_wait_ms=20,
     batch_bytes_max=900,
     index_cache_bytes=60,

@@ -223,7 +223,7 @@ def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
     async def body() -> None:
         clock, may_go, begun = ManualClock(), asyncio.Event(), 0
         background = Background("late", print)
-        late = LateResults(clock, background)
+        late = LateResults(clock, background, 40)
 
         async def work() -> bytes:
             nonlocal begun
@@ -243,6 +243,7 @@ def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
             assert await late.get(number, work, clock.monotonic()) is None
             may_go.set()
             await turns(20)
+            assert late.size_bytes == 5 * min(number + 2, 8)
         assert await late.get("key", work, clock.monotonic() + 1) == b"index"
         assert begun == 22, "the first one was forgotten"
         await background.close()

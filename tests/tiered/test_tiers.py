@@ -35,7 +35,8 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 SMALL_CHUNKS = RemoteLogConfig(
-    chunks=ChunkConfig(chunk_bytes=256, cache_bytes=1024, retry_ms=1, retry_ms_max=2),
+    reads_kept_bytes=1024,
+    chunks=ChunkConfig(chunk_bytes=256, retry_ms=1, retry_ms_max=2),
     fetch_wait_ms=200,
     batch_bytes_max=256,
 )

@@ -85,6 +85,10 @@ class ChunkCache:
         return self._bytes
 
     @property
+    def size_bytes_max(self) -> int:
+        return self._config.cache_bytes
+
+    @property
     def chunk_bytes(self) -> int:
         return self._config.chunk_bytes
 

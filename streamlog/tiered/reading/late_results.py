@@ -10,41 +10,41 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, TypeVar
 
 from streamlog.errors import Closed, StreamlogError
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 
-T = TypeVar("T")
-
-KEPT_MAX = 8
-"""Results that came late, and are still in memory."""
-
 
 class LateResults:
-    """By key; the same work has the same key, and comes to the same."""
+    """By key; the same work has the same key, and comes to the same.
 
-    def __init__(self, clock: Clock, background: Background) -> None:
+    `size_bytes_max`: of results that came late. The last one is kept in any case.
+    """
+
+    def __init__(self, clock: Clock, background: Background, size_bytes_max: int) -> None:
         self._clock = clock
         self._background = background
-        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self.size_bytes_max = size_bytes_max
+        self.size_bytes = 0
+        """Of the results that are kept."""
+        self._under_way: dict[Hashable, asyncio.Future[Buffer]] = {}
         self._late: set[Hashable] = set()
         """Those that somebody has stopped waiting for."""
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Buffer] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     async def get(
-        self, key: Hashable, work: Callable[[], Awaitable[T]], deadline: float
-    ) -> T | None:
+        self, key: Hashable, work: Callable[[], Awaitable[Buffer]], deadline: float
+    ) -> Buffer | None:
         """The result; None: it is not there by the deadline. Errors: those of the work, Closed."""
         if key in self._kept:
             self._kept.move_to_end(key)
-            kept: T = self._kept[key]
-            return kept
-        future: asyncio.Future[T] | None = self._under_way.get(key)
+            return self._kept[key]
+        future = self._under_way.get(key)
         if future is None:
             future = self._begin(key, work)
         await asyncio.wait({future}, timeout=max(deadline - self._clock.monotonic(), 0))
@@ -53,8 +53,10 @@ class LateResults:
         self._late.add(key)
         return None
 
-    def _begin(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    def _begin(
+        self, key: Hashable, work: Callable[[], Awaitable[Buffer]]
+    ) -> asyncio.Future[Buffer]:
+        future: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
         self._under_way[key] = future
 
         async def run() -> None:
@@ -79,9 +81,11 @@ class LateResults:
 
     def forget(self, key: Hashable) -> None:
         """What it came to is not right: the next one who asks begins anew."""
-        self._kept.pop(key, None)
+        self.size_bytes -= len(self._kept.pop(key, b""))
 
-    def _keep(self, key: Hashable, result: object) -> None:
+    def _keep(self, key: Hashable, result: Buffer) -> None:
+        self.forget(key)
         self._kept[key] = result
-        if len(self._kept) > KEPT_MAX:
-            self._kept.popitem(last=False)
+        self.size_bytes += len(result)
+        while self.size_bytes > self.size_bytes_max and len(self._kept) > 1:
+            self.forget(next(iter(self._kept)))

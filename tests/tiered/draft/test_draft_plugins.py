@@ -41,7 +41,8 @@ from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 GOLDEN = Path(__file__).parents[2] / "golden"
 CLASS = "tests.tiered.draft.memory_plugin:MemoryPlugin"
 SMALL_CHUNKS = RemoteLogConfig(
-    chunks=ChunkConfig(chunk_bytes=256, cache_bytes=1024, retry_ms=1, retry_ms_max=2),
+    reads_kept_bytes=1024,
+    chunks=ChunkConfig(chunk_bytes=256, retry_ms=1, retry_ms_max=2),
     batch_bytes_max=256,
 )
 STEP_MS = 600_000

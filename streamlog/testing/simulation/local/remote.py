@@ -31,9 +31,8 @@ TIER_CONFIG = RemoteLogConfig(
     purge_interval_ms=4_000,
     purge_age_ms=15_000,
     purge_share_max=1.0,
-    chunks=ChunkConfig(
-        cache_bytes=1_024, chunk_bytes=256, retry_ms=20, retry_ms_max=200, load_timeout_ms=2_000
-    ),
+    reads_kept_bytes=1_024,
+    chunks=ChunkConfig(chunk_bytes=256, retry_ms=20, retry_ms_max=200, load_timeout_ms=2_000),
 )
 """Bounds so small that each is met within a history. Files that no metadata names are purged when
 they are older than the latest effect of a call (LATE_EFFECT_S_MAX) and a clock's error."""
