@@ -562,7 +562,8 @@ class RemoteLogManager:
         retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
     async def _copy(self, led: LedPartition) -> None:
-        if led.has_left_overs:
+        has_looked = led.has_left_overs
+        if has_looked:
             await self._until_ended(led.log.topic_partition)
             found = await self._parts.metadata.list_remote_log_segments(led.partition)
             # All of them go before the next copy begins: each try of an outage would leave one.
@@ -577,7 +578,9 @@ class RemoteLogManager:
         if self._has_copies(led):
             has_left_overs, led.has_left_overs = led.has_left_overs, True
             await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
-            led.has_left_overs = has_left_overs
+            # The next run looks once more: what a try before this one announced without an answer
+            # may have come behind the look, but not behind what this one has written.
+            led.has_left_overs = has_left_overs or has_looked
 
     async def _expire(self, led: LedPartition) -> None:
         parts = self._parts

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from streamlog.errors import OffsetOutOfRange, OutcomeUnknown
+from streamlog.errors import MetadataUnavailable, OffsetOutOfRange, OutcomeUnknown
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.kv import Key, Value
 from streamlog.runtime.concurrency.background import Background
@@ -181,6 +181,33 @@ def test_the_first_copy_of_a_topic_is_announced_while_the_topic_is_deleted() -> 
             await t.manager.deletions_done()
         assert await t.metadata.list_remote_log_segments(t.partition) == []
         assert t.storage.segments == {}
+
+    run(test)
+
+
+def test_a_copy_that_was_announced_without_an_answer_and_late_holds_no_retention_up() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        add, late = t.metadata.add_remote_log_segment_metadata, list[RemoteLogSegmentMetadata]()
+
+        async def added(metadata: RemoteLogSegmentMetadata) -> None:
+            if not late:
+                late.append(metadata)
+                raise MetadataUnavailable("no answer")
+            await add(metadata)
+            if len(late) == 1:
+                late.append(metadata)
+                await add(late[0])
+
+        t.metadata.add_remote_log_segment_metadata = added  # type: ignore[method-assign]
+        for number in range(30):
+            await append(t.log, encoded([b"%d" % number]))
+        await t.log.roll()
+        for _ in range(3):
+            await t.copy()
+        assert len(late) == 2
+        segments = await t.metadata.list_remote_log_segments(t.partition)
+        assert {one.state for one in segments} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
+        assert t.log.copied_end_offset == 30
 
     run(test)
 

@@ -7,6 +7,10 @@
 3. Writes of one user partition come one after the other, so that the next one is tested against the
    state that the one before left; those of others are under way at the same time.
 
+4. Whoever is to change a user partition, or to say that nothing of it is left, waits for the
+   appends that writers before it gave up: such a record would come behind the look, and nobody
+   would miss it. Readers of segments do not wait for them.
+
 Nothing here waits on a clock: who calls bounds the call. Cancelling a write leaves the append under
 way, and nothing else: a later read finds the record, or it was never stored.
 """
@@ -57,6 +61,8 @@ class MetadataPartition:
         """What a writer before this one has sequenced counts, once it is durable."""
         self._reading = asyncio.Lock()
         self._writing = KeyedLock[TopicIdPartition]()
+        self._appending: dict[TopicIdPartition, set[asyncio.Future[int]]] = {}
+        """Appends under way, of writers that wait for them or have given them up."""
         self._writers = 0
         self._refused: dict[int, Invalid] = {}
         """By offset: records that changed nothing, read while somebody waits for his own."""
@@ -69,6 +75,12 @@ class MetadataPartition:
         await self._read_to(max(self._replay_end, self.log.high_watermark))
         return self._state
 
+    async def settled(self, partition: TopicIdPartition) -> RemoteMetadataState:
+        """As `state`, with all that was written of the user partition, or given up, before."""
+        while appending := self._appending.get(partition):
+            await asyncio.wait(appending)
+        return await self.state()
+
     async def write(self, record: RemoteLogRecord) -> None:
         """The record is durable on return, and in the state.
 
@@ -76,11 +88,12 @@ class MetadataPartition:
         `has_no_side_effects` says whether the record may be there), Corrupt, UnsupportedVersion.
         """
         value = encode(record)
-        async with self._writing.holding(partition_of(record)):
-            (await self.state()).check(record)
+        partition = partition_of(record)
+        async with self._writing.holding(partition):
+            (await self.settled(partition)).check(record)
             self._writers += 1
             try:
-                offset = await self._append(value)
+                offset = await self._append(partition, value)
                 await self._read_to(offset + 1)
                 refusal = self._refused.get(offset)
             finally:
@@ -90,8 +103,23 @@ class MetadataPartition:
         if refusal is not None:
             raise refusal
 
-    async def _append(self, value: bytes) -> int:
+    async def _append(self, partition: TopicIdPartition, value: bytes) -> int:
         """The offset of the record, once it is durable."""
+        task = asyncio.ensure_future(self._stored(value))
+        self._appending.setdefault(partition, set()).add(task)
+        task.add_done_callback(lambda done: self._appended(partition, done))
+        return await asyncio.shield(task)
+
+    def _appended(self, partition: TopicIdPartition, task: asyncio.Future[int]) -> None:
+        appending = self._appending[partition]
+        appending.discard(task)
+        if not appending:
+            del self._appending[partition]
+        if task.cancelled() or task.exception() is not None:
+            return  # The writer hears of it, unless it gave up.
+        self._replay_end = max(self._replay_end, task.result() + 1)
+
+    async def _stored(self, value: bytes) -> int:
         batch = encode_values((value,), timestamp_ms=self._clock.now_ms()).data
         try:
             ack = await self.log.append(batch)

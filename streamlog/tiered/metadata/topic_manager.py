@@ -128,7 +128,8 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
     async def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        return (await self._cache(partition)).list(epoch)
+        """Also what a writer before it gave up, and what was stored all the same."""
+        return (await self._cache(partition, is_settled=True)).list(epoch)
 
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         """Those of metadata partitions that this node leads: each node goes on with its own."""
@@ -196,13 +197,16 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
             number = metadata_partition_of(partition_of(record), count)
             await (await self._hosted(number)).write(record)
 
-    async def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
+    async def _cache(
+        self, partition: TopicIdPartition, *, is_settled: bool = False
+    ) -> RemoteLogMetadataCache:
         async with self._bounded():
             count = await self._count()
             if not count:
                 return RemoteLogMetadataCache()
             hosted = await self._hosted(metadata_partition_of(partition, count))
-            return (await hosted.state()).cache(partition)
+            state = await (hosted.settled(partition) if is_settled else hosted.state())
+            return state.cache(partition)
 
     @asynccontextmanager
     async def _bounded(self) -> AsyncIterator[None]:

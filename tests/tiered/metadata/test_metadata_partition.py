@@ -33,6 +33,7 @@ from streamlog.tiered.metadata.metadata_partition import MetadataPartition
 from streamlog.tiered.metadata.records import encode
 from tests.log.list_log import ListLog
 
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 COPIED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 LEAVING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 ONE = segment(1, (0, 9))
@@ -40,7 +41,7 @@ ONE = segment(1, (0, 9))
 
 class TroubledLog(ListLog):
     """`refusals` are raised by the next appends, `lost` and `stored` by acks of appends that were
-    lost or stored, `unread` by fetches. `is_hanging`: acks never come."""
+    lost or stored, `unread` by fetches. `is_hanging`: acks come with `let_go`."""
 
     def __init__(self) -> None:
         super().__init__(TopicPartition("__remote_log_metadata", 3), parse({}))
@@ -49,6 +50,7 @@ class TroubledLog(ListLog):
         self.stored: list[StreamlogError] = []
         self.unread: list[StreamlogError] = []
         self.is_hanging = False
+        self.hanging: list[tuple[asyncio.Future[LogAppendInfo], LogAppendInfo]] = []
         self.fetches = 0
 
     async def append(self, batches: Any, *_: Any) -> Awaitable[LogAppendInfo]:
@@ -62,9 +64,16 @@ class TroubledLog(ListLog):
         info = await (await super().append(batches))  # type: ignore[no-untyped-call]
         if self.stored:
             future.set_exception(self.stored.pop())
-        elif not self.is_hanging:
+        elif self.is_hanging:
+            self.hanging.append((future, info))
+        else:
             future.set_result(info)
         return future
+
+    def let_go(self) -> None:
+        self.is_hanging = False
+        for future, info in self.hanging:
+            future.set_result(info)
 
     async def fetch(self, offset: int, max_bytes: int, **options: Any) -> Any:
         self.fetches += 1
@@ -277,10 +286,37 @@ def test_a_write_that_hangs_holds_up_its_own_partition_alone() -> None:
                 await partition.write(change(ONE, COPIED))
         hanging.cancel()
         await asyncio.wait({hanging})
+        log.let_go()
         await partition.write(change(ONE, COPIED))
         assert await listed(partition) == [COPIED]
 
     run(body)
+
+
+def test_what_a_writer_gave_up_is_there_for_who_looks_what_is_left() -> None:
+    """It would come behind the look: the copy that it announces would be nobody's."""
+
+    class Undurable(TroubledLog):
+        @property
+        def high_watermark(self) -> int:
+            return 0 if self.is_hanging else super().high_watermark
+
+    async def main() -> None:
+        log = Undurable()
+        partition = MetadataPartition(log, ManualClock())
+        log.is_hanging = True
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await partition.write(ONE)
+        looking = asyncio.ensure_future(partition.settled(FIRST))
+        await asyncio.sleep(1)
+        assert not looking.done()
+        assert await listed(partition) == [], "a reader does not wait for it"
+        assert (await partition.settled(SECOND)).cache(SECOND).list() == []
+        log.let_go()
+        assert [one.state for one in (await looking).cache(FIRST).list()] == [STARTED]
+
+    run_virtually(main)
 
 
 @pytest.mark.parametrize("steps", range(12))
