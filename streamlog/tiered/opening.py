@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
@@ -73,11 +74,14 @@ async def open_remote_log_manager(
     tries = PluginTries(clock, failures, read_calls)
     metrics = RemoteLogMetrics(runtime.registry)
 
+    turns = asyncio.Semaphore(config.reader_tasks)
+
     async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
-        return await tries.run(
-            f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
-            lambda: _counted(metrics, segment, storage.fetch_index(segment, index_type)),
-        )
+        async with turns:
+            return await tries.run(
+                f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
+                lambda: _counted(metrics, segment, storage.fetch_index(segment, index_type)),
+            )
 
     async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
         return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
@@ -96,7 +100,9 @@ async def open_remote_log_manager(
         plugins.metadata,
         chunks,
         indexes,
-        LateResults(clock, background, config.reads_kept_bytes // LATE_PART),
+        LateResults(
+            clock, background, config.reads_kept_bytes // LATE_PART, config.reads_pending_max
+        ),
         failures,
         quotas.fetch,
         runtime.throttle,

@@ -250,7 +250,7 @@ def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
     async def body() -> None:
         clock, may_go, begun = ManualClock(), asyncio.Event(), 0
         background = Background("late", print)
-        late = LateResults(clock, background, 40)
+        late = LateResults(clock, background, 40, 1)
 
         async def work() -> bytes:
             nonlocal begun

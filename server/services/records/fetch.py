@@ -68,8 +68,9 @@ and to send them one by one."""
 
 AT_ONCE_MAX = 256
 """Partitions that are looked at before other work of the node has its turn: about 1 ms."""
-REMOTE_AT_ONCE_MAX = 64
-"""Reads of the remote tier that one request has under way: fewer than the tier has room for (100,
+REMOTE_AT_ONCE_MAX = 48
+"""Reads of the remote tier that one request has under way, and as many that it has left behind
+because they came too late: together fewer than the tier has room for (100,
 `remote.log.reader.max.pending.tasks`), so that none of its own is refused."""
 
 
@@ -89,6 +90,9 @@ class _Poll:
         "partitions",
         "read_deadline",
         "reads",
+        "remote",
+        "remote_is_first",
+        "seen",
         "size_bytes",
     )
 
@@ -115,11 +119,31 @@ class _Poll:
         self.reads: dict[ReadPosition, PartitionRead] = {}
         self.size_bytes = 0
         self.batches = 0
+        self.seen = 0
+        self.remote = 0
+        """Of the partitions that were seen those whose records are in a remote tier, until they are
+        read."""
+        self.remote_is_first = False
+        """The first of all is one of these: the batch that is larger than the room is its."""
 
     @property
     def left_bytes(self) -> int:
-        """Room in the answer."""
-        return self.max_bytes - self.size_bytes if self.batches < ANSWER_BATCHES_MAX else 0
+        """Room in the answer. Those in a remote tier are read after all others, and keep their part
+        of it: others could fill each answer."""
+        bytes_max, batches_max = self.max_bytes, ANSWER_BATCHES_MAX
+        if self.remote:
+            local = self.seen - self.remote
+            bytes_max = bytes_max * local // self.seen
+            batches_max = batches_max * local // self.seen
+        return bytes_max - self.size_bytes if self.batches < batches_max else 0
+
+    def see(self, reads: Sequence[PartitionRead]) -> None:
+        """Partitions that are about to be read."""
+        remote = list(map(_is_remote, reads))
+        if not self.seen and not self.size_bytes:
+            self.remote_is_first = remote[0]
+        self.seen += len(reads)
+        self.remote += sum(remote)
 
     def read_of(self, position: ReadPosition) -> PartitionRead:
         read = self.reads.get(position)
@@ -243,13 +267,22 @@ class FetchService:
         while positions := consumer.take(turn, AT_ONCE_MAX):
             reads = [poll.read_of(position) for position in positions]
             await self._open(poll, reads)
+            poll.see(reads)
             remote += await self._read(poll, reads)
             fresh += reads
             if not consumer.has_changed or (poll.is_without_room and not poll.is_complete):
                 break
             await asyncio.sleep(0)
+        poll.seen = poll.remote = 0
         if remote:
             await self._read_remote(poll, remote)
+        if poll.remote_is_first:
+            poll.remote_is_first = False
+            if not poll.size_bytes:
+                # It has nothing yet: a batch of another one may be larger than the room.
+                remote = await self._read(poll, fresh)
+                if remote:
+                    await self._read_remote(poll, remote)
         return fresh
 
     async def in_remote_tier(
@@ -373,7 +406,7 @@ class FetchService:
             log, result = read.log, read.result
             if log is None or read.is_full:
                 continue
-            if log.has_tier and log.is_remote(result.next_offset):
+            if _is_remote(read):
                 remote.append(read)
                 continue
             left = poll.left_bytes
@@ -388,7 +421,7 @@ class FetchService:
                 fetched = await log.fetch(
                     result.next_offset,
                     max(room, 0),
-                    min_one_batch=poll.size_bytes == 0,
+                    min_one_batch=poll.size_bytes == 0 and not poll.remote_is_first,
                     isolation=poll.isolation,
                     deadline=poll.late_deadline if poll.size_bytes else poll.read_deadline,
                 )
@@ -414,25 +447,29 @@ class FetchService:
 
     async def _read_remote(self, poll: _Poll, reads: Sequence[PartitionRead]) -> None:
         """Beside each other, so that a slow one holds up none of the others, each with its part of
-        the room. One of them may return a batch that is larger than its part: the first, or else
-        the first that can.
+        the room. One of them may return a batch that is larger than its part, unless a local one
+        may: the first, or else the first that can.
 
         Where the local records suffice for an answer, the others take what is in memory, and what
         comes later is there for the client's next fetch. One that has nothing by the deadline is
-        answered empty.
+        answered empty, and when there are many such so are those behind it.
         """
         share = max(poll.left_bytes, 0) // len(reads)
         deadline = poll.read_deadline
         if poll.size_bytes >= poll.min_bytes:
             deadline = self._clock.monotonic()
         takes_any = poll.size_bytes == 0
+        late = 0
 
         async def one(
             read: PartitionRead, until: float | None, *, takes_one: bool
-        ) -> LogFetch | StreamlogError:
+        ) -> LogFetch | StreamlogError | None:
+            nonlocal late
             assert read.log is not None
+            if late >= REMOTE_AT_ONCE_MAX:
+                return None
             try:
-                return await read.log.fetch(
+                found = await read.log.fetch(
                     read.result.next_offset,
                     min(share, read.max_bytes - read.result.size_bytes),
                     min_one_batch=takes_one,
@@ -441,11 +478,14 @@ class FetchService:
                 )
             except StreamlogError as error:
                 return error
+            late += not found.size_bytes
+            return found
 
-        work = [one(read, deadline, takes_one=takes_any and read is reads[0]) for read in reads]
+        first = reads[0] if takes_any or poll.remote_is_first else None
+        work = [one(read, deadline, takes_one=read is first) for read in reads]
         for read, result in zip(reads, await in_order(work, REMOTE_AT_ONCE_MAX), strict=True):
             self._take_remote(poll, read, result)
-        now = self._clock.monotonic()
+        now, late = self._clock.monotonic(), 0
         for read in reads[1:]:
             if not takes_any or poll.size_bytes:
                 break
@@ -453,14 +493,18 @@ class FetchService:
                 self._take_remote(poll, read, await one(read, now, takes_one=True))
 
     def _take_remote(
-        self, poll: _Poll, read: PartitionRead, result: LogFetch | StreamlogError
+        self, poll: _Poll, read: PartitionRead, result: LogFetch | StreamlogError | None
     ) -> None:
+        """`result` None: it was not tried."""
         assert read.log is not None
         if isinstance(result, StreamlogError):
             self._fail(read, read.log, result)
+            return
+        if result is None:
+            read.saw(offsets_of(read.log))
         else:
             self._take(poll, read, result)
-            read.is_full = True
+        read.is_full = True
 
     def _is_merely_late(self, poll: _Poll, error: StreamlogError) -> bool:
         """Whether a read was cut off because records of other partitions waited for it."""
@@ -524,6 +568,13 @@ class FetchService:
             result.error = error
             return 0
         return used
+
+
+def _is_remote(read: PartitionRead) -> bool:
+    log = read.log
+    if log is None or read.is_full or not log.has_tier:
+        return False
+    return log.is_remote(read.result.next_offset)
 
 
 def _pieces(fetched: LogFetch) -> Parts:

@@ -20,12 +20,16 @@ from streamlog.runtime.concurrency.background import Background
 class LateResults:
     """By key; the same work has the same key, and comes to the same.
 
-    `size_bytes_max`: of results that came late. The last one is kept in any case.
+    `size_bytes_max`: of results that came late. The last one is kept in any case. `pending_max`:
+    how much work is under way at a time; more waits for a place.
     """
 
-    def __init__(self, clock: Clock, background: Background, size_bytes_max: int) -> None:
+    def __init__(
+        self, clock: Clock, background: Background, size_bytes_max: int, pending_max: int
+    ) -> None:
         self._clock = clock
         self._background = background
+        self._pending_max = pending_max
         self.size_bytes_max = size_bytes_max
         self.size_bytes = 0
         """Of the results that are kept."""
@@ -41,13 +45,22 @@ class LateResults:
         self, key: Hashable, work: Callable[[], Awaitable[Buffer]], deadline: float
     ) -> Buffer | None:
         """The result; None: it is not there by the deadline. Errors: those of the work, Closed."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        future = self._under_way.get(key)
-        if future is None:
-            future = self._begin(key, work)
-        await asyncio.wait({future}, timeout=max(deadline - self._clock.monotonic(), 0))
+        while True:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            left_s = max(deadline - self._clock.monotonic(), 0)
+            future = self._under_way.get(key)
+            if future is not None:
+                break
+            if len(self._under_way) < self._pending_max:
+                future = self._begin(key, work)
+                break
+            if not left_s:
+                return None
+            others = set(self._under_way.values())
+            await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({future}, timeout=left_s)
         if future.done():
             return future.result()
         self._late.add(key)

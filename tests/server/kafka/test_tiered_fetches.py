@@ -129,6 +129,20 @@ class TieredWorld:
         return {one.topic: one.partitions[0] for one in response.responses}
 
 
+async def consumed(world: TieredWorld, at: dict[str, int], **fields: int) -> list[set[str]]:
+    """Which topics had records in each of the fetches that read the last one to its end."""
+    last, found = list(at)[-1], []
+    log = await world.log(last)
+    while at[last] < log.log_end_offset:
+        answers = await world.ask(at, **fields)
+        served = {topic for topic, answer in answers.items() if offsets(answer)}
+        for topic in served:
+            at[topic] = offsets(answers[topic])[-1] + 1
+        found.append(served)
+        await turns(100)
+    return found
+
+
 def all_of_many(count: int) -> FetchTopic:
     return FetchTopic(topic="many", partitions=[wanted(one, 0) for one in range(count)])
 
@@ -144,7 +158,7 @@ def tiered(test: Callable[[TieredWorld], Awaitable[None]], folder: Path, **confi
             for topic in ("a", "b", "c"):
                 await world.fill(topic)
             await world.move()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 await test(world)
 
     asyncio.run(main())
@@ -196,6 +210,24 @@ def test_a_remote_partition_is_served_beside_one_that_always_has_records(tmp_pat
     tiered(test, tmp_path)
 
 
+@pytest.mark.parametrize("max_bytes", [1000, 700], ids=["both", "a batch is more than its part"])
+def test_a_remote_partition_has_its_part_of_an_answer_that_others_can_fill(
+    max_bytes: int, tmp_path: Path
+) -> None:
+    async def test(world: TieredWorld) -> None:
+        log = await world.log("b")
+        for number in range(40):
+            await (await log.append(batch(b"%04d" % number * 100)))
+        at = {"a": 0, "b": log.local_log_start_offset}
+        served = await consumed(world, at, wait_ms=60_000, min_bytes=1, max_bytes=max_bytes)
+        # In others it is read for the next one, which has it in memory.
+        assert sum("a" in one for one in served[:RECORDS]) >= RECORDS // 2
+        assert max(map(len, served)) <= 2
+        assert sum("b" in one for one in served) >= len(served) - RECORDS
+
+    tiered(test, tmp_path)
+
+
 def test_many_slow_remote_partitions_are_waited_for_together(tmp_path: Path) -> None:
     """More than a look takes at a time. Had each part its own wait, the answer would take as many
     of them, and the test would end by its time-out."""
@@ -231,6 +263,64 @@ def test_a_request_of_many_remote_partitions_has_none_of_its_own_refused(tmp_pat
         assert all(offsets(one)[:1] == [0] for one in found)
 
     tiered(test, tmp_path)
+
+
+def test_a_request_of_many_slow_remote_partitions_has_none_of_its_own_refused(
+    tmp_path: Path,
+) -> None:
+    """Those that were late are still under way when others would begin."""
+    count = 2 * RemoteLogConfig().reads_pending_max
+
+    async def test(world: TieredWorld) -> None:
+        await world.fill_many(count)
+        world.tier.slow["many"] = asyncio.Event()
+        request = fetch_request(more=[all_of_many(count)], wait_ms=100, max_bytes=64 << 20)
+        served: set[int] = set()
+        while len(served) < count:
+            response = await world.world.ask(ApiKey.FETCH, 12, request)
+            (found,) = [one.partitions for one in response.responses if one.topic == "many"]
+            assert [one.error_code for one in found] == [0] * count
+            assert {one.high_watermark for one in found} == {3}
+            served |= {one.partition_index for one in found if offsets(one)}
+            assert world.tier.slow["many"].is_set() or not served
+            world.tier.slow["many"].set()
+
+    tiered(test, tmp_path, fetch_wait_ms=100)
+
+
+def test_index_reads_have_a_bound(tmp_path: Path) -> None:
+    """Each of the partitions is read in the middle of a segment."""
+    count, readers = 60, 3
+
+    async def test(world: TieredWorld) -> None:
+        await world.engine.logs.create_topic("many", count, TIERED)
+        for number in range(count):
+            log = await world.engine.logs.log(TopicPartition("many", number))
+            for _ in range(4):
+                await (await log.append(batch(b"%04d" % number * 90)))
+        await world.move()
+        may_go, fetch_index, under_way = asyncio.Event(), world.tier.fetch_index, [0]
+
+        async def slow(metadata: Any, index_type: IndexType) -> Any:
+            under_way.append(under_way[-1] + 1)
+            await may_go.wait()
+            under_way.append(under_way[-1] - 1)
+            return await fetch_index(metadata, index_type)
+
+        world.tier.fetch_index = slow  # type: ignore[method-assign]
+        many = FetchTopic(topic="many", partitions=[wanted(one, 1) for one in range(count)])
+        request = fetch_request(more=[many], wait_ms=100, max_bytes=64 << 20)
+        for is_over in (False, True):
+            if is_over:
+                may_go.set()
+            response = await world.world.ask(ApiKey.FETCH, 12, request)
+            (found,) = [one.partitions for one in response.responses if one.topic == "many"]
+            assert [one.error_code for one in found] == [0] * count
+            assert max(under_way) == readers
+        while under_way[-1]:
+            await turns(1)
+
+    tiered(test, tmp_path, fetch_wait_ms=100, reader_tasks=readers, reads_pending_max=20)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["slow", "damaged"])
