@@ -58,7 +58,12 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
                 )
             data = encode_segment(metadata)
             key = segment_key(metadata.remote_log_segment_id)
-            stored = await self._kv.put_kv_if_absent(key, data)
+            try:
+                stored = await self._kv.put_kv_if_absent(key, data)
+            except BaseException:
+                # It may be stored: who looks what is left has to see it.
+                self._partitions.pop(partition, None)
+                raise
             if stored.data != data:
                 raise Invalid(f"the remote segment {metadata.remote_log_segment_id} is known")
             cache.put(metadata)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamlog.errors import Conflict, NotFound
+from streamlog.errors import Conflict, NotFound, OutcomeUnknown
 from streamlog.model.kv import Key, Value
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.tiers.metadata_conformance import (
@@ -65,6 +65,26 @@ def test_a_cache_that_is_replaced_during_a_write_has_it() -> None:
 
         # Tasks begin in the order in which they were made: the gate opens when all calls wait.
         await asyncio.gather(write, *calls, open_gate())
+        assert await manager.list_remote_log_segments(FIRST) == [one]
+
+    asyncio.run(body())
+
+
+class AnswerlessPuts(BasicKV):
+    """Puts take effect, and their answers are lost."""
+
+    async def put_kv_if_absent(self, key: Key, data: bytes) -> Value:
+        await super().put_kv_if_absent(key, data)
+        raise OutcomeUnknown("no answer")
+
+
+def test_a_segment_whose_answer_was_lost_is_listed() -> None:
+    """Or nobody would delete what was copied for it."""
+
+    async def body() -> None:
+        manager, one = KVRemoteLogMetadataManager(AnswerlessPuts()), segment(1, (0, 9))
+        with pytest.raises(OutcomeUnknown):
+            await manager.add_remote_log_segment_metadata(one)
         assert await manager.list_remote_log_segments(FIRST) == [one]
 
     asyncio.run(body())
