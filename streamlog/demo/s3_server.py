@@ -162,6 +162,17 @@ class S3Server:
         answer = self._request("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
         return [upload["Key"] for upload in answer.get("Uploads", ())]
 
+    def keys(self, bucket: str, prefix: str) -> list[str]:
+        """Of all objects whose keys begin so. Errors: Unavailable."""
+        found: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            answer = self._request("list_objects_v2", Bucket=bucket, Prefix=prefix, **after)
+            found += [one["Key"] for one in answer.get("Contents", ())]
+            if not answer["IsTruncated"]:
+                return found
+            after = {"ContinuationToken": answer["NextContinuationToken"]}
+
     def _request(self, name: str, **arguments: str) -> dict[str, Any]:
         import boto3
         from botocore.config import Config

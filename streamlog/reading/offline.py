@@ -42,9 +42,9 @@ from streamlog.reading.views import offline_view
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
 from streamlog.runtime.buffers import Buffer, join
-from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.offload import ThreadOffload
-from streamlog.runtime.rand import SystemRandom
+from streamlog.runtime.clock import Clock, SystemClock
+from streamlog.runtime.offload import Offload, ThreadOffload
+from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.wiring import is_shared, open_metadata_store
 
 
@@ -88,14 +88,28 @@ async def open_offline(
         store = await open_store(store_url, clock, offload)
         resources.push_async_callback(store.close)
         view = await offline_view(kv, store, clock=clock, random=SystemRandom(), offload=offload)
-        wal = _WalCheck(nodes_may_run=is_shared(meta, store_url)) if checks_wal else None
+        wal = WalCheck(nodes_may_run=is_shared(meta, store_url)) if checks_wal else None
         return OfflineTopics(
             kv, store, offload, view, wal, resources.pop_all(), is_committed=is_committed
         )
 
 
+async def offline_topics(
+    kv: KVStore,
+    store: ObjectStore,
+    offload: Offload,
+    *,
+    clock: Clock,
+    random: Random,
+    wal: WalCheck,
+) -> OfflineTopics:
+    """As `open_offline`, over what the caller has open, and closes. Errors: those of it."""
+    view = await offline_view(kv, store, clock=clock, random=random, offload=offload)
+    return OfflineTopics(kv, store, offload, view, wal, AsyncExitStack(), is_committed=False)
+
+
 @dataclass(frozen=True, slots=True)
-class _WalCheck:
+class WalCheck:
     """Tells whether a node's WAL may hold records that no object has and no node will upload."""
 
     nodes_may_run: bool
@@ -108,7 +122,7 @@ class _WalCheck:
 class OfflineTopics:
     """Topics as the metadata has them at one revision.
 
-    Owns the open metadata and store. Pins are put after the revision; while this process holds the
+    Owns what `resources` closes. Pins are put after the revision; while this process holds the
     metadata's lock nothing changes in between, so that `locate` may answer from the view.
 
     Errors of every call: Corrupt, Unavailable; WalPending for partitions with acknowledged records
@@ -119,9 +133,9 @@ class OfflineTopics:
         self,
         kv: KVStore,
         store: ObjectStore,
-        offload: ThreadOffload,
+        offload: Offload,
         view: MetadataView,
-        wal: _WalCheck | None,
+        wal: WalCheck | None,
         resources: AsyncExitStack,
         *,
         is_committed: bool,

@@ -79,8 +79,7 @@ class OpenedTiers:
         """Call it as soon as the logs may be opened. Errors: InvalidConfig (segments are named in
         the other place), Unavailable, Corrupt."""
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            if await self.kv.list_kv(SEGMENTS, b"", limit=1):
-                raise _elsewhere("the node's metadata store", "empty")
+            await check_no_segments(self.kv)
             self.metadata.take_logs(logs)
         has_topic = logs.topic(REMOTE_LOG_METADATA) is not None
         if isinstance(self.metadata, KVRemoteLogMetadataManager) and has_topic:
@@ -91,6 +90,13 @@ class OpenedTiers:
             return None if topic is None else topic.name
 
         await self.manager.start(name_of)
+
+
+async def check_no_segments(kv: KVClient) -> None:
+    """For whoever is told to look into the topic. Errors: InvalidConfig (the metadata store names
+    segments), Unavailable."""
+    if await kv.list_kv(SEGMENTS, b"", limit=1):
+        raise _elsewhere("the node's metadata store", "empty")
 
 
 def _elsewhere(where: str, value: str) -> InvalidConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ TIERED = {
 }
 
 
-async def make_data(folder: Path, **settings: str) -> None:
+async def make_data(
+    folder: Path, settings: Mapping[str, str] | None = None, *, is_killed: bool = False
+) -> None:
     """Of a node that copied some segments of `tiered`, and none of `shared`."""
     async with (
-        running_node(data=str(folder), **settings) as node,
+        running_node(data=str(folder), **(settings or {})) as node,
         Admin(node.banner.grpc) as admin,
     ):
         await admin.create_topic("tiered", 1, TIERED)
@@ -39,13 +42,41 @@ async def make_data(folder: Path, **settings: str) -> None:
         assert engine.tiers is not None
         await engine.tiers.run_tasks()
         assert engine.tiers.highest_offset(TopicPartition("tiered", 0)) > COUNT // 2
+        if is_killed:
+            await engine.kill()
+
+
+MANAGER = "remote.log.metadata.manager.class.name"
+IN_A_TOPIC = {f"broker.{MANAGER}": "TopicBasedRemoteLogMetadataManager"}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_of_kv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("remote_index") / "data"
     asyncio.run(make_data(folder))
     return folder
+
+
+@pytest.fixture(scope="module")
+def data_of_topic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("remote_index_of_topic") / "data"
+    asyncio.run(make_data(folder, IN_A_TOPIC))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["metadata in the store", "metadata in a topic"])
+def data(request: pytest.FixtureRequest) -> Path:
+    """Commands do not get the node's settings: the data say where the metadata is."""
+    name = "data_of_topic" if request.param.endswith("topic") else "data_of_kv"
+    folder: Path = request.getfixturevalue(name)
+    return folder
+
+
+def config_of(folder: Path, *lines: str) -> Path:
+    path = folder / "node.toml"
+    manager = f'"{MANAGER}" = "TopicBasedRemoteLogMetadataManager"'
+    path.write_text("\n".join(("[broker]", manager, *lines)))
+    return path
 
 
 def built(data: Path, out: Path, *more: str) -> list[dict[str, Any]]:
@@ -106,22 +137,50 @@ def test_what_cannot_be_built_is_told(
     assert says in ended.stderr
 
 
-def test_metadata_in_a_topic_has_no_index_from_files(data: Path, tmp_path: Path) -> None:
-    config = tmp_path / "node.toml"
-    name = '"remote.log.metadata.manager.class.name"'
-    config.write_text(f'[broker]\n{name} = "TopicBasedRemoteLogMetadataManager"\n')
-    where = ("--data", data, "--config", config, "--out", tmp_path / "out")
-    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
-    assert (ended.returncode, b"which a node alone can read" in ended.stderr) == (1, True)
+def test_metadata_in_a_topic_is_found_with_the_nodes_settings_too(
+    data_of_topic: Path, tmp_path: Path
+) -> None:
+    found = built(data_of_topic, tmp_path / "found")
+    told = built(data_of_topic, tmp_path / "told", "--config", str(config_of(tmp_path)))
+    assert [one["entries"] for one in told] == [one["entries"] for one in found]
+    for one in (tmp_path / "found").iterdir():
+        assert one.read_bytes() == (tmp_path / "told" / one.name).read_bytes()
 
 
-def test_metadata_in_a_topic_is_told_also_without_the_nodes_settings(tmp_path: Path) -> None:
-    name = "broker.remote.log.metadata.manager.class.name"
-    folder = tmp_path / "data"
-    asyncio.run(make_data(folder, **{name: "TopicBasedRemoteLogMetadataManager"}))
-    where = ("--data", folder, "--out", tmp_path / "out")
+def test_settings_that_look_for_metadata_elsewhere_are_refused(
+    data_of_kv: Path, tmp_path: Path
+) -> None:
+    where = ("--data", data_of_kv, "--config", config_of(tmp_path), "--out", tmp_path / "out")
     ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
-    assert (ended.returncode, b"which a node alone can read" in ended.stderr) == (1, True)
+    assert (ended.returncode, b"set it back to empty" in ended.stderr) == (1, True), ended.stderr
+
+
+def test_a_storage_that_the_command_was_not_told_is_asked_for(tmp_path: Path) -> None:
+    storage = {
+        "remote.log.storage.manager.class.name": (
+            "streamlog.tiered.storage.local_tiered_storage:LocalTieredStorage"
+        ),
+        "rsm.config.dir": str(tmp_path / "tier"),
+    }
+    named = {f"broker.{name}": value for name, value in storage.items()}
+    asyncio.run(make_data(tmp_path / "data", {**IN_A_TOPIC, **named}))
+    where = ("--data", tmp_path / "data", "--out", tmp_path / "out")
+    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
+    says = b"if the node's --config names another storage, give it"
+    assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr
+    lines = (f'"{name}" = "{value}"' for name, value in storage.items())
+    config = config_of(tmp_path, *lines)
+    (written,) = built(tmp_path / "data", tmp_path / "out", "--config", str(config))
+    assert written["entries"] > 1
+
+
+def test_metadata_that_is_in_a_write_ahead_log_alone_is_told(tmp_path: Path) -> None:
+    """Of a node that did not end well: an index without its last segments would be a wrong one."""
+    asyncio.run(make_data(tmp_path / "data", IN_A_TOPIC, is_killed=True))
+    where = ("--data", tmp_path / "data", "--out", tmp_path / "out")
+    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where)
+    assert (ended.returncode, b"streamlog wal upload" in ended.stderr) == (1, True), ended.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_folders_that_do_not_fit_are_wrong_usage(data: Path, tmp_path: Path) -> None:

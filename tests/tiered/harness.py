@@ -29,6 +29,7 @@ from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
     IndexType,
     LogSegmentData,
+    RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteStorageManager,
     TopicIdPartition,
@@ -160,11 +161,14 @@ class TieredLogUnderTest:
         plugin: RemoteStorageManager | None = None,
         clock: ManualClock | None = None,
         throttle: ReadThrottle = NO_THROTTLE,
+        new_metadata: Callable[[], RemoteLogMetadataManager] | None = None,
     ) -> None:
         self.tree = tree
         self.configs = {**TIERED, **configs}
         self.config = config
         self.kv = BasicKV()
+        self.new_metadata = new_metadata or (lambda: KVRemoteLogMetadataManager(self.kv))
+        """Each node has one of its own."""
         self.storage = BreakableStorage()
         self.plugin: RemoteStorageManager = self.storage if plugin is None else plugin
         """What the manager copies to."""
@@ -206,7 +210,7 @@ class TieredLogUnderTest:
             self.throttle,
         )
         self.folder = await LogFolder.open(self.tree, OWNER, environment, self.offload)
-        self.metadata = KVRemoteLogMetadataManager(self.kv)
+        self.metadata = self.new_metadata()
         self.manager = await open_remote_log_manager(
             TierPlugins(self.plugin, self.metadata),
             TierQuotas(self.copy_quota, self.fetch_quota),
@@ -275,9 +279,10 @@ async def tiered_log(
     plugin: RemoteStorageManager | None = None,
     clock: ManualClock | None = None,
     throttle: ReadThrottle = NO_THROTTLE,
+    new_metadata: Callable[[], RemoteLogMetadataManager] | None = None,
 ) -> AsyncIterator[TieredLogUnderTest]:
     configs, config = configs or {}, config or RemoteLogConfig()
-    under_test = TieredLogUnderTest(tree, configs, config, plugin, clock, throttle)
+    under_test = TieredLogUnderTest(tree, configs, config, plugin, clock, throttle, new_metadata)
     await under_test.start()
     try:
         yield under_test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,11 +17,16 @@ from streamlog.errors import Corrupt
 from streamlog.format.kafka_files.checkpoints import encode_epochs
 from streamlog.format.remote_index import RemoteIndex, RemoteIndexEntry, decode_files, encode_files
 from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
+from streamlog.log.manager import LogManager
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
+from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
+    RemoteLogMetadataManager,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -28,7 +34,16 @@ from streamlog.tiered.api import (
     TopicIdPartition,
 )
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
-from streamlog.tiered.reading.remote_index_build import RemoteDataId, remote_index_entries
+from streamlog.tiered.metadata.placement import metadata_partition_of
+from streamlog.tiered.metadata.replay import RemoteMetadataAtRest, RemoteMetadataReplay
+from streamlog.tiered.metadata.state import RemoteMetadataState
+from streamlog.tiered.metadata.topic_manager import TopicBasedRemoteLogMetadataManager
+from streamlog.tiered.reading.remote_index_build import (
+    RemoteDataId,
+    SegmentLookup,
+    remote_index_entries,
+)
+from tests.log.cluster import cluster
 from tests.tiered.harness import BreakableStorage, TieredLogUnderTest, tiered_log
 
 OF = TopicIdPartition(UUID(int=7), "t", 0)
@@ -101,8 +116,53 @@ def batches(first: int, last: int) -> bytes:
     return b"".join(made)
 
 
-async def copied(given_leaders: Leaders) -> tuple[KVRemoteLogMetadataManager, BreakableStorage]:
-    metadata, storage = KVRemoteLogMetadataManager(BasicKV()), BreakableStorage()
+class Managers:
+    """Of one place for metadata: a manager for each node, and what stays when all have ended."""
+
+    def __init__(self, logs: LogManager | None, clock: ManualClock) -> None:
+        """`logs`: those with the topic; None: a KV store."""
+        self._logs, self._clock, self._kv = logs, clock, BasicKV()
+
+    def new(self) -> RemoteLogMetadataManager:
+        if self._logs is None:
+            return KVRemoteLogMetadataManager(self._kv)
+        manager = TopicBasedRemoteLogMetadataManager(self._logs, self._clock)
+        manager.configure({"remote.log.metadata.topic.num.partitions": "2"})
+        return manager
+
+    async def at_rest(self, of: TopicIdPartition) -> SegmentLookup:
+        if self._logs is None:
+            return self.new()
+        if self._logs.topic(REMOTE_LOG_METADATA) is None:
+            return RemoteMetadataAtRest(RemoteMetadataState())
+        number = metadata_partition_of(of, 2)
+        topic = await self._logs.log(TopicPartition(REMOTE_LOG_METADATA, number))
+        replay = RemoteMetadataReplay("the topic")
+        offset = 0
+        while offset < topic.high_watermark:
+            fetched = await topic.fetch(offset, 1000)
+            for at, value in replay.records(b"".join(fetched.parts), offset):
+                replay.apply(at, value)
+            offset = fetched.next_offset
+        return RemoteMetadataAtRest(replay.state)
+
+
+def with_managers(is_in_topic: bool, test: Callable[[Managers], Awaitable[None]]) -> None:
+    async def body() -> None:
+        if not is_in_topic:
+            await test(Managers(None, ManualClock()))
+            return
+        async with cluster() as made:
+            await test(Managers(await made.node(), made.clock))
+
+    asyncio.run(body())
+
+
+in_both_places = pytest.mark.parametrize("is_in_topic", [False, True], ids=["kv", "topic"])
+
+
+async def copied(given_leaders: Leaders, metadata: RemoteLogMetadataManager) -> BreakableStorage:
+    storage = BreakableStorage()
     for number, copy in enumerate(given_leaders.copies):
         data = batches(copy.first, copy.last)
         segment = RemoteLogSegmentMetadata(
@@ -131,24 +191,30 @@ async def copied(given_leaders: Leaders) -> tuple[KVRemoteLogMetadataManager, Br
                 1,
             )
         )
-    return metadata, storage
+    return storage
 
 
+@in_both_places
 @settings(max_examples=200, deadline=None)
-@given(leaders())
-def test_copies_of_many_leaders_are_named_as_the_manager_names_them(of: Leaders) -> None:
-    async def test() -> None:
-        metadata, storage = await copied(of)
+@given(of=leaders())
+def test_copies_of_many_leaders_are_named_as_the_manager_names_them(
+    is_in_topic: bool, of: Leaders
+) -> None:
+    async def test(managers: Managers) -> None:
+        metadata = managers.new()
+        storage = await copied(of, metadata)
         newest = max(of.copies, key=lambda one: (max(one.epochs), one.last))
         lineage = [one for one in of.epochs if one[1] <= newest.last] or of.epochs[:1]
-        indexes = index_of(await remote_index_entries(OF, metadata, storage))
+        entries = await remote_index_entries(OF, await managers.at_rest(OF), storage)
+        indexes = index_of(entries)
         for offset in range(max(one.last for one in of.copies) + 2):
             epoch = max((one for one, first in lineage if first <= offset), default=-1)
             segment = await metadata.remote_log_segment_metadata(OF, epoch, offset)
             wanted = None if segment is None else segment.remote_log_segment_id.id
             assert named_at(indexes, offset) == wanted
+        assert await remote_index_entries(OF, metadata, storage) == entries
 
-    asyncio.run(test())
+    with_managers(is_in_topic, test)
 
 
 def test_an_entry_says_where_its_data_begins() -> None:
@@ -156,7 +222,8 @@ def test_an_entry_says_where_its_data_begins() -> None:
 
     async def test() -> None:
         of = Leaders([(1, 0), (2, 6)], [Copy(0, 9, {1: 0}), Copy(4, 11, {1: 4, 2: 6})])
-        metadata, storage = await copied(of)
+        metadata = KVRemoteLogMetadataManager(BasicKV())
+        storage = await copied(of, metadata)
         first, second = await remote_index_entries(OF, metadata, storage)
         assert (first.first_offset, first.last_offset, first.first_timestamp_ms) == (0, 3, 0)
         assert (second.first_offset, second.last_offset) == (4, 11)
@@ -178,14 +245,15 @@ steps = st.lists(
 )
 
 
+@in_both_places
 @settings(max_examples=40, deadline=None)
-@given(steps)
+@given(taken=steps)
 def test_a_logs_index_names_the_segment_of_every_offset_and_time(
-    taken: list[tuple[int, int] | str],
+    is_in_topic: bool, taken: list[tuple[int, int] | str]
 ) -> None:
     """Times go forth and back; each life of the log has an epoch of its own."""
 
-    async def test(t: TieredLogUnderTest) -> None:
+    async def test(t: TieredLogUnderTest, managers: Managers) -> None:
         begun_ms = t.clock.now_ms()
         for step in taken:
             if isinstance(step, str):
@@ -196,7 +264,8 @@ def test_a_logs_index_names_the_segment_of_every_offset_and_time(
                 await append(t.log, encoded([b"x" * 60] * count, at_ms=at_ms))
         await t.copy()
         end = t.manager.highest_offset(t.partition.topic_partition) + 1
-        indexes = index_of(await remote_index_entries(t.partition, t.metadata, t.storage))
+        at_rest = await managers.at_rest(t.partition)
+        indexes = index_of(await remote_index_entries(t.partition, at_rest, t.storage))
         segments: dict[int, UUID] = {}
         for offset in range(end):
             epoch = max(one for one, first in t.log.leader_epochs if first <= offset)
@@ -212,8 +281,8 @@ def test_a_logs_index_names_the_segment_of_every_offset_and_time(
             found = await t.log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
             assert named_for(indexes, timestamp_ms) == segments.get(found.offset)
 
-    async def body() -> None:
-        async with tiered_log(TornTree(SeededRandom(3))) as t:
-            await test(t)
+    async def body(managers: Managers) -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), new_metadata=managers.new) as t:
+            await test(t, managers)
 
-    asyncio.run(body())
+    with_managers(is_in_topic, body)

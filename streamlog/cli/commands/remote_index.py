@@ -13,8 +13,11 @@ from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import config_option, data_option, store_options
 
 if TYPE_CHECKING:
-    from streamlog.cli.support.offline import DataLocations
+    from streamlog.cli.support.offline import DataLocations, OfflineData
     from streamlog.format.remote_index import RemoteIndexEntry
+    from streamlog.model.kv import KVClient
+    from streamlog.tiered.api import TopicIdPartition
+    from streamlog.tiered.reading.remote_index_build import SegmentLookup
 
 
 @click.group("remote-index", cls=CommandGroup)
@@ -108,34 +111,23 @@ def _fields(entry: RemoteIndexEntry) -> dict[str, object]:
 
 
 async def _entries(locations: DataLocations, topic: str, partition: int) -> list[RemoteIndexEntry]:
-    """Errors: DataInUse, UnknownTopicOrPartition, InvalidConfig, Corrupt, Unavailable."""
+    """Errors: DataInUse, UnknownTopicOrPartition, InvalidConfig, ObjectNotFound, WalPending,
+    Corrupt, Unavailable."""
     from streamlog.cli.support.offline import open_offline
     from streamlog.engine.cluster import read_cluster_id
     from streamlog.engine.kv_client import EngineKVClient
-    from streamlog.errors import PolicyViolation, UnknownTopicOrPartition
-    from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
+    from streamlog.errors import ObjectNotFound, UnknownTopicOrPartition
     from streamlog.log.topics.topic_record import decode_topic, topic_key
     from streamlog.metadata.keys.space import prefix_of
     from streamlog.tiered.api import TopicIdPartition
-    from streamlog.tiered.config import TOPIC_BASED
     from streamlog.tiered.reading.remote_index_build import remote_index_entries
     from streamlog.wiring.tiers import tier_plugins
 
-    in_a_topic = PolicyViolation(
-        "the metadata of remote segments is in a topic, which a node alone can read: there is no "
-        "index of it from files"
-    )
-    if locations.tiers.metadata_class in TOPIC_BASED:
-        raise in_a_topic
     async with open_offline(locations) as stores:
         cluster_id = await read_cluster_id(stores.kv)
         kv = EngineKVClient(stores.kv, prefix_of(cluster_id or ""))
         value = None if cluster_id is None else await kv.get_kv(topic_key(topic))
         record = None if value is None else decode_topic(topic, value.data)
-        is_own = not locations.tiers.metadata_class
-        if is_own and await kv.get_kv(topic_key(REMOTE_LOG_METADATA)) is not None:
-            # The node had a --config that this command did not get.
-            raise in_a_topic
         if record is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
         if partition >= record.partitions:
@@ -144,10 +136,49 @@ async def _entries(locations: DataLocations, topic: str, partition: int) -> list
                 topic=topic,
                 partition=partition,
             )
+        of = TopicIdPartition(record.topic_id, topic, partition)
         plugins = tier_plugins(stores.store, kv, locations.tiers, stores.clock, broker_id=-1)
         try:
-            of = TopicIdPartition(record.topic_id, topic, partition)
-            return await remote_index_entries(of, plugins.metadata, plugins.storage)
+            metadata = await _metadata_in_topic(locations, stores, kv, of) or plugins.metadata
+            try:
+                return await remote_index_entries(of, metadata, plugins.storage)
+            except ObjectNotFound as error:
+                raise ObjectNotFound(
+                    f"the metadata names a remote segment that is not in the storage: {error}; "
+                    "if the node's --config names another storage, give it to this command",
+                    **error.fields,
+                ) from error
         finally:
             await plugins.metadata.close()
             await plugins.storage.close()
+
+
+async def _metadata_in_topic(
+    locations: DataLocations, stores: OfflineData, kv: KVClient, of: TopicIdPartition
+) -> SegmentLookup | None:
+    """None: the metadata of segments is not in the topic.
+
+    Where the settings name no manager and the topic is there, the node had a --config that this
+    command did not get: one manager alone writes the topic. Errors: as of `_entries`.
+    """
+    from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
+    from streamlog.log.topics.topic_record import topic_key
+    from streamlog.reading.offline import WalCheck, offline_topics
+    from streamlog.reading.remote_metadata import remote_metadata_of
+    from streamlog.tiered.config import TOPIC_BASED
+    from streamlog.wiring import is_shared
+    from streamlog.wiring.tiers import check_no_segments
+
+    if locations.tiers.metadata_class in TOPIC_BASED:
+        await check_no_segments(kv)
+    elif locations.tiers.metadata_class or await kv.get_kv(topic_key(REMOTE_LOG_METADATA)) is None:
+        return None
+    topics = await offline_topics(
+        stores.kv,
+        stores.store,
+        stores.offload,
+        clock=stores.clock,
+        random=stores.random,
+        wal=WalCheck(nodes_may_run=is_shared(locations.meta, locations.store)),
+    )
+    return await remote_metadata_of(topics, of)

@@ -10,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, suppress
+from uuid import UUID
 
 import pytest
 
@@ -25,6 +26,7 @@ from streamlog.tiered.api.storage_manager import (
     IndexType,
     LogSegmentData,
     RemoteStorageManager,
+    StoredFile,
 )
 
 MIB = 1 << 20
@@ -313,6 +315,40 @@ class RemoteStorageManagerConformance(ABC):
 
         self.run(body)
 
+    # listings, where the plug-in offers them
+
+    def test_files_are_listed_with_their_segments_and_go_one_by_one(self) -> None:
+        async def body(storage: RemoteStorageManager) -> None:
+            make = SegmentMaker()
+            assert await _listed(storage) == [], "a place without files"
+            topic_id = make.uuid()
+            several = [
+                (make.metadata(data, topic="a-0.B", topic_id=topic_id, partition=number), data)
+                for number in (0, 11)
+                for data in (make.data(has_aborted=True), make.data(has_aborted=False))
+            ]
+            for one in several:
+                await storage.copy_log_segment_data(*one)
+            if storage.stored_files() is None:
+                return
+            listed = await _listed(storage)
+            assert len({one.name for one in listed}) == len(listed) == 6 + 5 + 6 + 5
+            for metadata, data in several:
+                files = [one for one in listed if one[:3] == _ids(metadata)]
+                assert sum(one.size_bytes for one in files) == data.size_bytes
+            gone, kept = several[0], several[1:]
+            names = [one.name for one in listed if one[:3] == _ids(gone[0])]
+            await storage.delete_stored_files(names[:2])
+            left = {one.name for one in await _listed(storage)}
+            assert left == {one.name for one in listed} - set(names[:2])
+            for _ in range(2):
+                await storage.delete_stored_files(names)
+            await self.check_missing(storage, gone[0])
+            for one in kept:
+                await self.check_there(storage, *one)
+
+        self.run(body)
+
     # cancellation
 
     def test_a_copy_that_was_cancelled_in_a_read_is_deleted_whole(self) -> None:
@@ -359,3 +395,14 @@ class RemoteStorageManagerConformance(ABC):
             assert await self.stored() == before
 
         self.run(body)
+
+
+async def _listed(storage: RemoteStorageManager) -> list[StoredFile]:
+    """Nothing also where the plug-in does not list."""
+    listing = storage.stored_files()
+    return [] if listing is None else [one async for one in listing]
+
+
+def _ids(metadata: RemoteLogSegmentMetadata) -> tuple[UUID, int, UUID]:
+    of = metadata.topic_id_partition
+    return of.topic_id, of.partition, metadata.remote_log_segment_id.id

@@ -98,6 +98,9 @@ class RemoteStorageManager(ABC):
     names_have_ids: bool = True
     """Whether what is stored of a segment is named by its id. False: the deletion of one copy could
     take another of the same offsets, so a copy that does not end holds its partition up."""
+    has_own_place: bool = False
+    """Whether nobody but this cluster stores segments where `stored_files` looks. False: the purge
+    passes over files of topics that the cluster does not know, which may be another cluster's."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Called once, before all else, with the settings of `rsm.config.` less this prefix.
@@ -142,7 +145,9 @@ class RemoteStorageManager(ABC):
 
     def stored_files(self) -> AsyncIterator[StoredFile] | None:
         """All files of segments that lie in the storage, for the purge of those that no metadata
-        names. None, the default: the plug-in does not list, and nothing is purged."""
+        names, at most once a day. A file whose segment, partition or topic the plug-in cannot tell
+        is left out; of one whose age it cannot tell `modified_ms` is later than any time. None, the
+        default: the plug-in does not list, and nothing is purged."""
         return None
 
     async def delete_stored_files(self, names: Sequence[str]) -> None:

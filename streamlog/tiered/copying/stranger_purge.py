@@ -11,6 +11,8 @@ rare: a write that arrived after its deletion, or files of metadata that was los
    is likely to be the wrong one, and the files are all that is left of the records. So it is with
    one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
    copies or deletes a segment in the middle of others.
+4. Topics that this node does not know are passed over where the storage may hold segments of other
+   clusters (`has_own_place`).
 """
 
 from __future__ import annotations
@@ -146,6 +148,8 @@ class StrangerPurge:
                 segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()
         for (topic_id, number), segments in by_partition.items():
+            if not self.storage.has_own_place and names(topic_id) is None:
+                continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
             named = await self._named(partition, partition in led)

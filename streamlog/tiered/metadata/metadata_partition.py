@@ -18,30 +18,23 @@ way, and nothing else: a later read finds the record, or it was never stored.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
-from streamlog.codec.batch import scan
-from streamlog.codec.records import encode_values, iterate
+from streamlog.codec.records import encode_values
 from streamlog.errors import (
     Corrupt,
-    CorruptMessage,
     Invalid,
-    InvalidRecord,
     MessageTooLarge,
     StreamlogError,
     Unavailable,
-    UnsupportedVersion,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api import TopicIdPartition
-from streamlog.tiered.metadata.records import RemoteLogRecord, decode, encode, partition_of
+from streamlog.tiered.metadata.records import RemoteLogRecord, encode, partition_of
+from streamlog.tiered.metadata.replay import RemoteMetadataReplay
 from streamlog.tiered.metadata.state import RemoteMetadataState
-
-log = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
 RECORDS_AT_ONCE = 200
@@ -56,7 +49,7 @@ class MetadataPartition:
         self.next_offset = opened.log_start_offset
         """All records below it are in the state."""
         self._clock = clock
-        self._state = RemoteMetadataState()
+        self._replay = RemoteMetadataReplay(str(opened.topic_partition))
         self._replay_end = opened.log_end_offset
         """What a writer before this one has sequenced counts, once it is durable."""
         self._reading = asyncio.Lock()
@@ -73,7 +66,7 @@ class MetadataPartition:
         Errors: Unavailable, Corrupt, UnsupportedVersion.
         """
         await self._read_to(max(self._replay_end, self.log.high_watermark))
-        return self._state
+        return self._replay.state
 
     async def settled(self, partition: TopicIdPartition) -> RemoteMetadataState:
         """As `state`, with all that was written of the user partition, or given up, before."""
@@ -153,7 +146,7 @@ class MetadataPartition:
             raise Unavailable(f"{self._name} cannot be read: {error}; retry") from error
         if fetched.next_offset <= offset:
             raise Unavailable(f"{self._name} ended at offset {offset}: retry, it is opened again")
-        records = _records(b"".join(fetched.parts), offset, self._name)
+        records = self._replay.records(b"".join(fetched.parts), offset)
         for number, (at, value) in enumerate(records, 1):
             self._apply(at, value)
             self.next_offset = at + 1
@@ -162,29 +155,10 @@ class MetadataPartition:
         self.next_offset = fetched.next_offset
 
     def _apply(self, offset: int, value: Buffer | None) -> None:
-        try:
-            record = decode(value)
-        except (Corrupt, UnsupportedVersion) as error:
-            raise type(error)(f"{self._name}, offset {offset}: {error}", **error.fields) from error
-        try:
-            self._state.apply(record)
-        except Invalid as refusal:
-            log.warning("%s: the record at %d changes nothing: %s", self._name, offset, refusal)
-            if self._writers:
-                self._refused[offset] = refusal
+        refusal = self._replay.apply(offset, value)
+        if refusal is not None and self._writers:
+            self._refused[offset] = refusal
 
     @property
     def _name(self) -> str:
         return str(self.log.topic_partition)
-
-
-def _records(data: bytes, start: int, name: str) -> Iterator[tuple[int, Buffer | None]]:
-    """Offsets and values from `start` on. Errors: Corrupt."""
-    try:
-        for header, view in scan(data):
-            if not header.is_control:
-                for offset, _, _, value, _ in iterate(view):
-                    if offset >= start:
-                        yield offset, value
-    except (CorruptMessage, InvalidRecord) as error:
-        raise Corrupt(f"{name}: a batch behind offset {start} cannot be read: {error}") from error

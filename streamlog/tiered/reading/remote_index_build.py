@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from streamlog.codec.batch import HEADER_BYTES, LENGTH_END, BatchHeader, parse_header
@@ -20,7 +20,6 @@ from streamlog.errors import Corrupt, CorruptMessage
 from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.checkpoints import decode_epochs
 from streamlog.format.remote_index import RemoteIndexEntry
-from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -30,6 +29,18 @@ from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 
 _RDI = Struct(">16sI")
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class SegmentLookup(Protocol):
+    """What the build asks of the metadata: a RemoteLogMetadataManager, or what it left behind."""
+
+    async def list_remote_log_segments(
+        self, partition: TopicIdPartition
+    ) -> Sequence[RemoteLogSegmentMetadata]: ...
+
+    async def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None: ...
 
 
 class RemoteDataId(NamedTuple):
@@ -51,7 +62,7 @@ class RemoteDataId(NamedTuple):
 
 
 async def remote_index_entries(
-    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+    partition: TopicIdPartition, metadata: SegmentLookup, storage: RemoteStorageManager
 ) -> list[RemoteIndexEntry]:
     """Of all finished segments that readers see, in the order of offsets.
 
@@ -82,7 +93,7 @@ async def remote_index_entries(
 
 async def _runs(
     partition: TopicIdPartition,
-    metadata: RemoteLogMetadataManager,
+    metadata: SegmentLookup,
     finished: Sequence[RemoteLogSegmentMetadata],
     epochs: Sequence[tuple[int, int]],
 ) -> list[tuple[int, int, RemoteLogSegmentMetadata]]:

@@ -29,3 +29,13 @@ def required(configs: Mapping[str, str], name: str, example: str) -> str:
             f"the remote storage needs the setting {name}, such as {name}={example}", name=name
         )
     return value
+
+
+def truth(configs: Mapping[str, str], name: str) -> bool:
+    """A setting that is true or false; false where it is not given. Errors: InvalidConfig."""
+    value = configs.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidConfig(
+            f"{name} of the remote storage is {value!r}, but has to be true or false", name=name
+        )
+    return value == "true"

@@ -8,7 +8,8 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
 from streamlog.errors import InvalidConfig, StoreUnavailable, StreamlogError
@@ -106,6 +107,21 @@ class FsspecFiles:
                 with suppress(FileNotFoundError):
                     fsync_folder(f"{root}/{folder}")
 
+    def list(self, folder: str = "") -> list[ListedEntry]:
+        """What lies in a folder, "": in that of the URL; nothing where there is no such folder.
+
+        It is as it was when the call came, or later: a listing that the library keeps is forgotten.
+        """
+        with self._typed("listing a folder", folder):
+            files, root, _ = self._connect()
+            path = f"{root}/{folder}" if folder else root
+            files.invalidate_cache()
+            try:
+                listed = files.ls(path, detail=True)
+            except FileNotFoundError:
+                return []
+            return [entry for info in listed if (entry := _entry(files, info)) is not None]
+
     def _connect(self) -> tuple[Any, str, bool]:
         """The file system, the path of the URL in it, and whether it is this machine's."""
         from fsspec.core import url_to_fs
@@ -119,6 +135,51 @@ class FsspecFiles:
                     raise _unusable(self._url, str(error)) from error
                 self._connected = files, path.rstrip("/"), isinstance(files, LocalFileSystem)
             return self._connected
+
+
+class ListedEntry(NamedTuple):
+    """A file or folder. `modified_ms` None: of a folder, or the file system does not say it."""
+
+    name: str
+    is_folder: bool
+    size_bytes: int
+    modified_ms: int | None
+
+
+def _entry(files: Any, info: Mapping[str, Any]) -> ListedEntry | None:
+    """None: it went meanwhile, or is neither file nor folder."""
+    path, kind = str(info["name"]), info["type"]
+    name = path.rstrip("/").rpartition("/")[2]
+    if kind == "directory":
+        return ListedEntry(name, True, 0, None)
+    if kind != "file":
+        return None
+    try:
+        return ListedEntry(name, False, int(info["size"] or 0), _modified_ms(files, path, info))
+    except FileNotFoundError:
+        return None
+
+
+def _modified_ms(files: Any, path: str, info: Mapping[str, Any]) -> int | None:
+    """From the listing, where its field for it is known, else by a call for the file."""
+    if isinstance(hdfs_ms := info.get("modificationTime"), int):
+        return hdfs_ms
+    for field in ("mtime", "LastModified", "last_modified"):
+        if (found := _ms(info.get(field))) is not None:
+            return found
+    try:
+        return _ms(files.modified(path))
+    except NotImplementedError:
+        return None
+
+
+def _ms(told: object) -> int | None:
+    """A time that has no zone is none: nobody knows when it was."""
+    if isinstance(told, datetime) and told.tzinfo is not None:
+        return round(told.timestamp() * 1000)
+    if isinstance(told, int | float) and not isinstance(told, bool):
+        return round(told * 1000)
+    return None
 
 
 class FsspecFileInWork:

@@ -23,8 +23,8 @@ import re
 from collections.abc import Mapping
 from uuid import UUID
 
-from streamlog.errors import InvalidName
-from streamlog.format.kafka_files.properties import encode_id
+from streamlog.errors import Corrupt, InvalidName
+from streamlog.format.kafka_files.properties import decode_id, encode_id
 from streamlog.log.api.names import check_topic_name
 from streamlog.objectstore.keys import check_key
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -33,6 +33,14 @@ from streamlog.tiered.api.storage_manager import IndexType
 _KEY = re.compile(
     r"(?P<topic>[0-9a-f]{32})/(?P<partition>\d{1,10})/\d{20}\.(?P<segment>[0-9a-f]{32})\."
     rf"({'|'.join(['segment', *(one.value.lower() for one in IndexType)])})",
+    re.ASCII,
+)
+_FOLDER = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})-(?P<id>[\w-]{22})", re.ASCII
+)
+_NAME = re.compile(
+    r"\d{20}\.(?P<segment>[\w-]{22})\."
+    rf"({'|'.join(['segment', *(one.value for one in IndexType)])})",
     re.ASCII,
 )
 FileKind = IndexType | None
@@ -79,6 +87,24 @@ def partition_folder(partition: TopicIdPartition) -> str:
     return f"{partition.topic}-{_number(partition)}-{encode_id(partition.topic_id)}"
 
 
+def parsed_folder(name: str) -> TopicIdPartition | None:
+    """The partition whose `partition_folder` it is; None: of none."""
+    found = _FOLDER.fullmatch(name)
+    topic_id = None if found is None else _id(found["id"])
+    if found is None or topic_id is None:
+        return None
+    partition = TopicIdPartition(topic_id, found["topic"], int(found["partition"]))
+    # One that starts with 00 or is named "." is no folder of this program's.
+    is_own = partition.topic not in (".", "..") and partition_folder(partition) == name
+    return partition if is_own else None
+
+
+def parsed_object_name(name: str) -> UUID | None:
+    """The segment's id in a name that `object_name` makes; None: in another."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else _id(found["segment"])
+
+
 def local_stem(metadata: RemoteLogSegmentMetadata) -> str:
     """With what the names of all files of a segment begin in LocalTieredStorage."""
     return f"{_base(metadata)}-{encode_id(metadata.remote_log_segment_id.id)}."
@@ -87,6 +113,15 @@ def local_stem(metadata: RemoteLogSegmentMetadata) -> str:
 def local_name(metadata: RemoteLogSegmentMetadata, kind: FileKind) -> str:
     """LocalTieredStorage's name of a file."""
     return local_stem(metadata) + SUFFIXES[kind]
+
+
+def _id(text: str) -> UUID | None:
+    """None: there is no id of which this is the text."""
+    try:
+        found = decode_id("a name", text)
+    except Corrupt:
+        return None
+    return found if encode_id(found) == text else None
 
 
 def _base(metadata: RemoteLogSegmentMetadata) -> str:

@@ -37,6 +37,8 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
     Calls raise what the store raises: StoreUnavailable, OutcomeUnknown, DiskFull, Internal.
     """
 
+    has_own_place = True
+
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         """`prefix`: the beginning of all keys, of one cluster alone. Errors: InvalidName."""
         self._store = store

@@ -123,9 +123,7 @@ def test_delete_topic(tmp_path: Path) -> None:
         await filled(node, "kept")
         assert await node.remote_segments() == [0, 0, 0, 8, 8, 8, 16, 16, 16]
         await node.kafka.delete("a")
-        assert node.engine.tiers is not None
-        async with asyncio.timeout(30):
-            await node.engine.tiers.deletions_done()
+        await node.deletions_done()
         assert await node.remote_segments() == [0, 8, 16]
         assert await node.kafka.consume("kept", COUNT) == ALL
 

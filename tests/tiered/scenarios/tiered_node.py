@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ class TieredNode:
         self.data = data
         server = next(one.address for one in node.banner.listeners if one.name == "kafka")
         self.kafka = KafkaClients(server)
+        self.grpc = node.banner.grpc
 
     async def settle(self) -> None:
         """What is to be copied or to expire, has been; what may leave this disk has left it.
@@ -40,6 +42,19 @@ class TieredNode:
         for _ in range(3):
             await self.engine.logs.retention_tick()
             await self.engine.tiers.run_tasks()
+
+    async def deletions_done(self) -> None:
+        """Nothing of deleted topics is left in the remote tier."""
+        assert self.engine.tiers is not None
+        async with asyncio.timeout(30):
+            await self.engine.tiers.deletions_done()
+
+    async def special_offsets(self, topic: str) -> tuple[int, int, int]:
+        """The log's start, that of its local part, and the last one in the remote tier."""
+        log = await self.log(topic)
+        assert self.engine.tiers is not None
+        highest = self.engine.tiers.highest_offset(log.topic_partition)
+        return log.log_start_offset, log.segments[0].base_offset, highest
 
     async def log(self, topic: str, partition: int = 0) -> AbstractLog:
         return await self.engine.logs.log(TopicPartition(topic, partition))
@@ -60,6 +75,10 @@ class TieredNode:
 
 
 @asynccontextmanager
-async def tiered_node(data: Path) -> AsyncIterator[TieredNode]:
-    async with running_node(data=str(data)) as node:
+async def tiered_node(data: Path, store: str | None = None) -> AsyncIterator[TieredNode]:
+    """`store`: the URL of its objects; None: they are in the folder, too."""
+    places = {"data": str(data)}
+    if store is not None:
+        places = {"store": store, "meta": f"rocksdb://{data}/meta", "log_dir": f"{data}/logs"}
+    async with running_node(**places) as node:
         yield TieredNode(node, data)

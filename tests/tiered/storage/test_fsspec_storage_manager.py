@@ -110,7 +110,7 @@ def test_what_the_library_raises_is_unavailable(tmp_path: Path) -> None:
         ({"url": "nosuch://x/y"}, "Protocol not known: nosuch"),
         ({"url": "hdfs://me:secret@name:8020/tier"}, "holds no password"),
         ({"url": "file:///x", "storage_options.": "1"}, "unknown setting 'storage_options.'"),
-        ({"url": "file:///x", "host": "h"}, r"known are url, storage_options\.\*"),
+        ({"url": "file:///x", "host": "h"}, r"known are exclusive, url, storage_options\.\*"),
     ],
 )
 def test_settings_that_are_refused(configs: Mapping[str, str], message: str) -> None:

@@ -15,6 +15,8 @@ from streamlog.tiered.storage.names import (
     FileKind,
     local_name,
     object_name,
+    parsed_folder,
+    parsed_object_name,
     partition_folder,
     segment_key,
 )
@@ -74,6 +76,46 @@ def test_golden_names_of_local_tiered_storage(kind: FileKind, suffix: str) -> No
 def test_golden_folder_of_a_partition() -> None:
     folder = partition_folder(segment().topic_id_partition)
     assert folder == "Topic_1.x-7-LWgrMmVrT0a__7a4SasuPA"
+
+
+@pytest.mark.parametrize("topic", ["Topic_1.x", "a-7", "-", "7-7-", "x" * 249])
+def test_a_folder_and_a_name_tell_whose_they_are(topic: str) -> None:
+    of = segment(topic, partition=70).topic_id_partition
+    assert parsed_folder(partition_folder(of)) == of
+    assert {parsed_object_name(object_name(segment(), kind)) for kind in KINDS} == {SEGMENT_ID}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "LWgrMmVrT0a__7a4SasuPA",
+        "t-7-LWgrMmVrT0a__7a4SasuP",
+        "t-7-LWgrMmVrT0a__7a4SasuPB",
+        "t-07-LWgrMmVrT0a__7a4SasuPA",
+        "t-LWgrMmVrT0a__7a4SasuPA",
+        "..-7-LWgrMmVrT0a__7a4SasuPA",
+        "ä-7-LWgrMmVrT0a__7a4SasuPA",
+        "t-7-LWgrMmVrT0a__7a4SasuPA\n",
+    ],
+)
+def test_another_folder_is_no_partitions(folder: str) -> None:
+    assert parsed_folder("t-7-LWgrMmVrT0a__7a4SasuPA") is not None
+    assert parsed_folder(folder) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "00000000000000123456.bCqX9U--S-6U8UXMC9I25Q.log",
+        "00000000000000123456.bCqX9U--S-6U8UXMC9I25Q.offset",
+        "00000000000000123456-bCqX9U--S-6U8UXMC9I25Q.segment",
+        "0000000000000123456.bCqX9U--S-6U8UXMC9I25Q.segment",
+        "00000000000000123456.bCqX9U--S-6U8UXMC9I25R.segment",
+        "00000000000000123456.bCqX9U--S-6U8UXMC9I25Q.segment.tmp",
+    ],
+)
+def test_another_name_is_no_segments(name: str) -> None:
+    assert parsed_object_name(name) is None
 
 
 def test_names_sort_as_offsets_do() -> None:
