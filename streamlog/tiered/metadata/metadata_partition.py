@@ -6,7 +6,6 @@
    read that is cancelled or fails has got to `next_offset`, and the next one goes on from there.
 3. Writes of one user partition come one after the other, so that the next one is tested against the
    state that the one before left; those of others are under way at the same time.
-
 4. Whoever is to change a user partition, or to say that nothing of it is left, waits for the
    appends that writers before it gave up: such a record would come behind the look, and nobody
    would miss it. Readers of segments do not wait for them.
