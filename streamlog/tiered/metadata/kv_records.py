@@ -1,7 +1,7 @@
 """Bytes and keys of remote segments in the KV store. Pure, big-endian.
 
     key of a segment     namespace `_remote_log`: topic id (16), partition u32, segment's uuid (16)
-    version              u8: 1
+    version              u8: 2
     state                u8
     topic                text
     start, end offset    i64, i64 (inclusive)
@@ -11,14 +11,20 @@
     transaction index    u8: 1 where it is empty
     epochs               u32 count, then (epoch i32, first offset i64) of each
     custom metadata      u8: 0, or 1 and u16 length and the bytes
+    crc                  u32, little-endian: CRC-32C of all before it
 
     key of a deletion    namespace `_remote_log_deletion`: topic id (16), partition u32
-    version              u8: 1
+    version              u8: 2
     state                u8
     topic                text
     broker, event time   i32, i64
+    crc                  u32, as above
 
 A segment whose deletion is finished, and a partition's, have no entry.
+
+Version 1, of the releases before, is the same without a crc, and is read: most of its single bits
+may change unnoticed, a finished copy into one that has only begun among them. Its next change
+writes it as version 2.
 """
 
 from __future__ import annotations
@@ -26,7 +32,8 @@ from __future__ import annotations
 from struct import Struct
 from uuid import UUID
 
-from streamlog.errors import Corrupt
+from streamlog.errors import Corrupt, Invalid
+from streamlog.format.sealed import seal, unseal
 from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.model.kv import Key
 from streamlog.tiered.api.segments import (
@@ -38,7 +45,8 @@ from streamlog.tiered.api.segments import (
     TopicIdPartition,
 )
 
-VERSION = 1
+VERSION = 2
+VERSION_WITHOUT_CRC = 1
 SEGMENTS = "_remote_log"
 DELETIONS = "_remote_log_deletion"
 _PARTITION = Struct(">16sI")
@@ -77,15 +85,15 @@ def encode_segment(metadata: RemoteLogSegmentMetadata) -> bytes:
     if custom is not None:
         w.u16(len(custom))
         w.raw(custom)
-    return bytes(w.data)
+    return seal(bytes(w.data))
 
 
 def decode_segment(name: bytes, data: bytes) -> RemoteLogSegmentMetadata:
-    """Errors: Corrupt, UnsupportedVersion, Invalid."""
+    """Errors: Corrupt, UnsupportedVersion."""
     topic_id, number, unique = _split(name)
-    r = FieldReader(data, f"the remote segment {unique}")
-    r.check_version(VERSION)
-    state = RemoteLogSegmentState(_checked(r.u8(), 3, unique))
+    subject = f"the metadata record of the remote segment {unique} of partition {topic_id}-{number}"
+    r = _reader(data, subject)
+    state = RemoteLogSegmentState(_checked(r, 3))
     partition = TopicIdPartition(topic_id, r.text(), number)
     start, end, max_timestamp = r.i64(), r.i64(), r.i64()
     broker, event, size = r.i32(), r.i64(), r.u64()
@@ -96,19 +104,22 @@ def decode_segment(name: bytes, data: bytes) -> RemoteLogSegmentMetadata:
         epochs[epoch] = r.i64()
     custom = bytes(r.raw(r.u16())) if r.u8() else None
     r.end()
-    return RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(partition, unique),
-        start,
-        end,
-        max_timestamp,
-        broker,
-        event,
-        size,
-        state,
-        epochs,
-        custom,
-        is_empty,
-    )
+    try:
+        return RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition, unique),
+            start,
+            end,
+            max_timestamp,
+            broker,
+            event,
+            size,
+            state,
+            epochs,
+            custom,
+            is_empty,
+        )
+    except Invalid as error:
+        raise r.corrupt(f"holds what no segment has: {error}") from error
 
 
 def encode_deletion(metadata: RemotePartitionDeleteMetadata) -> bytes:
@@ -118,15 +129,14 @@ def encode_deletion(metadata: RemotePartitionDeleteMetadata) -> bytes:
     w.text(metadata.topic_id_partition.topic)
     w.i32(metadata.broker_id)
     w.i64(metadata.event_timestamp_ms)
-    return bytes(w.data)
+    return seal(bytes(w.data))
 
 
 def decode_deletion(name: bytes, data: bytes) -> RemotePartitionDeleteMetadata:
     """Errors: Corrupt, UnsupportedVersion."""
     topic_id, number = _unpacked(name)
-    r = FieldReader(data, f"the deletion of the remote partition {topic_id}-{number}")
-    r.check_version(VERSION)
-    state = RemotePartitionDeleteState(_checked(r.u8(), 2, topic_id))
+    r = _reader(data, f"the record of the deletion of the remote partition {topic_id}-{number}")
+    state = RemotePartitionDeleteState(_checked(r, 2))
     partition = TopicIdPartition(topic_id, r.text(), number)
     broker, event = r.i32(), r.i64()
     r.end()
@@ -147,7 +157,19 @@ def _unpacked(name: bytes) -> tuple[UUID, int]:
     return UUID(bytes=topic_id), number
 
 
-def _checked(state: int, most: int, what: object) -> int:
+def _reader(data: bytes, subject: str) -> FieldReader:
+    """Behind the version; its fields have passed the CRC, where the version has one.
+
+    Errors: Corrupt, UnsupportedVersion.
+    """
+    has_crc = data[:1] != bytes([VERSION_WITHOUT_CRC])
+    r = FieldReader(unseal(data, VERSION, subject) if has_crc else data, subject)
+    r.check_version(VERSION, VERSION_WITHOUT_CRC)
+    return r
+
+
+def _checked(r: FieldReader, most: int) -> int:
+    state = r.u8()
     if state > most:
-        raise Corrupt(f"{what} is in the unknown state {state}")
+        raise r.corrupt(f"has the unknown state {state}")
     return state
