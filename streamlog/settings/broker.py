@@ -173,7 +173,8 @@ class BrokerConfig:
     )
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
         128,
-        "What a storage plug-in may keep with each segment.",
+        "What a storage plug-in may keep with each segment. Those that come with the program keep "
+        "51 bytes.",
         minimum=0,
         maximum=1 << 16,
     )

@@ -87,7 +87,9 @@ async def open_remote_log_manager(
         return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
 
     chunks = ChunkCache(load, _chunk_config(config), clock, failures, read_calls, background)
-    indexes = RemoteIndexCache(runtime.tree, fetch_index, runtime.offload, config.index_cache_bytes)
+    indexes = RemoteIndexCache(
+        runtime.tree, fetch_index, storage.check_index, runtime.offload, config.index_cache_bytes
+    )
 
     async def forget(segment: RemoteLogSegmentMetadata) -> None:
         chunks.forget(segment.remote_log_segment_id)

@@ -91,7 +91,20 @@ def test_a_look_up_by_time_in_a_segment_that_is_deleted_tells_the_range() -> Non
         await t.copy()
         await t.configure(local_retention_bytes="0")
         await t.retain()
-        t.storage.segments.clear()
+        (one, *_) = await t.metadata.list_remote_log_segments(t.partition)
+        deleted = RemoteLogSegmentMetadataUpdate(
+            one.remote_log_segment_id,
+            t.clock.now_ms(),
+            RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            1,
+        )
+
+        async def meanwhile(call: str) -> None:
+            if call == "index":
+                await t.metadata.update_remote_log_segment_metadata(deleted)
+                t.storage.segments.clear()
+
+        t.storage.strike = meanwhile
         error = await refused(
             OffsetOutOfRange, t.log.offset_for_timestamp(AT_MS, Isolation.READ_UNCOMMITTED)
         )

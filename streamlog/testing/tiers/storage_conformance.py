@@ -58,14 +58,16 @@ class RemoteStorageManagerConformance(ABC):
         metadata: RemoteLogSegmentMetadata,
         data: LogSegmentData,
     ) -> None:
-        """All files are there, byte for byte."""
+        """All files are there, byte for byte, and an index that the node keeps is taken."""
         expected = await data.log_segment.read(0, data.log_segment.size_bytes)
         found = await storage.fetch_log_segment(metadata, 0, len(expected) - 1)
         assert bytes(found) == bytes(expected)
         indexes = await indexes_of(data)
         for kind in IndexType:
             if kind in indexes:
-                assert bytes(await storage.fetch_index(metadata, kind)) == indexes[kind]
+                found = await storage.fetch_index(metadata, kind)
+                assert bytes(found) == indexes[kind]
+                storage.check_index(metadata, kind, found)
             else:
                 with pytest.raises(ObjectNotFound):
                     await storage.fetch_index(metadata, kind)

@@ -132,7 +132,19 @@ class RemoteStorageManager(ABC):
     async def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Buffer:
-        """A whole index. Errors: ObjectNotFound (TRANSACTION: nothing was aborted there)."""
+        """A whole index, as it was stored. Errors: ObjectNotFound (TRANSACTION: nothing was aborted
+        there), Corrupt (the plug-in knows that it is another than it stored, or was stored and is
+        gone)."""
+
+    def check_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, data: Buffer
+    ) -> None:
+        """Looks at an index that the node has kept since `fetch_index`, in a file that may have
+        been changed: one with an error is fetched anew. b"": there was none. It does no I/O.
+
+        Errors: Corrupt. The default knows no more of an index than its form, which the node checks.
+        """
+        return
 
     @abstractmethod
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:

@@ -4,8 +4,9 @@
    (`<base offset>_<uuid><suffix>`) until there is no room, or its segment is deleted.
 2. All files together have at most `bytes_max`; those that were not used for longest go first. An
    index that is in use stays.
-3. What is read from a file is checked as what was fetched is: a damaged one is fetched anew, and
-   one that was fetched damaged is an error and never used.
+3. What is read from a file is checked as what was fetched is, by its form and by the plug-in,
+   which may have its checksum: a damaged one is fetched anew, and one that was fetched damaged is
+   an error and never used.
 4. At the start all files of other names go, and those with a name are taken as they are.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 
-from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable, StreamlogError
+from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.properties import decode_id, encode_id
 from streamlog.format.kafka_files.transaction_index import decode_aborted
@@ -38,6 +39,7 @@ Ts = TypeVarTuple("Ts")
 
 FOLDER = "remote-log-index-cache"
 Fetch = Callable[[RemoteLogSegmentMetadata, IndexType], Awaitable[Buffer]]
+Check = Callable[[RemoteLogSegmentMetadata, IndexType, Buffer], None]
 SUFFIXES = {
     IndexType.OFFSET: ".index",
     IndexType.TIMESTAMP: ".timeindex",
@@ -59,11 +61,15 @@ class IndexKey(NamedTuple):
 
 
 class RemoteIndexCache:
-    """`tree` has the folder of the cache, which is made with the first index."""
+    """`tree` has the folder of the cache, which is made with the first index. `fetch` and `check`
+    are the plug-in's."""
 
-    def __init__(self, tree: FolderTree, fetch: Fetch, offload: Offload, bytes_max: int) -> None:
+    def __init__(
+        self, tree: FolderTree, fetch: Fetch, check: Check, offload: Offload, bytes_max: int
+    ) -> None:
         self._tree = tree
         self._fetch = fetch
+        self._check = check
         self._offload = offload
         self._bytes_max = bytes_max
         self._sizes: OrderedDict[IndexKey, int] = OrderedDict()
@@ -114,7 +120,8 @@ class RemoteIndexCache:
         try:
             data = await self._run(self._read, key.file_name)
             check_index(key, segment, data)
-        except StreamlogError as error:
+            self._check(segment, key.index_type, data)
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
             log.warning("an index of the remote tier is fetched anew: %s", error)
             self.size_bytes -= self._sizes.pop(key)
             return None

@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from streamlog.codec.piecewise import first_at_or_after
-from streamlog.errors import Corrupt, ObjectNotFound, OffsetOutOfRange
+from streamlog.errors import Corrupt, ObjectNotFound, OffsetOutOfRange, StreamlogError
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.transaction_index import AbortedTxn, decode_aborted
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
@@ -154,7 +154,7 @@ class PartitionTier:
             if reads_ahead and not found.is_cut:
                 scan.ahead(found.position)
         except ObjectNotFound as error:
-            raise self._gone(offset) from error
+            raise await self._not_found(segment, offset) from error
         if not found.batches:
             if not found.is_cut:
                 raise scan.damaged(found.position, f"offset {offset} is not in it")
@@ -241,6 +241,19 @@ class PartitionTier:
             raise self._gone(offset)
         return segment
 
+    async def _not_found(self, segment: RemoteLogSegmentMetadata, offset: int) -> StreamlogError:
+        """What a reader is told whose segment lacks a file. A deletion is in the metadata before it
+        is in the store: of a segment that is still named the store has lost something, and a
+        consumer that heard of an offset out of range would go on behind it."""
+        if not _is_same(await self._segment_at(offset), segment):
+            return self._gone(offset)
+        return Corrupt(
+            "the remote storage has lost a file of the remote segment "
+            f"{segment.remote_log_segment_id}, which is not deleted; put it back from a copy, or "
+            f"raise the log start behind offset {segment.end_offset}",
+            object_key=str(segment.remote_log_segment_id),
+        )
+
     def _gone(self, offset: int) -> OffsetOutOfRange:
         log = self._log
         return OffsetOutOfRange(
@@ -268,11 +281,20 @@ class PartitionTier:
                 )
                 if segment is None:
                     break
-                position = segment.end_offset + 1
+                asked, position = position, segment.end_offset + 1
                 if segment.remote_log_segment_id in seen:
                     continue
                 seen.add(segment.remote_log_segment_id)
-                data = await self._index(segment, IndexType.TRANSACTION, until)
+                try:
+                    data = await self._index(segment, IndexType.TRANSACTION, until)
+                except Corrupt:
+                    named = await self._reads.metadata.next_segment_with_txn_index(
+                        self.partition, epoch, asked
+                    )
+                    if _is_same(named, segment):
+                        raise
+                    position = asked  # It was deleted meanwhile, and its list went with it.
+                    continue
                 if data is None:
                     if is_look_up:
                         raise self._reads.chunks.late(segment)
@@ -305,7 +327,7 @@ class PartitionTier:
                 try:
                     found = await self._in_segment(segment, timestamp_ms, start_offset, deadline)
                 except ObjectNotFound as error:
-                    raise self._gone(offset) from error
+                    raise await self._not_found(segment, offset) from error
                 if found is not None:
                     return found if found[0] < end_offset else None
             offset = segment.end_offset + 1
@@ -351,6 +373,10 @@ class PartitionTier:
                     return record
             position, offset = found.position, found.batches[-1].end_offset
         return None
+
+
+def _is_same(one: RemoteLogSegmentMetadata | None, other: RemoteLogSegmentMetadata) -> bool:
+    return one is not None and one.remote_log_segment_id == other.remote_log_segment_id
 
 
 def _is_behind(found: ScannedChunk, offset: int) -> bool:

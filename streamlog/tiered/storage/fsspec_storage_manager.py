@@ -38,13 +38,14 @@ from streamlog.tiered.api.storage_manager import (
     StoredFile,
 )
 from streamlog.tiered.storage.configs import check_known, required, truth
-from streamlog.tiered.storage.files import files_of, pieces, range_length
+from streamlog.tiered.storage.files import files_of, range_length
 from streamlog.tiered.storage.fsspec_files import (
     FsspecFileInWork,
     FsspecFiles,
     ListedEntry,
     check_url,
 )
+from streamlog.tiered.storage.index_checksums import IndexChecksums, as_stored, check_stored
 from streamlog.tiered.storage.names import (
     KINDS,
     FileKind,
@@ -92,21 +93,24 @@ class FsspecStorageManager(RemoteStorageManager):
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> None:
+    ) -> bytes | None:
         files, folder = self._configured(), partition_folder(metadata.topic_id_partition)
+        checksums = IndexChecksums()
         await self._write(files.make, folder)
         for kind, content in files_of(data):
-            await self._copy(files, folder, object_name(metadata, kind), content)
+            name = object_name(metadata, kind)
+            await self._copy(files, folder, name, checksums.pieces(kind, content))
         await self._write(files.sync, folder)
+        return checksums.custom_metadata()
 
     async def _copy(
-        self, files: FsspecFiles, folder: str, name: str, content: SegmentFile | bytes
+        self, files: FsspecFiles, folder: str, name: str, content: AsyncIterator[Buffer]
     ) -> None:
         file = await run_owned(
             self._offload, Lane.STORE, lambda: files.begin(folder, name), FsspecFileInWork.give_up
         )
         try:
-            async for piece in pieces(content):
+            async for piece in content:
                 await self._write(file.write, piece)
             await self._write(file.finish)
         finally:
@@ -121,7 +125,13 @@ class FsspecStorageManager(RemoteStorageManager):
     async def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Buffer:
-        return await self._read(metadata, index_type, 0, None)
+        """As RemoteStorageManager.fetch_index."""
+        return await as_stored(metadata, index_type, self._read(metadata, index_type, 0, None))
+
+    def check_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, data: Buffer
+    ) -> None:
+        check_stored(metadata, index_type, data)
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         files, folder = self._configured(), partition_folder(metadata.topic_id_partition)

@@ -28,7 +28,8 @@ from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import IndexType, LogSegmentData, RemoteStorageManager
 from streamlog.tiered.storage.configs import check_known, required
-from streamlog.tiered.storage.files import files_of, pieces, range_length
+from streamlog.tiered.storage.files import files_of, range_length
+from streamlog.tiered.storage.index_checksums import IndexChecksums, as_stored, check_stored
 from streamlog.tiered.storage.local_files import FilesOnTheirWay, FolderOfTier
 from streamlog.tiered.storage.names import (
     KINDS,
@@ -62,18 +63,20 @@ class LocalTieredStorage(RemoteStorageManager):
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> None:
+    ) -> bytes | None:
         folder = partition_folder(metadata.topic_id_partition)
         files = FilesOnTheirWay(self._configured(), folder, next(self._copies))
+        checksums = IndexChecksums()
         try:
             for kind, content in files_of(data):
                 await self._write(files.begin, local_name(metadata, kind))
-                async for piece in pieces(content):
+                async for piece in checksums.pieces(kind, content):
                     await self._write(files.write, piece)
                 await self._write(files.end)
             await self._write(files.publish)
         finally:
             await self._write(files.discard)
+        return checksums.custom_metadata()
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
@@ -84,7 +87,13 @@ class LocalTieredStorage(RemoteStorageManager):
     async def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Buffer:
-        return await self._read(metadata, index_type, 0, None)
+        """As RemoteStorageManager.fetch_index."""
+        return await as_stored(metadata, index_type, self._read(metadata, index_type, 0, None))
+
+    def check_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, data: Buffer
+    ) -> None:
+        check_stored(metadata, index_type, data)
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         folder = partition_folder(metadata.topic_id_partition)

@@ -28,6 +28,7 @@ from streamlog.tiered.api.storage_manager import (
     StoredFile,
 )
 from streamlog.tiered.storage.files import files_of, pieces, range_length
+from streamlog.tiered.storage.index_checksums import IndexChecksums, as_stored, check_stored
 from streamlog.tiered.storage.names import KINDS, parsed_key, segment_key
 
 
@@ -47,11 +48,12 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> None:
+    ) -> bytes | None:
+        checksums = IndexChecksums()
         for kind, content in files_of(data):
             key = segment_key(self._prefix, metadata, kind)
             if kind is not None or isinstance(content, bytes):
-                await self._put(key, [piece async for piece in pieces(content)])
+                await self._put(key, [piece async for piece in checksums.pieces(kind, content)])
                 continue
             upload = upload_to(self._store, key, content.size_bytes)
             if upload is not None:
@@ -59,6 +61,7 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
                 continue
             async with self._whole:
                 await self._put(key, [piece async for piece in pieces(content)])
+        return checksums.custom_metadata()
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
@@ -71,7 +74,14 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
     async def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Buffer:
-        return await self._store.get(segment_key(self._prefix, metadata, index_type))
+        """As RemoteStorageManager.fetch_index."""
+        key = segment_key(self._prefix, metadata, index_type)
+        return await as_stored(metadata, index_type, self._store.get(key))
+
+    def check_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, data: Buffer
+    ) -> None:
+        check_stored(metadata, index_type, data)
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         keys = [segment_key(self._prefix, metadata, kind) for kind in KINDS]

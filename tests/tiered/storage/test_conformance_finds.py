@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import Corrupt, StreamlogError
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.clocks import ManualClock
@@ -58,6 +58,14 @@ class WhatIsMissingIsEmpty(Broken):
             return await super().fetch_index(metadata, index_type)
         except StreamlogError:
             return b""
+
+
+class ItsOwnIndexIsRefused(Broken):
+    def check_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, data: Buffer
+    ) -> None:
+        if not data:
+            raise Corrupt("an index has one entry at least")
 
 
 class AnIndexStays(Broken):
@@ -115,6 +123,7 @@ BROKEN: dict[type[Broken], str] = {
     WhatIsMissingIsEmpty: (
         "test_a_segment_without_an_aborted_transaction_has_no_transaction_index"
     ),
+    ItsOwnIndexIsRefused: "test_an_empty_index_is_an_index",
     AnIndexStays: "test_a_deleted_segment_is_not_found",
     TheWholePartitionGoes: "test_a_delete_removes_its_own_segment_alone",
     ADeleteWantsSomethingToDelete: "test_a_repeated_delete_is_no_error",
