@@ -34,7 +34,6 @@ from streamlog.tiered.api.storage_manager import (
     IndexType,
     LogSegmentData,
     RemoteStorageManager,
-    SegmentFile,
     StoredFile,
 )
 from streamlog.tiered.storage.configs import check_known, required, truth
