@@ -516,33 +516,41 @@ class RemoteLogManager:
         return is_copied and self._parts.copier.has_work(led.log, led.tier.highest_offset)
 
     async def _task(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> None:
-        """One run; an error is told, and ends nothing."""
-        async with room:
-            try:
-                if not led.is_loaded:
-                    await self._until_ended(led.log.topic_partition)
-                    async with led.turn:
-                        if not led.is_loaded:
-                            await self._load(led)
-                if name == "follow":
-                    # What the metadata has is read anew: the leader writes it.
-                    await self._load(led)
-                elif name == "copy":
-                    async with led.turn:
-                        await self._copy(led)
-                else:
-                    await self._expire(led)
-            except StreamlogError as error:
-                self._parts.metrics.failed(name, led.partition.topic)
-                log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
-                if led.failure is None:
-                    led.failed_since_ms = self._parts.clock.now_ms()
-                led.failure = f"{name} of {led.log.topic_partition}: {error}"
-                self._retry(led, name, room)
+        """One run; copies that left for lack of room in the quota go on behind all that wait."""
+        is_over = False
+        while not is_over:
+            async with room:
+                is_over = await self._run(led, name, room)
+
+    async def _run(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> bool:
+        """Whether there is no more to do by now. An error is told, and ends nothing."""
+        is_over = True
+        try:
+            if not led.is_loaded:
+                await self._until_ended(led.log.topic_partition)
+                async with led.turn:
+                    if not led.is_loaded:
+                        await self._load(led)
+            if name == "follow":
+                # What the metadata has is read anew: the leader writes it.
+                await self._load(led)
+            elif name == "copy":
+                async with led.turn:
+                    is_over = await self._copy(led)
             else:
-                led.failures.pop(name, None)
-                if led.failure is not None and led.failure.startswith(name):
-                    led.failure = None
+                await self._expire(led)
+        except StreamlogError as error:
+            self._parts.metrics.failed(name, led.partition.topic)
+            log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
+            if led.failure is None:
+                led.failed_since_ms = self._parts.clock.now_ms()
+            led.failure = f"{name} of {led.log.topic_partition}: {error}"
+            self._retry(led, name, room)
+        else:
+            led.failures.pop(name, None)
+            if led.failure is not None and led.failure.startswith(name):
+                led.failure = None
+        return is_over
 
     def _retry(self, led: LedPartition, name: str, room: asyncio.Semaphore) -> None:
         """Begins the task again after a pause, unless a round has done so."""
@@ -561,7 +569,8 @@ class RemoteLogManager:
         led.retries[name] = retry
         retry.add_done_callback(lambda _: led.retries.pop(name, None))
 
-    async def _copy(self, led: LedPartition) -> None:
+    async def _copy(self, led: LedPartition) -> bool:
+        """As Copier.run."""
         has_looked = led.has_left_overs
         if has_looked:
             await self._until_ended(led.log.topic_partition)
@@ -575,12 +584,15 @@ class RemoteLogManager:
                 await self._load(led)
             # Those that a call which does not end may still write hold nothing up.
             led.has_left_overs = removed < len(left)
-        if self._has_copies(led):
-            has_left_overs, led.has_left_overs = led.has_left_overs, True
-            await self._parts.copier.run(led.partition, led.log, led.tier.highest_offset, led)
-            # The next run looks once more: what a try before this one announced without an answer
-            # may have come behind the look, but not behind what this one has written.
-            led.has_left_overs = has_left_overs or has_looked
+        if not self._has_copies(led):
+            return True
+        has_left_overs, led.has_left_overs = led.has_left_overs, True
+        copier, offset = self._parts.copier, led.tier.highest_offset
+        is_over = await copier.run(led.partition, led.log, offset, led)
+        # The next run looks once more: what a try before this one announced without an answer may
+        # have come behind the look, but not behind what this one has written.
+        led.has_left_overs = has_left_overs or has_looked
+        return is_over
 
     async def _expire(self, led: LedPartition) -> None:
         parts = self._parts

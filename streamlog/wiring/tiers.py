@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TypeVar
 from uuid import UUID
 
+from prometheus_client import CollectorRegistry
+
 from streamlog.errors import InvalidConfig, StreamlogError
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
 from streamlog.log.manager import LogManager
@@ -108,14 +110,9 @@ def _elsewhere(where: str, value: str) -> InvalidConfig:
     )
 
 
-async def open_tiers(
-    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
-) -> OpenedTiers:
-    """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
-    StoreUnavailable."""
-    plugins = tier_plugins(store, kv, config, runtime.clock, runtime.broker_id)
-    clock, registry = runtime.clock, runtime.registry
-    quotas = TierQuotas(
+def tier_quotas(config: RemoteLogConfig, clock: Clock, registry: CollectorRegistry) -> TierQuotas:
+    """Those of a node that starts: their windows are empty."""
+    return TierQuotas(
         remote_quota(
             "copy",
             config.copy_bytes_per_second,
@@ -134,6 +131,15 @@ async def open_tiers(
             reads_max=config.reader_tasks,
         ),
     )
+
+
+async def open_tiers(
+    store: ObjectStore, kv: KVClient, config: RemoteLogConfig, runtime: TierRuntime
+) -> OpenedTiers:
+    """Errors: InvalidConfig (a plug-in that cannot be had, or what it says of its settings),
+    StoreUnavailable."""
+    plugins = tier_plugins(store, kv, config, runtime.clock, runtime.broker_id)
+    quotas = tier_quotas(config, runtime.clock, runtime.registry)
     manager = await open_remote_log_manager(plugins, quotas, runtime, config)
     return OpenedTiers(manager, plugins.metadata, kv)
 

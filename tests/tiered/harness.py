@@ -198,6 +198,10 @@ class TieredLogUnderTest:
         (self.handle,) = await self.factory.create(topic, [0], self.topic_config)
         await self.open()
 
+    def quotas(self, registry: CollectorRegistry) -> TierQuotas:
+        """Of the node that is opened next."""
+        return TierQuotas(self.copy_quota, self.fetch_quota)
+
     async def open_node(self) -> None:
         self.offload = HeldOffload()
         registry = self.registry = CollectorRegistry()
@@ -213,7 +217,7 @@ class TieredLogUnderTest:
         self.metadata = self.new_metadata()
         self.manager = await open_remote_log_manager(
             TierPlugins(self.plugin, self.metadata),
-            TierQuotas(self.copy_quota, self.fetch_quota),
+            self.quotas(registry),
             TierRuntime(
                 self.clock,
                 self.random,

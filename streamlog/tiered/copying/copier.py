@@ -6,7 +6,9 @@
 2. A copy is announced, made, and announced as finished; readers may then find it, and the node's
    own file may go. One that fails is deleted at once; where that fails too, a later run deletes it.
 3. The quota is asked before each segment. A run that has copied one leaves when there is no room,
-   so that other partitions have their turn; one that has copied none waits.
+   so that other partitions have their turn; one that has copied none waits. Who runs it lets it
+   begin again behind the others: if it came again at the next interval only, a node with few
+   partitions would copy below its quota, since the window remembers no more than its own time.
 
 Source: Kafka's RemoteLogManager.RLMCopyTask.
 """
@@ -130,21 +132,23 @@ class Copier:
 
     async def run(
         self, partition: TopicIdPartition, log: TierableLog, highest_offset: int, hears: Copied
-    ) -> int:
-        """Copies what is there; returns how many segments. Errors: StoreUnavailable, Unavailable,
-        InvalidConfig (a plug-in's custom metadata is too long)."""
-        done = 0
-        for segment in candidates(log, highest_offset, self._parts.clock.now_ms()):
+    ) -> bool:
+        """Copies what is there. Returns False if it copied some and left the rest for lack of room.
+
+        Errors: StoreUnavailable, Unavailable, InvalidConfig (a plug-in's custom metadata is too
+        long).
+        """
+        may_go = candidates(log, highest_offset, self._parts.clock.now_ms())
+        for done, segment in enumerate(may_go):
             if not log.topic_config.is_copied:
                 break
             quota, size_bytes = self._parts.quota, segment.size_bytes
             if not await quota.before_segment(size_bytes, may_wait=not done):
-                break
+                return not done
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))
                 hears.copied(await self._copy(partition, log, segment, files, held))
-            done += 1
-        return done
+        return True
 
     async def _copy(
         self,
