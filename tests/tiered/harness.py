@@ -139,6 +139,9 @@ class OpenQuota:
     async def reading(self, deadline: float) -> AsyncIterator[bool]:
         yield self.is_open
 
+    def has_room(self) -> bool:
+        return self.is_open
+
     def set_rate(self, rate: int) -> None:
         raise AssertionError("nobody changes it")
 

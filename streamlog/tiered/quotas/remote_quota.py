@@ -101,7 +101,7 @@ class RemoteQuota:
     @asynccontextmanager
     async def reading(self, deadline: float) -> AsyncIterator[bool]:
         """As FetchQuota.reading. A wait that is cancelled has let nothing in."""
-        may_read = self._has_room_to_read()
+        may_read = self.has_room()
         if not may_read:
             with self._throttling():
                 may_read = await self._until(deadline)
@@ -116,23 +116,24 @@ class RemoteQuota:
             if self._window.rate < UNLIMITED:
                 self._wake()
 
+    def has_room(self) -> bool:
+        """As FetchQuota.has_room."""
+        if self._window.rate >= UNLIMITED:
+            return True
+        return self._reads < self._reads_max and not self._wait_s()
+
     def record(self, size_bytes: int) -> None:
         """Bytes that are used now."""
         self._window.record(size_bytes, self._clock.monotonic())
 
     async def _until(self, deadline: float) -> bool:
-        while not self._has_room_to_read():
+        while not self.has_room():
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
                 return False
             # Without a wait it is for a read to end.
             await self._change(min(self._wait_s() or left_s, left_s))
         return True
-
-    def _has_room_to_read(self) -> bool:
-        if self._window.rate >= UNLIMITED:
-            return True
-        return self._reads < self._reads_max and not self._wait_s()
 
     def _wait_s(self) -> float:
         return self._window.wait_s(self._clock.monotonic())

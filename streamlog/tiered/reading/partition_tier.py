@@ -55,6 +55,10 @@ class FetchQuota(Protocol):
         the deadline. Within it the read is under way: it records its bytes, and then leaves."""
         ...
 
+    def has_room(self) -> bool:
+        """Whether a read would be let in at once."""
+        ...
+
     def record(self, size_bytes: int) -> None: ...
 
 
@@ -130,7 +134,9 @@ class PartitionTier:
                     offset, end_offset, grant.bytes_max, deadline, reads_ahead=not grant.is_paced
                 )
             grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
-        return run._replace(is_paced=run.is_paced or grant.is_paced)
+        # Records that are here do not wait for room for further ones.
+        is_last = grant.is_paced or not reads.quota.has_room()
+        return run._replace(is_paced=run.is_paced or is_last)
 
     async def _batches(
         self, offset: int, end_offset: int, max_bytes: int, deadline: float, *, reads_ahead: bool

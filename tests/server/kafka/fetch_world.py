@@ -90,6 +90,7 @@ class FetchWorld:
     logs: Any
     registry: CollectorRegistry
     polls: LongPolls
+    service: FetchService
     sessions: FetchSessions
     leaders: OneNode
     handlers: dict[ApiKey, Callable[[KafkaCall, Any], Awaitable[Any]]]
@@ -153,10 +154,11 @@ def world_over(
         offload=ThreadOffload(),
     )
     polls = LongPolls()
+    service = FetchService(parts, polls, record_bytes_max=1 << 20)
     services = cast(
         Services,
         _Services(
-            fetch=FetchService(parts, polls, record_bytes_max=1 << 20),
+            fetch=service,
             log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
             resources=_Resources(limits),
         ),
@@ -169,7 +171,7 @@ def world_over(
         **LeaderEpochHandler(services).routes(),
         **DeleteRecordsHandler(services).routes(),
     }
-    return FetchWorld(logs, registry, polls, sessions, leaders, handlers)
+    return FetchWorld(logs, registry, polls, service, sessions, leaders, handlers)
 
 
 @asynccontextmanager

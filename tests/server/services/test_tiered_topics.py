@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from prometheus_client.parser import text_string_to_metric_families
 
 from streamlog.client.aio import Admin, Consumer, Producer
 from streamlog.errors import InvalidConfig
@@ -65,6 +67,14 @@ async def moved(node: RunningNode, topic: str) -> int:
     log = await engine.logs.log(TopicPartition(topic, 0))
     assert len(log.segments) == 1
     return log.segments[0].base_offset
+
+
+def page_of(http: str) -> dict[str, float]:
+    """Metrics without labels, as a monitoring system reads them."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=30) as page:
+        families = text_string_to_metric_families(page.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    return {sample.name: sample.value for sample in samples if not sample.labels}
 
 
 async def special(node: RunningNode, timestamp_ms: int) -> int:
@@ -263,5 +273,31 @@ def test_quotas_change_at_run_time_and_windows_do_not(tmp_path: Path) -> None:
             ):
                 with pytest.raises(KafkaException):
                     await asyncio.to_thread(alter, name, "5")
+
+    asyncio.run(body())
+
+
+def test_throttled_reads_are_on_the_page_of_the_nodes_metrics(tmp_path: Path) -> None:
+    async def body() -> None:
+        bounds: dict[str, Any] = {"broker.remote.log.manager.fetch.max.bytes.per.second": 1000}
+        async with running_node(data=str(tmp_path / "data"), **bounds) as node:
+            async with Admin(node.banner.grpc) as admin:
+                await admin.create_topic("tiered", configs=TIERED)
+            await filled(node.banner.grpc, "tiered")
+            await moved(node, "tiered")
+            assert [one[0] for one in await read(node.banner.grpc, "tiered", 0, 1)][:1] == [0]
+            topic = log_pb2.FetchTopic(topic="tiered")
+            topic.partitions.add(partition=0, fetch_offset=1)
+            throttled = log_pb2.FetchRequest(topics=[topic], max_wait_ms=100)
+            (part,) = (await node.log.Fetch(throttled)).topics[0].partitions
+            assert not part.record_batches
+            assert part.high_watermark == COUNT
+            page = await asyncio.to_thread(page_of, node.banner.http)
+            waited_ms = page["streamlog_remote_fetch_throttle_time_max_ms"]
+            assert waited_ms >= 500
+            assert 0 < page["streamlog_remote_fetch_throttle_time_avg_ms"] <= waited_ms
+            assert page["streamlog_remote_fetch_throttles_total"] >= 1
+            assert page["streamlog_remote_fetch_quota_bytes_per_second"] == 1000
+            assert page["streamlog_remote_copy_throttle_time_max_ms"] == 0
 
     asyncio.run(body())

@@ -55,6 +55,8 @@ class SlowStorage(BreakableStorage):
 
 class QuotaNode(TieredLogUnderTest):
     logs: list[UnifiedLog]
+    tier_quotas: TierQuotas
+    """Those in force."""
 
     def __init__(self, config: RemoteLogConfig, partitions: int, segment_bytes: int) -> None:
         self.slow = SlowStorage()
@@ -64,7 +66,8 @@ class QuotaNode(TieredLogUnderTest):
         self._partitions = partitions
 
     def quotas(self, registry: CollectorRegistry) -> TierQuotas:
-        return tier_quotas(self.config, self.clock, registry)
+        self.tier_quotas = tier_quotas(self.config, self.clock, registry)
+        return self.tier_quotas
 
     async def start(self) -> None:
         await self.open_node()
