@@ -13,8 +13,8 @@ from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 
 NAMES = (
     "produce", "records", "fetch", "library", "streams", "objects", "metadata", "footprint",
-    "lagging", "many_partitions", "codec", "tls", "tiered", "tiered_idle", "cleaner", "unified",
-    "busy_loop",
+    "lagging", "many_partitions", "codec", "tls", "tiered", "tiered_idle", "quotas", "cleaner",
+    "unified", "busy_loop",
     "s3_append", "s3_latency", "s3_catchup", "s3_cost",
 )  # fmt: skip
 ON_S3 = ("s3_append", "s3_latency", "s3_catchup", "s3_cost", "tiered")

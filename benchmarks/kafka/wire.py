@@ -39,6 +39,7 @@ TIMEOUT_MS = 30_000
 VERSIONS = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 8,
     ApiKey.METADATA: 9,
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.DELETE_TOPICS: 4,
@@ -54,15 +55,19 @@ _STARTING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT
 _FOUND = (KafkaError.NONE, KafkaError.TOPIC_ALREADY_EXISTS)
 
 
-def encode_frame(api: ApiKey, request: Any, correlation_id: int) -> bytes:
+def encode_frame(
+    api: ApiKey, request: Any, correlation_id: int, client_id: str = CLIENT_ID
+) -> bytes:
     """The request with its size and header."""
     version = VERSIONS[api]
-    head = encode_request_header(APIS[api], version, correlation_id, CLIENT_ID)
+    head = encode_request_header(APIS[api], version, correlation_id, client_id)
     body = b"".join((head, *request_codec(api).encode(request, version)))
     return len(body).to_bytes(SIZE_BYTES, "big") + body
 
 
-def produce_frame(topic: str, partition: int, batch: bytes, correlation_id: int) -> bytes:
+def produce_frame(
+    topic: str, partition: int, batch: bytes, correlation_id: int, client_id: str = CLIENT_ID
+) -> bytes:
     part = PartitionProduceData(index=partition, records=memoryview(batch))
     request = ProduceRequest(
         transactional_id=None,
@@ -70,7 +75,7 @@ def produce_frame(topic: str, partition: int, batch: bytes, correlation_id: int)
         timeout_ms=TIMEOUT_MS,
         topic_data=[TopicProduceData(name=topic, partition_data=[part])],
     )
-    return encode_frame(ApiKey.PRODUCE, request, correlation_id)
+    return encode_frame(ApiKey.PRODUCE, request, correlation_id, client_id)
 
 
 class KafkaConnection:
