@@ -2,10 +2,10 @@
 
 For producing, fetching what the node has at hand, and fetching what the remote tier alone has. The
 rogue asks as fast as answers come, whatever they say of its throttle: producing with five requests
-under way, fetching 1 MiB at a time. The polite client moves 64 KiB at fixed times; its times count
-from when a request was due until its records are there, so that an empty answer of a throttled
-partition counts as waiting. The node has a quota of reads of the remote tier, which the rogue's own
-is below, and which the rogue without one uses up.
+under way, fetching 1 MiB at a time. The polite client sends 64 KiB, or asks for as much, at fixed
+times; its times count from when a request was due until its records are there, so that an empty
+answer of a throttled partition counts as waiting. The node has a quota of reads of the remote tier,
+which the rogue's own is below, and which the rogue without one uses up.
 
 Both are processes of their own. The rogue runs at nice 19: in production its CPU is on another
 machine. Its rate counts when its first burst is paid, over two windows.
