@@ -129,6 +129,71 @@ def test_a_follower_that_leads_goes_on_where_the_leader_ended() -> None:
     run(test)
 
 
+async def turned_over(leader: TieredLogUnderTest, follower: Follower) -> None:
+    """More records, in both logs, and the time to copy them."""
+    await fill(leader)
+    await follower.replicate(leader)
+    await asyncio.sleep(4 * ROUND_S)
+
+
+def test_reassign_replica_expand() -> None:
+    """ReassignReplicaExpandTest: a replica comes when the first segments are only remote."""
+
+    async def body() -> None:
+        clock = VirtualClock()
+        async with tiered_log(TornTree(SeededRandom(3)), {}, clock=clock) as leader:
+            await fill(leader)
+            await leader.configure(local_retention_bytes="0")
+            await asyncio.sleep(2 * ROUND_S)
+            await leader.retain()
+            assert leader.log.local_log_start_offset == leader.log.copied_end_offset > 0
+            follower = Follower(TornTree(SeededRandom(4)), {}, RemoteLogConfig(), clock=clock)
+            await follower.follow(leader)
+            before = leader.log.copied_end_offset
+            await turned_over(leader, follower)
+            assert follower.log.copied_end_offset == leader.log.copied_end_offset > before
+            assert await values(follower.log) == await values(leader.log)
+            await follower.stop()
+
+    run_virtually(body)
+
+
+def test_reassign_replica_move() -> None:
+    """ReassignReplicaMoveTest: another node has the partition, and the first one has it no more."""
+
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        await asyncio.sleep(2 * ROUND_S)
+        before = set(leader.storage.segments)
+        await leader.manager.stop_partitions([PARTITION])
+        await follower.lead()
+        await turned_over(leader, follower)
+        assert before < set(leader.storage.segments)
+        assert follower.log.copied_end_offset > leader.log.copied_end_offset
+        await follower.configure(local_retention_bytes="0")
+        await follower.retain()
+        assert list(await values(follower.log)) == list(range(60))
+
+    run(test)
+
+
+def test_reassign_replica_shrink() -> None:
+    """ReassignReplicaShrinkTest: a replica goes, and what is remote stays, and grows."""
+
+    async def test(leader: TieredLogUnderTest, follower: Follower) -> None:
+        await asyncio.sleep(2 * ROUND_S)
+        before = set(leader.storage.segments)
+        await follower.manager.stop_partitions([PARTITION])
+        await follower.log.close()
+        await fill(leader)
+        await asyncio.sleep(4 * ROUND_S)
+        assert before < set(leader.storage.segments)
+        await leader.configure(local_retention_bytes="0")
+        await leader.retain()
+        assert list(await values(leader.log)) == list(range(60))
+
+    run(test)
+
+
 @pytest.mark.parametrize("hangs_in", ["copy", "copied"])
 def test_a_copy_of_the_leader_before_is_deleted_by_the_next_ones_first_run(hangs_in: str) -> None:
     async def test(leader: TieredLogUnderTest, follower: Follower) -> None:

@@ -1,7 +1,7 @@
 """The scenarios of Kafka's integration tests of tiered storage, under the names of their classes.
 
-Of 17, four need more than one node or folder: AlterLogDirTest, ReassignReplicaExpandTest,
-ReassignReplicaMoveTest, ReassignReplicaShrinkTest.
+ReassignReplicaExpandTest, …MoveTest and …ShrinkTest need a second replica: `test_leadership.py` has
+them for two managers over one metadata store.
 """
 
 from __future__ import annotations
@@ -113,6 +113,27 @@ def test_delete_segments_due_to_log_start_offset_breach(tmp_path: Path) -> None:
         assert found == ALL[before:]
 
     scenario(tmp_path, delete, consume)
+
+
+def test_alter_log_dir(tmp_path: Path) -> None:
+    """A broker moves a replica between its folders. A node has one; it moves while that is down."""
+    data, other = tmp_path / "data", tmp_path / "other"
+
+    async def main() -> None:
+        async with tiered_node(data) as node:
+            await filled(node, "a")
+            assert await node.remote_segments() == [0, 8, 16]
+        (data / "logs").rename(other)
+        async with tiered_node(data, log_dir=other) as node:
+            assert await node.kafka.consume("a", COUNT) == ALL
+            await node.kafka.produce("a", range(COUNT, COUNT + SEGMENT))
+            await node.settle()
+            assert await node.remote_segments() == [0, 8, 16, 24]
+            more = [(number, value_of(number)) for number in range(COUNT, COUNT + SEGMENT)]
+            assert await node.kafka.consume("a", COUNT + SEGMENT) == ALL + more
+        assert not (data / "logs").exists()
+
+    asyncio.run(main())
 
 
 def test_delete_topic(tmp_path: Path) -> None:

@@ -75,9 +75,14 @@ class TieredNode:
 
 
 @asynccontextmanager
-async def tiered_node(data: Path, store: str | None = None) -> AsyncIterator[TieredNode]:
-    """`store`: the URL of its objects; None: they are in the folder, too."""
+async def tiered_node(
+    data: Path, store: str | None = None, log_dir: Path | None = None
+) -> AsyncIterator[TieredNode]:
+    """`store`: the URL of its objects, `log_dir`: its local segments; None: they are in the folder,
+    too."""
     places = {"data": str(data)}
+    if log_dir is not None:
+        places["log_dir"] = str(log_dir)
     if store is not None:
         places = {"store": store, "meta": f"rocksdb://{data}/meta", "log_dir": f"{data}/logs"}
     async with running_node(**places) as node:
