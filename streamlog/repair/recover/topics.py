@@ -2,30 +2,27 @@
 
 1. The tags of a meta stream tell its role, if a checkpoint has them; else its first bytes do.
 2. Streams that a partition names and that have no object were empty; recovery creates them again.
-3. Of two topics with one name one is right. Either the older topic was deleted and created again,
-   or the newer one is left over from an attempt to create the topic that came second. An attempt
-   leaves no records, and perhaps not all of its partitions. So the topic with records is right, and
-   of several the one whose streams were created last. If a topic without records is wrongly taken
-   for an attempt, its settings are lost and a deleted topic comes back; the opposite mistake would
-   lose records.
+3. Of two topics with one name, and of two streams for one partition, one is right
+   (`found_topics`).
 4. A meta stream begins with its last snapshot, if what is left before it does not stand on its own.
    Where footers do not tell which part of it is the live one, the last with a whole snapshot is: an
    entry is written when those before it are stored, and a trim goes to a whole snapshot.
 5. Without the checkpoints that told of trims, the meta stream tells which part of the partition's
    other streams is the live one, if any: it says how far each was trimmed at most, and how far it
    had come.
+6. A topic has the partitions that its meta streams name, and those that tags in the checkpoint
+   name. Where there is no checkpoint, nothing tells of a topic's last partitions when all of their
+   objects are lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from uuid import UUID
+from collections.abc import Sequence
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
 from streamlog.log.api.wire import FieldWriter
-from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
-from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.shared.meta.codec import decode_entry, is_entry
+from streamlog.log.stream_tags import belongs_to_log
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -38,6 +35,12 @@ from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
 from streamlog.repair.in_flight import in_flight
+from streamlog.repair.recover.found_topics import (
+    PartitionOfStreams,
+    TopicOfStreams,
+    right_topic,
+    topics_by_name,
+)
 from streamlog.repair.recover.meta_replay import MetaReplay
 from streamlog.repair.recover.partition_streams import by_role, reached, trimmed_to
 from streamlog.repair.recover.recovered import Recovered, RecoveredStream
@@ -52,35 +55,6 @@ META_ROLE = "meta"
 PRODUCER_IDS_AHEAD = 1 << 32
 """Producer ids that are skipped: more than can have been handed out since the highest was noted."""
 ATTEMPT = "recovered"
-
-
-@dataclass(slots=True)
-class _Partition:
-    meta_stream_id: int
-    described: Description
-    state: MetaState
-
-
-@dataclass(slots=True)
-class _Topic:
-    topic_id: UUID
-    partitions: dict[int, _Partition] = field(default_factory=dict)
-
-    @property
-    def made(self) -> int:
-        """Later topics have higher stream ids."""
-        return max(partition.meta_stream_id for partition in self.partitions.values())
-
-    def has_records(self, streams: Mapping[int, RecoveredStream]) -> bool:
-        """Whether there ever was a record, even a deleted one."""
-        data = (
-            streams.get(partition.described.data_stream_id)
-            for partition in self.partitions.values()
-        )
-        return any(stream is not None and stream.end > 0 for stream in data) or any(
-            partition.state.sealed or partition.state.log_start_offset
-            for partition in self.partitions.values()
-        )
 
 
 class TopicRecovery:
@@ -105,7 +79,7 @@ class TopicRecovery:
 
         Errors: StoreUnavailable.
         """
-        partitions: list[_Partition] = []
+        partitions: list[PartitionOfStreams] = []
         candidates = [
             stream_id
             for stream_id, stream in sorted(self._recovered.streams.items())
@@ -118,37 +92,29 @@ class TopicRecovery:
             self._progress("looking for topics", low + len(part), len(candidates))
         for partition in partitions:
             self._place(partition)
-        topics: dict[str, dict[UUID, _Topic]] = {}
-        for partition in partitions:
-            by_id = topics.setdefault(partition.described.topic, {})
-            topic = by_id.setdefault(
-                partition.described.topic_id, _Topic(partition.described.topic_id)
-            )
-            topic.partitions[partition.described.partition] = partition
-        for name, by_id in sorted(topics.items()):
-            self._take(name, self._right_one(name, list(by_id.values())))
+        streams = self._recovered.streams
+        topics, told = topics_by_name(partitions, streams)
+        ends = self._partitions_by_tags()
+        for name, of_name in sorted(topics.items()):
+            right, why = right_topic(name, of_name, streams)
+            told += why
+            self._take(name, right, ends.get((name, str(right.topic_id)), 0))
+        for detail, severity in told:
+            self._tell(detail, severity)
         self._take_producer_ids(partitions)
 
-    def _right_one(self, name: str, topics: Sequence[_Topic]) -> _Topic:
-        """The topic that had this name last, as far as the bucket tells."""
-        streams = self._recovered.streams
-        right = max(topics, key=lambda topic: (topic.has_records(streams), topic.made))
-        for topic in topics:
-            if topic is right:
-                continue
-            what = (
-                f"topic {name} was deleted and made again"
-                if topic.has_records(streams)
-                else f"topic {name} was made more than once, and one of them has no records"
-            )
-            self._tell(
-                f"{what}; {len(topic.partitions)} partitions of topic id "
-                f"{topic.topic_id} are left without a name",
-                Severity.NOTE,
-            )
-        return right
+    def _partitions_by_tags(self) -> dict[tuple[str, str], int]:
+        """Topic and its id → how many partitions the checkpoint's tags tell of at least."""
+        ends: dict[tuple[str, str], int] = {}
+        for stream in self._recovered.streams.values():
+            tags = stream.tags
+            number = tags.get("partition", "")
+            if tags.get("role") == META_ROLE and belongs_to_log(tags) and number.isdigit():
+                topic = tags.get("topic", ""), tags.get("topic_id", "")
+                ends[topic] = max(ends.get(topic, 0), int(number) + 1)
+        return ends
 
-    async def _partition(self, stream_id: int) -> _Partition | None:
+    async def _partition(self, stream_id: int) -> PartitionOfStreams | None:
         replay = await self._live_part(stream_id)
         if replay is None:
             return None
@@ -162,7 +128,7 @@ class TopicRecovery:
             return None
         if replay.has_remnant and replay.snapshot_offset is not None:
             stream.begin_at(replay.snapshot_offset)
-        return _Partition(stream_id, replay.state.description, replay.state)
+        return PartitionOfStreams(stream_id, replay.state.description, replay.state)
 
     async def _live_part(self, stream_id: int) -> MetaReplay | None:
         """The fold of the stream, if it is a meta stream; of several parts the live one is chosen,
@@ -201,7 +167,7 @@ class TopicRecovery:
             return None
         return None if is_first else replay
 
-    def _place(self, one: _Partition) -> None:
+    def _place(self, one: PartitionOfStreams) -> None:
         """Chooses the live parts of the partition's other streams."""
         for role, stream_id in by_role(one.state).items():
             come_to = reached(one.state, role, stream_id)
@@ -220,27 +186,26 @@ class TopicRecovery:
                     "stored between them is lost, and its offsets are given out again"
                 )
 
-    def _take(self, name: str, topic: _Topic) -> None:
-        values, last = self._recovered.values, max(topic.partitions)
+    def _take(self, name: str, topic: TopicOfStreams, partitions_min: int) -> None:
+        """`partitions_min`: how many the topic has, even if meta streams name fewer."""
+        values, count = self._recovered.values, max(max(topic.partitions) + 1, partitions_min)
         configs = topic.partitions[min(topic.partitions)].described.configs
         key = topic_key(name)
-        values[key.namespace, key.name] = encode_topic(
-            TopicRecord(topic.topic_id, last + 1, configs)
-        )
+        values[key.namespace, key.name] = encode_topic(TopicRecord(topic.topic_id, count, configs))
         for number, one in sorted(topic.partitions.items()):
             key = partition_key(TopicPartition(name, number))
             values[key.namespace, key.name] = encode_partition(one.meta_stream_id)
             self._complete(one)
-        missing = [number for number in range(last + 1) if number not in topic.partitions]
+        missing = [number for number in range(count) if number not in topic.partitions]
         if missing:
             self._tell(
-                f"topic {name} has {last + 1} partitions, of which {missing} are lost: no meta "
+                f"topic {name} has {count} partitions, of which {missing} are lost: no meta "
                 "stream tells of them"
             )
         self._report.counts["topics"] += 1
         self._report.counts["partitions"] += len(topic.partitions)
 
-    def _complete(self, one: _Partition) -> None:
+    def _complete(self, one: PartitionOfStreams) -> None:
         described, streams = one.described, self._recovered.streams
         for role, stream_id in {META_ROLE: one.meta_stream_id, **by_role(one.state)}.items():
             stream = streams.get(stream_id)
@@ -261,7 +226,7 @@ class TopicRecovery:
                     "attempt": streams[one.meta_stream_id].tags.get("attempt", ATTEMPT),
                 }
 
-    def _take_producer_ids(self, partitions: Sequence[_Partition]) -> None:
+    def _take_producer_ids(self, partitions: Sequence[PartitionOfStreams]) -> None:
         highest = 0
         for partition in partitions:
             if partition.state.checkpoint is not None:

@@ -6,10 +6,7 @@ live part is the partition's meta stream.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -23,58 +20,15 @@ from streamlog.log.shared.meta.codec import (
     SegmentSealed,
 )
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.model.batch import CreateStreamOptions, StreamSlice
-from streamlog.model.stream import Stream
-from streamlog.objectstore.keys import data_key
-from streamlog.repair.bucket import list_bucket, read_footer
-from streamlog.repair.findings import FindingKind, RepairReport, Severity, no_progress
+from streamlog.model.batch import StreamSlice
+from streamlog.repair.findings import FindingKind, RepairReport, Severity
 from streamlog.repair.recover.partition_streams import reached, trimmed_to
 from streamlog.repair.recover.resolve import Piece, Row, resolve
-from tests.repair.cluster import Cluster, append, consume, partition, produce, recovered, run
+from tests.repair.cluster import Cluster, consume, partition, produce, recovered, run
+from tests.repair.remnants import a_log, lose, starts_of, together
 from tests.support.log_insides import streams_of
 
 REMNANTS = 12
-
-
-@asynccontextmanager
-async def a_log(cluster: Cluster) -> AsyncIterator[tuple[AbstractLog, Sequence[Stream]]]:
-    """Partition 0 of the topic `t`, and two streams that need all of their objects."""
-    options = CreateStreamOptions(tags={})
-    async with cluster.node(crash=True) as engine:
-        await engine.logs.create_topic("t", 1)
-        create = engine.streams.create_and_open_stream
-        log = await partition(engine, "t")
-        yield log, [await create(options), await create(options)]
-
-
-async def together(kept: Sequence[Stream], work: Coroutine[Any, Any, object]) -> None:
-    """What the work appends shares an object with others: the first append goes out at once, and
-    those that come meanwhile follow as one."""
-    first, last = kept
-    await asyncio.gather(append(first, b"1"), append(last, b"2", b"3"), append(first, b"4"), work)
-
-
-async def lose(cluster: Cluster, starts: dict[int, int]) -> None:
-    """The metadata and all checkpoints; and what a collector had deleted by then: objects of which
-    everything was trimmed."""
-    store = cluster.store
-    await store.delete([one.key for one in (await store.list("checkpoint/")).objects])
-    bucket = await list_bucket(store, no_progress)
-    gone = []
-    for object_id, size in zip(bucket.ids, bucket.sizes, strict=True):
-        footer = await read_footer(store, cluster.offload, object_id, size)
-        assert footer is not None
-        if all(end <= starts.get(stream_id, 0) for stream_id, _, _, end in footer.ranges):
-            gone.append(data_key(object_id))
-    assert gone
-    await store.delete(gone)
-    cluster.lose_metadata()
-
-
-def starts_of(log: AbstractLog) -> dict[int, int]:
-    streams = streams_of(log)
-    every = (streams.meta.stream, streams.data, streams.time, streams.txn)
-    return {stream.stream_id: stream.start_offset for stream in every}
 
 
 async def check(cluster: Cluster, log: AbstractLog, content: bytes) -> RepairReport:

@@ -7,10 +7,6 @@ from typing import cast
 import pytest
 
 from streamlog.log.api.cleaning import CleanableLog
-from streamlog.log.api.topic_config import parse
-from streamlog.log.cleaning.cleanable import log_to_clean
-from streamlog.log.cleaning.cleaner import LogCleaning
-from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.logs.cleaning_conformance import (
     COMPACT,
     contents,
@@ -20,15 +16,7 @@ from streamlog.testing.logs.cleaning_conformance import (
 )
 from streamlog.testing.logs.log_conformance import append
 from tests.repair.cluster import Cluster, partition, recovered, run
-
-
-async def clean(log: CleanableLog) -> None:
-    offload, config = ThreadOffload(), parse(COMPACT)
-    try:
-        await log.set_clean_end_offset(0)
-        await LogCleaning(offload, 1 << 20).clean(log_to_clean(log, config, 0), config, 0)
-    finally:
-        await offload.close()
+from tests.repair.remnants import cleaned
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -42,9 +30,9 @@ def test_a_cleaned_log_comes_back_from_the_bucket(crash: bool, has_checkpoint: b
             await filled(log, 60, 10)
             if has_checkpoint:
                 await engine.metadata.checkpoint()
-            await clean(log)
+            await cleaned(log)
             await filled(log, 60, 20)
-            await clean(log)
+            await cleaned(log)
             await append(log, keyed(b"k3", b"last"))
             expected, clean_end = await contents(log), log.clean_end_offset
         cluster.lose_metadata()
@@ -55,7 +43,7 @@ def test_a_cleaned_log_comes_back_from_the_bucket(crash: bool, has_checkpoint: b
             assert await contents(log) == expected
             assert (log.log_end_offset, log.clean_end_offset) == (121, clean_end)
             await filled(log, 30, 5)
-            await clean(log)
+            await cleaned(log)
             left = await contents(log)
             assert newest(left)[b"k19"] == expected[119][1]
             assert newest(left)[b"k3"] == b"28"
