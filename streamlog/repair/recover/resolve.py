@@ -73,6 +73,11 @@ class Resolved:
     is_guess: bool = False
     empty_at: int | None = None
     """Where the stream begins and ends, if none of the parts is left of it."""
+    trimmed_to: int | None = None
+    """The stream begins here at the latest, as its partition's meta stream has it; None: no meta
+    stream tells."""
+    is_in_order: bool = False
+    """Whether each record was written when those before it were stored."""
 
     @property
     def pieces(self) -> list[Piece]:
@@ -105,8 +110,28 @@ class Resolved:
 
     @property
     def before(self) -> list[Piece]:
-        """Stored, and taken for trimmed."""
+        """Stored, and left out because they lie before the stream's start."""
         return _joined(self.runs[: self.index] if self.empty_at is None else self.runs)
+
+    @property
+    def trimmed(self) -> list[Piece]:
+        """Of `before` what is taken for trimmed: all, unless a meta stream says how much."""
+        if self.trimmed_to is None:
+            return self.before
+        return [
+            piece._replace(end=min(piece.end, self.trimmed_to))
+            for piece in self.before
+            if piece.start < self.trimmed_to
+        ]
+
+    @property
+    def untrimmed_from(self) -> int | None:
+        """Where the lost beginning of the stream starts, which goes to `start`: nobody trimmed it.
+        None: no beginning is lost, as far as a meta stream tells."""
+        if self.trimmed_to is None:
+            return None
+        trimmed_to = max(self.trimmed_to, 0 if self.known is None else self.known.start)
+        return trimmed_to if trimmed_to < self.start else None
 
     def choose(self, index: int) -> None:
         """The stream is certainly the part at `index`."""
@@ -115,7 +140,12 @@ class Resolved:
 
     def choose_by(self, trimmed_to: int, reached: int) -> None:
         """For a stream that somebody has trimmed no further than to `trimmed_to`, and that
-        certainly reached `reached`: no gap behind the one place is a trim."""
+        certainly reached `reached`: no gap behind the one place is a trim.
+
+        Without a live part the stream ends where the trim did, even if it had come further: what
+        lay behind the trim is lost then, and a write-ahead log that has it finds its place.
+        """
+        self.trimmed_to = trimmed_to
         live = [
             index
             for index in range(self.first, len(self.runs))
@@ -127,7 +157,7 @@ class Resolved:
             self.index = begun[-1] if begun else live[0]
         else:
             known_end = 0 if self.known is None else self.known.end
-            self.empty_at = max(trimmed_to, reached, known_end)
+            self.empty_at = max(trimmed_to, known_end)
 
 
 def _joined(runs: Sequence[Sequence[Piece]]) -> list[Piece]:

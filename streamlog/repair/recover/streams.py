@@ -25,25 +25,19 @@ from streamlog.repair.findings import (
     Finding,
     FindingKind,
     Progress,
-    Range,
     RepairReport,
     Severity,
-    some_ranges,
 )
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.recovered import NOBODY, Recovered, RecoveredStream
 from streamlog.repair.recover.resolve import Known, Piece, Resolved, Row, resolve
+from streamlog.repair.recover.stream_findings import findings
 from streamlog.repair.view import MetadataView
 from streamlog.runtime.offload import Offload
 
 PART_OBJECTS = 256
 WINDOW_IDS = 16 * MetadataConfig().put_window
 """No node has this many uncommitted ids, unless `put_window` was set far above its default."""
-
-_OR_STAGED = (
-    "; or, with wal=disk, what is missing was committed by a staged write in the last seconds "
-    "before the disk was lost"
-)
 
 
 @dataclass(slots=True)
@@ -112,7 +106,7 @@ class StreamRecovery:
         """Streams with staged objects that no checkpoint knows."""
 
     @property
-    def _trims_are_lost(self) -> bool:
+    def trims_are_lost(self) -> bool:
         """Whether a lost or unreadable checkpoint may tell of trims that deleted objects.
 
         A bucket without checkpoint files may have lost them all, or the cluster never wrote one.
@@ -132,7 +126,7 @@ class StreamRecovery:
 
         Errors: Corrupt (a checkpoint file), StoreUnavailable.
         """
-        self._recovered.knows_deletions = not self._trims_are_lost
+        self._recovered.knows_deletions = not self.trims_are_lost
         if self._view is not None:
             self._recovered.from_revision = self._view.revision
             await self._take_known(self._view)
@@ -140,21 +134,30 @@ class StreamRecovery:
         for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
             self._resolve(stream_id)
 
-    def without_trims(self, stream_id: int) -> Resolved | None:
-        """The stream's parts, where a lost checkpoint may have told that some were trimmed; whoever
-        chooses one calls `chosen`."""
-        return self._resolved.get(stream_id) if self._trims_are_lost else None
+    def parts(self, stream_id: int) -> Resolved | None:
+        """The stream's parts, if anything is left of it; whoever chooses one calls `chosen`."""
+        return self._resolved.get(stream_id)
 
     def chosen(self, stream_id: int) -> None:
         """The stream is what its parts say by now."""
         resolved, stream = self._resolved[stream_id], self._recovered.streams[stream_id]
         stream.start, stream.end, stream.pieces = resolved.start, resolved.end, resolved.pieces
 
+    def written_in_order(self, stream_id: int) -> None:
+        """Each record of the stream was written when those before it were stored."""
+        self._resolved[stream_id].is_in_order = True
+
     def finish(self) -> None:
         """Reports what was found, and fills dead objects and the highest numbers."""
         for stream_id, resolved in self._resolved.items():
             self._count(stream_id, resolved)
-            self._tell(stream_id, resolved)
+            for finding in findings(
+                stream_id,
+                resolved,
+                has_staged=stream_id in self._unknown_staged,
+                trims_are_known=self._view is not None or self._is_checkpoint_damaged,
+            ):
+                self._report.add(finding)
         self._sort_out()
 
     async def _take_known(self, view: MetadataView) -> None:
@@ -286,7 +289,7 @@ class StreamRecovery:
             rows,
             self._bucket.__contains__,
             self._footers.is_certain,
-            trims_are_lost=self._trims_are_lost,
+            trims_are_lost=self.trims_are_lost,
         )
         holder = row.holder if row is not None else NOBODY
         writer = self._footers.writers.get(stream_id)
@@ -308,72 +311,6 @@ class StreamRecovery:
         _, known = self._known.get(stream_id, (None, None))
         known_end = known.end if known is not None else resolved.start
         self._report.counts["records_after_checkpoint"] += max(resolved.end - known_end, 0)
-
-    def _tell(self, stream_id: int, resolved: Resolved) -> None:
-        lost = _ranges(stream_id, resolved.missing)
-        if lost:
-            self._report.add(
-                Finding(
-                    FindingKind.OBJECT_MISSING,
-                    Severity.ERROR,
-                    f"{some_ranges(lost)} lie in objects that are gone",
-                    "put the objects back from a copy of the store; reads of these offsets fail",
-                    stream_id=stream_id,
-                    lost=lost,
-                )
-            )
-        tail = _ranges(stream_id, resolved.tail)
-        if tail:
-            self._report.add(
-                Finding(
-                    FindingKind.UNACKNOWLEDGED_TAIL,
-                    Severity.ERROR,
-                    f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
-                    "is missing was trimmed, which a checkpoint told that is gone or cannot be "
-                    f"read{_OR_STAGED if stream_id in self._unknown_staged else ''}; the stream "
-                    f"ends at {resolved.end}",
-                    "put the newest files of checkpoint/ back from a copy of the store; a cluster "
-                    "that never wrote one trimmed nothing",
-                    stream_id=stream_id,
-                    lost=tail,
-                )
-                if resolved.is_guess
-                else Finding(
-                    FindingKind.UNACKNOWLEDGED_TAIL,
-                    Severity.WARNING,
-                    f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
-                    f"{resolved.end}: they were never acknowledged{_OR_STAGED}",
-                    "put the node's metadata folder back, if there is a copy; else have the staged "
-                    "writers stage and commit again",
-                    stream_id=stream_id,
-                    lost=tail,
-                )
-                if stream_id in self._unknown_staged
-                else Finding(
-                    FindingKind.UNACKNOWLEDGED_TAIL,
-                    Severity.NOTE,
-                    f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
-                    f"and the stream ends at {resolved.end}",
-                    stream_id=stream_id,
-                    lost=tail,
-                )
-            )
-        before = _ranges(stream_id, resolved.before)
-        if before:
-            self._report.add(
-                Finding(
-                    FindingKind.TRIMMED,
-                    # An object is deleted only after a checkpoint knows of the trim.
-                    Severity.ERROR
-                    if self._view is not None or self._is_checkpoint_damaged or resolved.is_guess
-                    else Severity.WARNING,
-                    f"{some_ranges(before)} are stored, but what follows them is not: taken for "
-                    f"trimmed, the stream starts at {resolved.start}",
-                    "if objects were lost by accident, put them back and recover again",
-                    stream_id=stream_id,
-                    lost=before,
-                )
-            )
 
     def _sort_out(self) -> None:
         """Keeps the objects that streams need; objects that certainly no stream needs are dead."""
@@ -401,13 +338,3 @@ class StreamRecovery:
         in_checkpoint = self._known.get(stream_id)
         was_trimmed = in_checkpoint is not None and row.end <= in_checkpoint[1].start
         return was_trimmed or (stream.start <= row.start and row.end <= stream.end)
-
-
-def _ranges(stream_id: int, pieces: list[Piece]) -> tuple[Range, ...]:
-    merged: list[Range] = []
-    for piece in pieces:
-        if merged and merged[-1].end == piece.start:
-            merged[-1] = Range(stream_id, merged[-1].start, piece.end)
-        else:
-            merged.append(Range(stream_id, piece.start, piece.end))
-    return tuple(merged)

@@ -1,7 +1,8 @@
 """Recovery of topics: the first record of a meta stream names its partition.
 
 1. The tags of a meta stream tell its role, if a checkpoint has them; else its first bytes do.
-2. Streams that a partition names and that have no object were empty; recovery creates them again.
+2. Streams that a partition names and that have no object were empty, or are lost (6). Recovery
+   creates them again.
 3. Of two topics with one name, and of two streams for one partition, one is right
    (`found_topics`).
 4. A meta stream begins with its last snapshot, if what is left before it does not stand on its own.
@@ -10,7 +11,10 @@
 5. Without the checkpoints that told of trims, the meta stream tells which part of the partition's
    other streams is the live one, if any: it says how far each was trimmed at most, and how far it
    had come.
-6. A topic has the partitions that its meta streams name, and those that tags in the checkpoint
+6. What it says, and no object has, is lost. Data of which nothing is left ends where it was trimmed
+   to, so that a write-ahead log that still has the records finds their place. An index of which
+   nothing is left ends where it had come to, because segments name offsets of it.
+7. A topic has the partitions that its meta streams name, and those that tags in the checkpoint
    name. Where there is no checkpoint, nothing tells of a topic's last partitions when all of their
    objects are lost.
 """
@@ -18,11 +22,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
 from streamlog.log.api.wire import FieldWriter
 from streamlog.log.shared.meta.codec import decode_entry, is_entry
-from streamlog.log.stream_tags import belongs_to_log
+from streamlog.log.stream_tags import CLEANED_ROLES, belongs_to_log
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -33,7 +38,7 @@ from streamlog.log.topics.topic_record import (
 )
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.repair.findings import Finding, FindingKind, Progress, RepairReport, Severity
+from streamlog.repair.findings import Finding, FindingKind, Progress, Range, RepairReport, Severity
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.found_topics import (
     PartitionOfStreams,
@@ -42,9 +47,10 @@ from streamlog.repair.recover.found_topics import (
     topics_by_name,
 )
 from streamlog.repair.recover.meta_replay import MetaReplay
-from streamlog.repair.recover.partition_streams import by_role, reached, trimmed_to
+from streamlog.repair.recover.partition_streams import DATA, by_role, reached, trimmed_to
 from streamlog.repair.recover.recovered import Recovered, RecoveredStream
 from streamlog.repair.recover.resolve import Piece
+from streamlog.repair.recover.stream_findings import PUT_BACK
 from streamlog.repair.recover.stream_reader import read_batches
 from streamlog.repair.recover.streams import StreamRecovery
 from streamlog.runtime.buffers import join
@@ -55,6 +61,7 @@ META_ROLE = "meta"
 PRODUCER_IDS_AHEAD = 1 << 32
 """Producer ids that are skipped: more than can have been handed out since the highest was noted."""
 ATTEMPT = "recovered"
+OFFSETS_AGAIN = ", and its offsets are given out again"
 
 
 class TopicRecovery:
@@ -133,7 +140,7 @@ class TopicRecovery:
     async def _live_part(self, stream_id: int) -> MetaReplay | None:
         """The fold of the stream, if it is a meta stream; of several parts the live one is chosen,
         or told that there is none."""
-        parts = self._streams.without_trims(stream_id)
+        parts = self._streams.parts(stream_id)
         if parts is None or not parts.is_guess:
             return await self._replayed(stream_id, self._recovered.streams[stream_id].pieces)
         is_meta_stream = False
@@ -170,21 +177,18 @@ class TopicRecovery:
     def _place(self, one: PartitionOfStreams) -> None:
         """Chooses the live parts of the partition's other streams."""
         for role, stream_id in by_role(one.state).items():
-            come_to = reached(one.state, role, stream_id)
-            trimmed = trimmed_to(one.state, stream_id)
-            parts = self._streams.without_trims(stream_id)
-            is_doubtful = parts is not None and (parts.is_guess or parts.end < come_to)
-            if parts is not None and is_doubtful and trimmed is not None:
+            parts = self._streams.parts(stream_id)
+            if parts is None:
+                continue
+            come_to, trimmed = reached(one.state, role, stream_id), trimmed_to(one.state, stream_id)
+            if trimmed is None and role in CLEANED_ROLES and parts.is_guess:
+                # No segment is left on it. What a cleaning under way may have written is last.
+                trimmed = parts.runs[-1][0].start
+            parts.trimmed_to = trimmed
+            is_doubtful = parts.is_guess or parts.end < come_to
+            if trimmed is not None and is_doubtful and self._streams.trims_are_lost:
                 parts.choose_by(trimmed, come_to)
                 self._streams.chosen(stream_id)
-            stream = self._recovered.streams.get(stream_id)
-            if stream is not None and stream.end < come_to:
-                described = one.described
-                self._tell(
-                    f"partition {described.partition} of topic {described.topic}: its {role} "
-                    f"stream {stream_id} had come to {come_to}, and ends at {stream.end}: what was "
-                    "stored between them is lost, and its offsets are given out again"
-                )
 
     def _take(self, name: str, topic: TopicOfStreams, partitions_min: int) -> None:
         """`partitions_min`: how many the topic has, even if meta streams name fewer."""
@@ -195,6 +199,8 @@ class TopicRecovery:
         for number, one in sorted(topic.partitions.items()):
             key = partition_key(TopicPartition(name, number))
             values[key.namespace, key.name] = encode_partition(one.meta_stream_id)
+            self._streams.written_in_order(one.meta_stream_id)
+            self._tell_losses(one)
             self._complete(one)
         missing = [number for number in range(count) if number not in topic.partitions]
         if missing:
@@ -205,12 +211,42 @@ class TopicRecovery:
         self._report.counts["topics"] += 1
         self._report.counts["partitions"] += len(topic.partitions)
 
+    def _tell_losses(self, one: PartitionOfStreams) -> None:
+        """Reports what the meta stream says of the partition's other streams, and they lack."""
+        described = one.described
+        partition = f"partition {described.partition} of topic {described.topic}"
+        for role, stream_id in by_role(one.state).items():
+            come_to = reached(one.state, role, stream_id)
+            stream, parts = self._recovered.streams.get(stream_id), self._streams.parts(stream_id)
+            trimmed = trimmed_to(one.state, stream_id) or 0
+            end = trimmed if stream is None else stream.end
+            if end < come_to:
+                what = "ends at" if stream is not None else "nothing of it is left behind"
+                self._tell(
+                    f"{partition}: its {role} stream {stream_id} had come to {come_to}, and {what} "
+                    f"{end}: what was stored between them is lost"
+                    + ("" if stream is None and role != DATA else OFFSETS_AGAIN),
+                    lost=Range(stream_id, end, come_to),
+                )
+            if stream is None or parts is None or parts.untrimmed_from is None:
+                continue
+            # With its trims known a gap that nothing follows for certain was never acknowledged.
+            start = parts.untrimmed_from
+            if self._streams.trims_are_lost or parts.before or start < come_to:
+                self._tell(
+                    f"{partition}: its {role} stream {stream_id} was trimmed to {start} at most, "
+                    f"and starts at {stream.start}: what was stored between them is lost",
+                    lost=Range(stream_id, start, stream.start),
+                )
+
     def _complete(self, one: PartitionOfStreams) -> None:
         described, streams = one.described, self._recovered.streams
         for role, stream_id in {META_ROLE: one.meta_stream_id, **by_role(one.state)}.items():
             stream = streams.get(stream_id)
             if stream is None:
-                end = reached(one.state, role, stream_id)
+                end, trimmed = reached(one.state, role, stream_id), trimmed_to(one.state, stream_id)
+                if role == DATA and trimmed is not None:
+                    end = trimmed
                 meta = streams[one.meta_stream_id]
                 stream = RecoveredStream(end, end, meta.epoch, meta.holder)
                 streams[stream_id] = stream
@@ -239,5 +275,10 @@ class TopicRecovery:
             key = producer_ids.KEY
             self._recovered.values[key.namespace, key.name] = bytes(w.data)
 
-    def _tell(self, detail: str, severity: Severity = Severity.ERROR) -> None:
-        self._report.add(Finding(FindingKind.TOPIC, severity, detail))
+    def _tell(
+        self, detail: str, severity: Severity = Severity.ERROR, *, lost: Range | None = None
+    ) -> None:
+        finding = Finding(FindingKind.TOPIC, severity, detail)
+        if lost is not None:
+            finding = replace(finding, advice=PUT_BACK, stream_id=lost.stream_id, lost=(lost,))
+        self._report.add(finding)

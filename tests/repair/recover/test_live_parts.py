@@ -132,6 +132,7 @@ def test_a_part_is_chosen_by_where_the_trims_went_and_how_far_the_stream_came() 
     assert chosen(0, 20, (0, 12), (15, 18), (19, 22)) == (19, 22), "it had come further"
     assert chosen(13, 14, (0, 12), (15, 18)) == (15, 18), "what is left of what it had come to"
     assert chosen(20, 20, (0, 12), (15, 18)) == (20, 20), "all was trimmed"
+    assert chosen(20, 30, (0, 12), (15, 18)) == (20, 20), "what was not trimmed is lost"
     assert chosen(21, 21, (0, 12), (21, 22)) == (21, 22), "it begins where it had come to"
 
 
