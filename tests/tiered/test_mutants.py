@@ -72,9 +72,9 @@ def leaves_copies_that_failed(patch: Patch) -> None:
     patch.set(Copier, "_take_back", nothing)
     leaves_copies_that_were_cut_off(patch)
 
-    async def copies(self: Any, led: Any) -> None:
+    async def copies(self: Any, led: Any) -> Any:
         led.has_left_overs = False
-        await original(self, led)
+        return await original(self, led)
 
     original = patch.set(RemoteLogManager, "_copy", copies)
 

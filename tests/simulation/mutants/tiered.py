@@ -101,9 +101,9 @@ def _remains_forgotten(patch: Patch) -> None:
         await attached(self, log, topic_id)
         self._led[log.topic_partition].has_left_overs = False
 
-    async def copy(self: Any, led: Any) -> None:
+    async def copy(self: Any, led: Any) -> Any:
         led.has_left_overs = False
-        await copied(self, led)
+        return await copied(self, led)
 
     patch.set(Copier, "_take_back", take_back)
     attached = patch.set(RemoteLogManager, "attach", attach)
