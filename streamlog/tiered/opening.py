@@ -27,7 +27,7 @@ from streamlog.tiered.copying.stranger_purge import PurgeConfig, StrangerPurge
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.chunks import ChunkCache, ChunkConfig
 from streamlog.tiered.reading.failures import RemoteFailures
-from streamlog.tiered.reading.index_cache import RemoteIndexCache
+from streamlog.tiered.reading.index_cache import Fetch, RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
 from streamlog.tiered.reading.partition_tier import TierReads
 from streamlog.tiered.reading.plugin_calls import PluginCalls
@@ -74,19 +74,11 @@ async def open_remote_log_manager(
     tries = PluginTries(clock, failures, read_calls)
     metrics = RemoteLogMetrics(runtime.registry)
 
-    turns = asyncio.Semaphore(config.reader_tasks)
-
-    async def fetch_index(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
-        async with turns:
-            return await tries.run(
-                f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
-                lambda: _counted(metrics, segment, storage.fetch_index(segment, index_type)),
-            )
-
     async def load(segment: RemoteLogSegmentMetadata, first: int, last: int) -> Buffer:
         return await _counted(metrics, segment, storage.fetch_log_segment(segment, first, last))
 
     chunks = ChunkCache(load, _chunk_config(config), clock, failures, read_calls, background)
+    fetch_index = _index_fetch(storage, tries, metrics, config.reader_tasks)
     indexes = RemoteIndexCache(
         runtime.tree, fetch_index, storage.check_index, runtime.offload, config.index_cache_bytes
     )
@@ -140,6 +132,21 @@ async def open_remote_log_manager(
     )
     await indexes.load()
     return manager
+
+
+def _index_fetch(
+    storage: RemoteStorageManager, tries: PluginTries, metrics: RemoteLogMetrics, at_once: int
+) -> Fetch:
+    turns = asyncio.Semaphore(at_once)
+
+    async def fetch(segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
+        async with turns:
+            return await tries.run(
+                f"reading the {index_type.value} index of {segment.remote_log_segment_id}",
+                lambda: _counted(metrics, segment, storage.fetch_index(segment, index_type)),
+            )
+
+    return fetch
 
 
 def _purge_config(config: RemoteLogConfig) -> PurgeConfig:

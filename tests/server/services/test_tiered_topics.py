@@ -294,7 +294,7 @@ def test_throttled_reads_are_on_the_page_of_the_nodes_metrics(tmp_path: Path) ->
             assert part.high_watermark == COUNT
             page = await asyncio.to_thread(page_of, node.banner.http)
             waited_ms = page["streamlog_remote_fetch_throttle_time_max_ms"]
-            assert waited_ms >= 500
+            assert waited_ms > throttled.max_wait_ms
             assert 0 < page["streamlog_remote_fetch_throttle_time_avg_ms"] <= waited_ms
             assert page["streamlog_remote_fetch_throttles_total"] >= 1
             assert page["streamlog_remote_fetch_quota_bytes_per_second"] == 1000
