@@ -25,6 +25,7 @@ from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThr
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
+from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
     IndexType,
@@ -295,6 +296,19 @@ async def tiered_log(
         yield under_test
     finally:
         await under_test.stop()
+
+
+async def filled_and_moved(t: TieredLogUnderTest, count: int) -> dict[int, bytes]:
+    """Values by offset. All but those of the last segments are in the remote tier alone."""
+    wanted: dict[int, bytes] = {}
+    for number in range(count):
+        value = b"%06d" % number * 16
+        info = await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
+        wanted[info.base_offset] = value
+    await t.copy()
+    await t.configure(local_retention_bytes="0")
+    await t.retain()
+    return wanted
 
 
 async def values(

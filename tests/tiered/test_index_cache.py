@@ -7,10 +7,9 @@ import re
 from collections.abc import Awaitable, Callable
 
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.config import RemoteLogConfig
-from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
+from tests.tiered.harness import TieredLogUnderTest, filled_and_moved, tiered_log, values
 
 FOLDER = "remote-log-index-cache"
 KAFKAS = re.compile(r"\d{20}_[A-Za-z0-9_-]{22}\.(index|timeindex|txnindex)\Z")
@@ -25,14 +24,7 @@ def run(
     async def body() -> None:
         config = RemoteLogConfig(index_cache_bytes=index_cache_bytes)
         async with tiered_log(TornTree(SeededRandom(3)), {}, config) as t:
-            wanted: dict[int, bytes] = {}
-            for number in range(60):
-                value = b"%06d" % number * 16
-                info = await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
-                wanted[info.base_offset] = value
-            await t.copy()
-            await t.configure(local_retention_bytes="0")
-            await t.retain()
+            wanted = await filled_and_moved(t, 60)
             assert t.log.local_log_start_offset > 40
             await test(t, wanted)
 

@@ -8,11 +8,10 @@ import pytest
 
 from streamlog.errors import Corrupt
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import RemoteLogSegmentState
 from streamlog.tiered.metadata.kv_records import segment_key
-from tests.tiered.harness import tiered_log, values
+from tests.tiered.harness import filled_and_moved, tiered_log, values
 
 STATE_AT = 1
 """Of a segment's record."""
@@ -24,14 +23,7 @@ def test_a_finished_copy_whose_record_says_that_it_has_only_begun_is_not_deleted
 
     async def body() -> None:
         async with tiered_log(TornTree(SeededRandom(3)), {}) as t:
-            wanted: dict[int, bytes] = {}
-            for number in range(40):
-                value = b"%06d" % number * 16
-                info = await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
-                wanted[info.base_offset] = value
-            await t.copy()
-            await t.configure(local_retention_bytes="0")
-            await t.retain()
+            wanted = await filled_and_moved(t, 40)
             assert t.log.local_log_start_offset > 20
             second = (await t.metadata.list_remote_log_segments(t.partition))[1]
             assert second.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
