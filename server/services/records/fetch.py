@@ -277,12 +277,12 @@ class FetchService:
         if remote:
             await self._read_remote(poll, remote)
         if poll.remote_is_first:
+            # Others may be left with a batch that had no room: it has some now, or waits for the
+            # next fetch, and is the one that may be larger than the room if there is nothing yet.
             poll.remote_is_first = False
-            if not poll.size_bytes:
-                # It has nothing yet: a batch of another one may be larger than the room.
-                remote = await self._read(poll, fresh)
-                if remote:
-                    await self._read_remote(poll, remote)
+            remote = await self._read(poll, fresh)
+            if remote:
+                await self._read_remote(poll, remote)
         return fresh
 
     async def in_remote_tier(

@@ -228,6 +228,30 @@ def test_a_remote_partition_has_its_part_of_an_answer_that_others_can_fill(
     tiered(test, tmp_path)
 
 
+def test_a_local_batch_without_room_beside_a_remote_one_is_read_by_the_next_fetch(
+    tmp_path: Path,
+) -> None:
+    """Of a session, which looks at no partition that has nothing new."""
+
+    async def test(world: TieredWorld) -> None:
+        log = await world.log("b")
+        large = log.log_end_offset
+        await (await log.append(batch(b"large" * 130)))
+        at = {"a": 0, "b": large}
+        more = [FetchTopic(topic=one, partitions=[wanted(0, offset)]) for one, offset in at.items()]
+        request = fetch_request(session=(0, 0), more=more, wait_ms=60_000, max_bytes=1000)
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        found = {one.topic: one.partitions[0] for one in response.responses}
+        assert (offsets(found["a"])[:1], offsets(found["b"])) == ([0], [])
+        request = fetch_request(
+            session=(response.session_id, 1), topic="a", forget=[0], max_bytes=1000
+        )
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        assert [offsets(one.partitions[0]) for one in response.responses] == [[large]]
+
+    tiered(test, tmp_path)
+
+
 def test_many_slow_remote_partitions_are_waited_for_together(tmp_path: Path) -> None:
     """More than a look takes at a time. Had each part its own wait, the answer would take as many
     of them, and the test would end by its time-out."""
