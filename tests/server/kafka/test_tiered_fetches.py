@@ -344,7 +344,7 @@ def test_index_reads_have_a_bound(tmp_path: Path) -> None:
         while under_way[-1]:
             await turns(1)
 
-    tiered(test, tmp_path, fetch_wait_ms=100, reader_tasks=readers, reads_pending_max=20)
+    tiered(test, tmp_path, fetch_wait_ms=100, reader_tasks=readers)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["slow", "damaged"])
