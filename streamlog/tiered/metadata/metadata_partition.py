@@ -59,6 +59,10 @@ class MetadataPartition:
         self._refused: dict[int, Invalid] = {}
         """By offset: records that changed nothing, read while somebody waits for his own."""
 
+    @property
+    def is_appending(self) -> bool:
+        return bool(self._appending)
+
     async def state(self) -> RemoteMetadataState:
         """With all records that were durable when the call came. It changes with the next await.
 

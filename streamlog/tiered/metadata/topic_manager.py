@@ -184,7 +184,9 @@ class TopicBasedRemoteLogMetadataManager(RemoteLogMetadataManager):
         if topic is not None:
             needed = {metadata_partition_of(one, topic.partitions) for one in self._held}
             for number in self._partitions.keys() - needed:
-                del self._partitions[number]
+                # One that is still appended to knows what the next look has to wait for.
+                if not self._partitions[number].is_appending:
+                    del self._partitions[number]
 
     async def close(self) -> None:
         """Later calls get Closed; those under way end with the logs, or in their time."""
