@@ -320,6 +320,24 @@ def test_nothing_waits_longer_than_it_may() -> None:
     run(body)
 
 
+def test_what_is_still_appended_to_stays_in_memory() -> None:
+    async def body(made: Cluster, logs: LogManager) -> None:
+        manager = manager_on(made, logs, **{WAIT: "2000", COUNT: "1"})
+        await manager.add_remote_log_segment_metadata(ONE)
+        client = made.running[-1][1]
+        client.hold()
+        with pytest.raises(Unavailable):
+            await manager.update_remote_log_segment_metadata(change(ONE, COPIED))
+        await manager.on_stop_partitions([FIRST])
+        assert manager.metadata_partitions == {0}
+        client.release()
+        assert [one.state for one in await listed(manager)] == [COPIED]
+        await manager.on_stop_partitions([FIRST])
+        assert manager.metadata_partitions == set()
+
+    run(body)
+
+
 def test_a_first_load_takes_as_long_as_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(made: Cluster, logs: LogManager) -> None:
         manager = manager_on(made, logs)
