@@ -478,7 +478,8 @@ class FetchService:
                 )
             except StreamlogError as error:
                 return error
-            late += not found.size_bytes
+            # Not one whose part of the room is smaller than its batch.
+            late += found.is_paced and not found.size_bytes
             return found
 
         first = reads[0] if takes_any or poll.remote_is_first else None

@@ -312,6 +312,27 @@ def test_a_request_of_many_slow_remote_partitions_has_none_of_its_own_refused(
     tiered(test, tmp_path, fetch_wait_ms=100)
 
 
+def test_small_remote_batches_are_read_behind_many_that_have_no_room(tmp_path: Path) -> None:
+    """More than may be late before those behind them are left to a later fetch."""
+    count = 110
+
+    async def test(world: TieredWorld) -> None:
+        await world.fill_many(count)
+        await world.engine.logs.create_topic("small", 1, TIERED)
+        log = await world.log("small")
+        for number in range(20):
+            await (await log.append(batch(b"%04d" % number)))
+        await world.move()
+        asked = [all_of_many(count), FetchTopic(topic="small", partitions=[wanted(0, 0)])]
+        request = fetch_request(more=asked, wait_ms=0, max_bytes=200 * (count + 1))
+        response = await world.world.ask(ApiKey.FETCH, 12, request)
+        found = {one.topic: one.partitions for one in response.responses}
+        assert [bool(offsets(one)) for one in found["many"]] == [True] + [False] * (count - 1)
+        assert offsets(found["small"][0])[:1] == [0]
+
+    tiered(test, tmp_path)
+
+
 def test_index_reads_have_a_bound(tmp_path: Path) -> None:
     """Each of the partitions is read in the middle of a segment."""
     count, readers = 60, 3
