@@ -17,6 +17,7 @@ way, and nothing else: a later read finds the record, or it was never stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from streamlog.codec.records import encode_values
 from streamlog.errors import (
@@ -34,6 +35,8 @@ from streamlog.tiered.api import TopicIdPartition
 from streamlog.tiered.metadata.records import RemoteLogRecord, encode, partition_of
 from streamlog.tiered.metadata.replay import RemoteMetadataReplay
 from streamlog.tiered.metadata.state import RemoteMetadataState
+
+log = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
 RECORDS_AT_ONCE = 200
@@ -111,9 +114,14 @@ class MetadataPartition:
         appending.discard(task)
         if not appending:
             del self._appending[partition]
-        if task.cancelled() or task.exception() is not None:
-            return  # The writer hears of it, unless it gave up.
-        self._replay_end = max(self._replay_end, task.result() + 1)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._replay_end = max(self._replay_end, task.result() + 1)
+        elif not isinstance(error, StreamlogError):
+            # A writer that waits hears of it, too; one that gave up would be the only one to know.
+            log.error("an append to %s failed by a bug", self._name, exc_info=error)
 
     async def _stored(self, value: bytes) -> int:
         batch = encode_values((value,), timestamp_ms=self._clock.now_ms()).data

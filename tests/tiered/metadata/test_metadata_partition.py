@@ -319,6 +319,24 @@ def test_what_a_writer_gave_up_is_there_for_who_looks_what_is_left() -> None:
     run_virtually(main)
 
 
+def test_a_bug_in_an_append_that_was_given_up_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        log = TroubledLog()
+        partition = MetadataPartition(log, ManualClock())
+        log.is_hanging = True
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await partition.write(ONE)
+        ((future, _),) = log.hanging
+        future.set_exception(ZeroDivisionError("a bug"))
+        await partition.settled(FIRST)
+
+    run_virtually(main)
+    (told,) = caplog.records
+    assert told.exc_info is not None
+    assert isinstance(told.exc_info[1], ZeroDivisionError)
+
+
 @pytest.mark.parametrize("steps", range(12))
 def test_a_cancelled_write_leaves_its_append_alone(steps: int) -> None:
     async def body(log: TroubledLog, partition: MetadataPartition) -> None:
