@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from streamlog.errors import Corrupt, NotLeader, StreamlogError
+from streamlog.errors import NotLeader, StreamlogError
 from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
@@ -33,16 +33,17 @@ from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
-    RemotePartitionDeleteState,
     TopicIdPartition,
 )
 from streamlog.tiered.api.storage_manager import RemoteStorageManager
 from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
+from streamlog.tiered.copying.partition_deletions import PartitionDeletions
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.copying.stranger_purge import StrangerPurge, TopicNames
 from streamlog.tiered.led_partition import LedPartition
+from streamlog.tiered.lineage import check_start, highest_copied, restore_epochs
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, TierReads
@@ -120,18 +121,21 @@ class RemoteLogManager:
         self._suspicion: str | None = None
         """Why the last purge deleted nothing."""
         self._is_started = asyncio.Event()
-        self._deleting: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
-        self._deletion = asyncio.Event()
-        self._deleted = asyncio.Condition()
+        self._deletions = PartitionDeletions(
+            parts.removal,
+            parts.metrics,
+            parts.unexpected,
+            lambda partition: not self._ending.get(partition),
+            retry_s=parts.task_interval_ms / 1000,
+        )
 
     async def start(self, names: TopicNames | None = None) -> None:
         """Takes up deletions that a crash interrupted. `names`: of topics, for the purge of what
         no metadata names; None: there is no purge. Errors: Unavailable, Corrupt."""
-        for one in await self._parts.metadata.deleted_partitions():
-            self._deleting[one.topic_id_partition] = one.state
+        await self._deletions.load()
         self._is_started.set()
         self._parts.background.spawn(self._ticks(), name="tasks")
-        self._parts.background.spawn(self._delete_partitions(), name="deletions")
+        self._parts.background.spawn(self._deletions.run(), name="deletions")
         if names is not None and self._parts.purge.config.interval_ms:
             self._parts.background.spawn(self._purges(names), name="purges")
 
@@ -150,7 +154,7 @@ class RemoteLogManager:
     async def purge(self, names: TopicNames) -> None:
         """Deletes files of the remote storage that no metadata names. Errors: what the plug-ins
         raise."""
-        deleting = {one.topic_id: one.topic for one in self._deleting}
+        deleting = {one.topic_id: one.topic for one in self._deletions.partitions}
         led = {led.partition: led for led in self._led.values() if led.is_loaded}
         for one in led.values():
             # While it is copied, it waits for the next purge.
@@ -319,68 +323,12 @@ class RemoteLogManager:
         await metadata.on_partition_leadership_changes(*roles)
         found = await metadata.list_remote_log_segments(led.partition)
         finished = [one for one in found if one.state is _FINISHED]
-        self._restore_epochs(log, finished)
-        highest = await self._highest(led, finished)
+        restore_epochs(log, finished)
+        highest = await highest_copied(log, led.partition, finished, metadata)
         if led.is_leader:
-            await self._check_start(log, led.partition, finished)
+            await check_start(log, led.partition, finished)
         led.tier.highest_offset = highest
         led.is_loaded = True
-
-    async def _highest(
-        self, led: LedPartition, finished: Sequence[RemoteLogSegmentMetadata]
-    ) -> int:
-        """The last offset that was copied of the log's own epochs; -1: none was."""
-        log, highest = led.log, -1
-        for epoch, _ in reversed(log.leader_epochs):
-            copied = await self._parts.metadata.highest_offset_for_epoch(led.partition, epoch)
-            if copied is not None:
-                end = log.end_offset_for_epoch(epoch).end_offset
-                highest = min(copied, end - 1) if end >= 0 else copied
-                break
-        # A manager may remember more than there is, and what is local may be all that is left: of a
-        # tier that was turned off and on again.
-        return min(highest, max((one.end_offset for one in finished), default=-1))
-
-    @staticmethod
-    async def _check_start(
-        log: TierableLog,
-        partition: TopicIdPartition,
-        finished: Sequence[RemoteLogSegmentMetadata],
-    ) -> None:
-        """The log begins where its lineage does, in one tier or the other. Errors: Unavailable,
-        Corrupt (local records that were copied are lost)."""
-        last = max((one.end_offset for one in finished), default=-1)
-        if last >= log.log_end_offset:
-            raise Corrupt(
-                f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
-                f"its remote tier has offsets up to {last}: the folder has lost records, and new "
-                "ones would take their offsets. Put the newest folder back, or delete the topic",
-                object_key=str(partition),
-                start=log.log_end_offset,
-                end=last + 1,
-            )
-        epochs = {epoch for epoch, _ in log.leader_epochs}
-        # Others nobody finds: a reader asks by the log's own epochs.
-        own = [one.start_offset for one in finished if not epochs.isdisjoint(one.epochs)]
-        start = min([*own, log.local_log_start_offset])
-        if log.log_start_offset < start:
-            await log.raise_start(start)
-
-    @staticmethod
-    def _restore_epochs(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """A log whose file of leader epochs was damaged knows those of its own batches alone, and
-        would find nothing in the tier."""
-        first_epoch, first_offset = (log.leader_epochs or ((1 << 31, 1 << 62),))[0]
-        if first_offset <= log.log_start_offset:
-            return
-        older: dict[int, int] = {}
-        for one in finished:
-            for epoch in one.epochs:
-                begin = one.segment_leader_epochs[epoch]
-                if epoch <= first_epoch and begin < first_offset:
-                    older[epoch] = min(older.get(epoch, begin), begin)
-        if older:
-            log.restore_epochs(sorted(older.items()))
 
     def detached(self, tier: PartitionTier) -> None:
         """A copy under way is cut off: the next leader deletes what it left."""
@@ -399,8 +347,7 @@ class RemoteLogManager:
         ending.discard(task)
         if not ending:
             self._ending.pop(partition, None)
-            if any(one.topic_partition == partition for one in self._deleting):
-                self._deletion.set()
+            self._deletions.looks_again(partition)
 
     async def _until_ended(self, partition: TopicPartition) -> None:
         """Returns when nothing of an earlier log of the partition is written any more."""
@@ -410,56 +357,13 @@ class RemoteLogManager:
     async def delete_partition(self, partition: TopicPartition, topic_id: UUID) -> None:
         """As Tiers.delete_partition. It waits for the start, which says what is deleted already."""
         await self._is_started.wait()
-        of = TopicIdPartition(topic_id, *partition)
-        state = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-        if of in self._deleting:
-            return
-        # A copy that is being cut off may still be announced.
         led = self._led.get(partition)
-        is_under_way = partition in self._ending or (led is not None and bool(led.tasks))
-        # Most partitions have nothing there, and then nothing has to be remembered.
-        if is_under_way or await self._parts.metadata.list_remote_log_segments(of):
-            await self._parts.removal.announce(of, state)
-            self._deleting[of] = state
-            self._deletion.set()
-        else:
-            await self._parts.metadata.on_stop_partitions([of])
-
-    async def _delete_partitions(self) -> None:
-        """Removes what deleted topics left, without end."""
-        retry_s = self._parts.task_interval_ms / 1000
-        while True:
-            self._deletion.clear()
-            for partition, state in tuple(self._deleting.items()):
-                if self._ending.get(partition.topic_partition):
-                    # The end of its last task begins a round. Others do not wait for it: a call of
-                    # a plug-in may hang.
-                    continue
-                try:
-                    await self._parts.removal.remove_partition(partition, state)
-                except StreamlogError as error:
-                    # It may have begun. To begin it again is taken, too.
-                    self._deleting[partition] = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-                    self._parts.metrics.failed("delete", partition.topic)
-                    log.warning("the remote data of %s is deleted later: %s", partition, error)
-                except Exception as error:
-                    # Nothing may end the rounds: other partitions would never be deleted.
-                    log.exception("a deletion failed")
-                    self._parts.unexpected.append(error)
-                else:
-                    del self._deleting[partition]
-            async with self._deleted:
-                self._deleted.notify_all()
-            try:
-                async with asyncio.timeout(retry_s if self._deleting else None):
-                    await self._deletion.wait()
-            except TimeoutError:
-                continue
+        is_copied = partition in self._ending or (led is not None and bool(led.tasks))
+        await self._deletions.begin(TopicIdPartition(topic_id, *partition), is_copied=is_copied)
 
     async def deletions_done(self) -> None:
         """Returns when nothing of deleted topics is left in the tier."""
-        async with self._deleted:
-            await self._deleted.wait_for(lambda: not self._deleting)
+        await self._deletions.done()
 
     # Tasks
 
@@ -679,10 +583,10 @@ class RemoteLogManager:
             )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")
-        if self._deleting and self._parts.failures.since_ms is not None:
+        deleting = len(self._deletions.partitions)
+        if deleting and self._parts.failures.since_ms is not None:
             found.append(
-                f"remote_storage: the remote data of {len(self._deleting)} deleted partitions is "
-                "still there"
+                f"remote_storage: the remote data of {deleting} deleted partitions is still there"
             )
         return found
 

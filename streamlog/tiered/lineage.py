@@ -1,0 +1,71 @@
+"""How a log and what the metadata has of its remote segments fit together when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.errors import Corrupt
+from streamlog.log.api.tiering import TierableLog
+from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
+
+
+async def highest_copied(
+    log: TierableLog,
+    partition: TopicIdPartition,
+    finished: Sequence[RemoteLogSegmentMetadata],
+    metadata: RemoteLogMetadataManager,
+) -> int:
+    """The last offset that was copied of the log's own epochs; -1: none was. Errors: Unavailable,
+    Corrupt."""
+    highest = -1
+    for epoch, _ in reversed(log.leader_epochs):
+        copied = await metadata.highest_offset_for_epoch(partition, epoch)
+        if copied is not None:
+            end = log.end_offset_for_epoch(epoch).end_offset
+            highest = min(copied, end - 1) if end >= 0 else copied
+            break
+    # A manager may remember more than there is, and what is local may be all that is left: of a
+    # tier that was turned off and on again.
+    return min(highest, max((one.end_offset for one in finished), default=-1))
+
+
+async def check_start(
+    log: TierableLog, partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
+) -> None:
+    """The log begins where its lineage does, in one tier or the other.
+
+    Errors: Unavailable, Corrupt (local records that were copied are lost).
+    """
+    last = max((one.end_offset for one in finished), default=-1)
+    if last >= log.log_end_offset:
+        raise Corrupt(
+            f"{log.topic_partition} ends at offset {log.log_end_offset} in the log folder, and "
+            f"its remote tier has offsets up to {last}: the folder has lost records, and new "
+            "ones would take their offsets. Put the newest folder back, or delete the topic",
+            object_key=str(partition),
+            start=log.log_end_offset,
+            end=last + 1,
+        )
+    epochs = {epoch for epoch, _ in log.leader_epochs}
+    # Others nobody finds: a reader asks by the log's own epochs.
+    own = [one.start_offset for one in finished if not epochs.isdisjoint(one.epochs)]
+    start = min([*own, log.local_log_start_offset])
+    if log.log_start_offset < start:
+        await log.raise_start(start)
+
+
+def restore_epochs(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """A log whose file of leader epochs was damaged knows those of its own batches alone, and would
+    find nothing in the tier."""
+    first_epoch, first_offset = (log.leader_epochs or ((1 << 31, 1 << 62),))[0]
+    if first_offset <= log.log_start_offset:
+        return
+    older: dict[int, int] = {}
+    for one in finished:
+        for epoch in one.epochs:
+            begin = one.segment_leader_epochs[epoch]
+            if epoch <= first_epoch and begin < first_offset:
+                older[epoch] = min(older.get(epoch, begin), begin)
+    if older:
+        log.restore_epochs(sorted(older.items()))
