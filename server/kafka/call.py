@@ -113,6 +113,8 @@ HandleMany: TypeAlias = Callable[
 """Requests of one connection that lay ready together; one result for each, in their order."""
 MayWait: TypeAlias = Callable[[KafkaCall, Any], bool]
 """Whether the request's place may have to be waited for; costs little, and awaits nothing."""
+Refused: TypeAlias = Callable[[KafkaCall, Any, StreamlogError], None]
+"""Awaits nothing."""
 ErrorResponse: TypeAlias = Callable[[KafkaCall, Any, StreamlogError], Message]
 """The answer of a request that failed as a whole: every part of it has the error."""
 
@@ -126,6 +128,8 @@ class Route:
     `handle_many` needs `is_pipelined`; it gets requests that lie ready one after another. A request
     for which `may_wait` holds goes to a later call than those before it, whose answers would wait
     with it; None: none has to wait for its place.
+    `refused` hears of a pipelined request that is answered with an error and never gets to the
+    handler.
     `error_response` None: the answer is made from the shape of the API's messages
     (`server/kafka/error_answers.py`).
     """
@@ -134,6 +138,7 @@ class Route:
     is_pipelined: bool = False
     handle_many: HandleMany | None = None
     may_wait: MayWait | None = None
+    refused: Refused | None = None
     error_response: ErrorResponse | None = None
 
 

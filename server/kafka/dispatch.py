@@ -248,7 +248,11 @@ class Dispatcher:
                 active.end(_method(request), _status_of(error), None)
             raise
         begun = list(map(Begun, admitted, outcomes))
-        begun += [Begun(request, active.overloaded()) for request in requests[len(admitted) :]]
+        for request in requests[len(admitted) :]:
+            overload = active.overloaded()
+            if request.route is not None and request.route.refused is not None:
+                request.route.refused(request.call, request.message, overload)
+            begun.append(Begun(request, overload))
         begun[-1].throttle_ms = throttle_ms
         return begun
 

@@ -110,6 +110,7 @@ class ProduceHandler:
             is_pipelined=True,
             handle_many=self.produce_many,
             may_wait=self.may_wait,
+            refused=self.refused,
         )
         return {ApiKey.PRODUCE: route}
 
@@ -127,6 +128,15 @@ class ProduceHandler:
             ):
                 return True
         return False
+
+    def refused(self, call: KafkaCall, request: ProduceRequest, error: StreamlogError) -> None:
+        """Its batches have to come again before younger ones of their producers."""
+        if request.acks == NO_ACKS:
+            return
+        for topic in request.topic_data:
+            topic_id = id_text(topic.topic_id) if call.version >= TOPIC_IDS_FROM else ""
+            for part in topic.partition_data:
+                self._produce.refused(topic.name, topic_id, part.index, part.records or b"", error)
 
     async def produce(self, call: KafkaCall, request: ProduceRequest) -> Reply:
         [reply] = await self.produce_many([(call, request)])

@@ -232,6 +232,15 @@ class ProduceService:
                 return True
         return False
 
+    def refused(
+        self, topic: str, topic_id: str, partition: int, batches: Buffer, error: StreamlogError
+    ) -> None:
+        """A listener answered batches with this error in the place of `sequence`. `topic` empty:
+        the one with that id."""
+        name = topic or self._name_of(topic_id)
+        if name:
+            self._awaited.refused(TopicPartition(name, partition), batches, error)
+
     def check_transactional(self, context: RequestContext, transactional_id: str) -> None:
         """Errors: Unauthorized."""
         resource = Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)

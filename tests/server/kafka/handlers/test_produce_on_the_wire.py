@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.codec.batch import HEADER_BYTES, Compression
+from streamlog.codec.batch import HEADER_BYTES, BatchProducer, Compression
 from streamlog.codec.records import encode_values
 from streamlog.kafka.messages.produce_request import ProduceRequest
 from streamlog.kafka.protocol.apis import ApiKey
@@ -20,6 +20,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
 from streamlog.runtime.clock import SystemClock
 from streamlog.server.kafka.call import KafkaCall, Reply, Route
+from streamlog.settings.limits import LimitsConfig
 from tests.server.kafka.handlers.produce_world import (
     NEWEST,
     ProduceWorld,
@@ -202,5 +203,33 @@ def test_a_requests_time_runs_from_its_arrival() -> None:
             assert first is not None
             assert first == second
             assert first <= before
+
+    asyncio.run(main())
+
+
+def test_a_batch_refused_above_the_bound_of_requests_comes_again_before_younger_ones() -> None:
+    """The node does not know its producer yet, and would take the next one as its first."""
+
+    def from_producer(sequence: int) -> bytes:
+        producer = BatchProducer(7, 0, sequence)
+        return bytes(encode_values([b"a"], timestamp_ms=1000, producer=producer).data)
+
+    async def main() -> None:
+        limits = LimitsConfig(requests_max=1)
+        async with produce_world() as world, wire(world.produce.routes(), limits=limits) as served:
+            client = await served.client()
+
+            async def code(sequence: int) -> KafkaError:
+                client.send(request(sequence, from_producer(sequence)))
+                _, response = await client.answer(ApiKey.PRODUCE, VERSION)
+                return KafkaError(only(response).error_code)
+
+            served.resources.requests.begin()
+            assert await code(0) is KafkaError.KAFKA_STORAGE_ERROR
+            served.resources.requests.end("Fetch", "OK", None)
+            assert await code(1) is KafkaError.KAFKA_STORAGE_ERROR
+            assert [await code(sequence) for sequence in (0, 1)] == [KafkaError.NONE] * 2
+            assert await end_of(world) == 2
+            await client.close()
 
     asyncio.run(main())
