@@ -48,8 +48,9 @@ class Runs:
         """Unless the producer has to send an older batch first."""
         part, append, _ = ready
         waiting = self._waiting.get(log)
-        if waiting is None:
-            # Once for a run: nothing is awaited until its flush.
+        if waiting is None and self._logs.open_log(part.partition) is log:
+            # Once for a run: nothing is awaited until its flush. A log that has another in its
+            # place takes nothing any more: that was opened while the batches were encoded.
             self._unanswered.follow(part.partition, log)
         part.outcome = self._awaited.refusal(part.partition, append.batches)
         if part.outcome is not None:

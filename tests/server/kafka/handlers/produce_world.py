@@ -20,7 +20,7 @@ from streamlog.kafka.messages.produce_request import (
 from streamlog.kafka.messages.produce_response import PartitionProduceResponse, ProduceResponse
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.server.composition import Services
 from streamlog.server.context import Authorize, RequestContext, allow_all
 from streamlog.server.kafka.call import KafkaCall, Reply
@@ -77,6 +77,7 @@ def world_over(
     limits: LimitsConfig | None = None,
     clock: Clock | None = None,
     coordinator: FakeCoordinator | None = None,
+    offload: Offload | None = None,
 ) -> ProduceWorld:
     limits, clock = limits or LimitsConfig(), clock or SystemClock()
     coordinator = coordinator or FakeCoordinator()
@@ -90,7 +91,7 @@ def world_over(
         topics=TopicTraffic(registry, lambda _: True),
         clients=ClientMetrics(registry, 10),
         metrics=ServerMetrics(registry),
-        offload=ThreadOffload(),
+        offload=offload or ThreadOffload(),
     )
     service = ProduceService(parts, auto_create=lambda: True)
     services = cast(Services, _Services(parts, service))

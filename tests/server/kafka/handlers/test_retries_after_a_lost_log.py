@@ -4,9 +4,9 @@ comes first, and what is younger behind it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 
@@ -16,7 +16,16 @@ from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload
+from streamlog.server.context import RequestContext
 from streamlog.server.kafka.call import Reply
+from streamlog.server.services.records.awaited_retries import is_sent_again
+from streamlog.server.services.records.requests import (
+    PlainRecord,
+    ProduceCall,
+    ProducePartition,
+    ProduceTopic,
+)
 from tests.log.cluster import cluster
 from tests.server.kafka.handlers.produce_world import (
     ProduceWorld,
@@ -27,6 +36,8 @@ from tests.server.kafka.handlers.produce_world import (
     world_over,
 )
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 PARTITION = TopicPartition("t", 0)
 
 
@@ -65,16 +76,30 @@ class Scene:
         self._client.release()
 
 
+class Encoding(ThreadOffload):
+    """Plain records are encoded when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        self.has_begun.set()
+        await self.may_go_on.wait()
+        return await super().run(lane, fn, *args)
+
+
 async def answered(reply: Reply) -> KafkaError:
     return KafkaError(only(await response_of(reply)).error_code)
 
 
 @asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
+async def scene(offload: Offload | None = None) -> AsyncIterator[Scene]:
     async with cluster() as made:
         logs = await made.node()
         await logs.create_topic("t", 2)
-        yield Scene(world_over(logs, clock=made.clock), made.running[0][1])
+        yield Scene(world_over(logs, clock=made.clock, offload=offload), made.running[0][1])
 
 
 def test_a_younger_batch_waits_for_the_retry_of_one_that_was_answered_with_an_error() -> None:
@@ -121,6 +146,37 @@ def test_a_younger_batch_waits_for_one_that_was_not_durable_in_time() -> None:
             assert await t.code(from_producer(1)) is not KafkaError.NONE
             for sequence in (0, 1):
                 assert await t.code(from_producer(sequence)) is KafkaError.NONE
+
+    asyncio.run(main())
+
+
+def test_records_that_are_encoded_while_their_log_is_opened_anew_leave_the_new_one_alone() -> None:
+    """What is under way in it by then is not taken for lost."""
+
+    async def main() -> None:
+        encoding = Encoding()
+        async with scene(encoding) as t:
+            assert await t.code(batch(b"opens the log")) is KafkaError.NONE
+            records = [PlainRecord(b"key", b"value")]
+            plain = ProduceCall([ProduceTopic("t", [ProducePartition(0, None, records)])])
+            service = t.world.service
+            producing = asyncio.ensure_future(service.sequence(RequestContext(), plain))
+            await encoding.has_begun.wait()
+            t.hold()
+            await t.begin(batch(b"by which the log hears of its loss"))
+            await t.lose_log()
+            assert await t.code(batch(b"opens it anew")) is KafkaError.NONE
+            t.hold()
+            first = await t.begin(from_producer(0))
+            encoding.may_go_on.set()
+            sequenced = await producing
+            t.release()
+            assert await answered(first) is KafkaError.NONE
+            assert await t.code(from_producer(1)) is KafkaError.NONE
+            await sequenced.settle()
+            [result] = sequenced.partition_results()
+            assert result.error is not None
+            assert is_sent_again(result.error)
 
     asyncio.run(main())
 
