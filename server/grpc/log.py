@@ -217,10 +217,10 @@ class GrpcLog:
         if limited is None:
             return await self._fetched(context, call)
         await limited.turn(QuotaKind.FETCH)
-        max_bytes = limited.capped_fetch(call.max_bytes or self._fetch_bytes_max)
-        min_bytes = min(call.min_bytes, max_bytes)
-        call = call._replace(max_bytes=max_bytes, min_bytes=min_bytes)
-        response = await self._fetched(context, call)
+        with limited.fetching(call.max_bytes or self._fetch_bytes_max) as max_bytes:
+            min_bytes = min(call.min_bytes, max_bytes)
+            call = call._replace(max_bytes=max_bytes, min_bytes=min_bytes)
+            response = await self._fetched(context, call)
         return with_throttle(response, limited.fetched(len(response)))
 
     async def _fetched(self, context: RequestContext, call: FetchCall) -> bytes:

@@ -70,6 +70,12 @@ class RateWindow:
         self._expire(now_ms)
         return max(0.0, self._sum / bound - self._measured_ms(now_ms) / 1000)
 
+    def room(self, bound: float) -> float:
+        """What may be added now without a wait; below 0: there is a wait already."""
+        now_ms = self._now_ms()
+        self._expire(now_ms)
+        return bound * self._measured_ms(now_ms) / 1000 - self._sum
+
     def is_empty(self) -> bool:
         """Whether no amount counts any more: the window is as good as a new one."""
         self._expire(self._now_ms())

@@ -175,19 +175,21 @@ class FetchHandler:
             return {}
         # Kafka answers at once where no bytes are asked for; gRPC's 0 stands for one byte.
         has_to_wait = request.min_bytes > 0
-        max_bytes, min_bytes = max(1, request.max_bytes), request.min_bytes
-        if call.limited is not None:
-            max_bytes = call.limited.capped_fetch(max_bytes)
-            min_bytes = min(min_bytes, max_bytes)
         bounds = FetchBounds(
             max_wait_ms=max(0, request.max_wait_ms) if has_to_wait else 0,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
+            min_bytes=request.min_bytes,
+            max_bytes=max(1, request.max_bytes),
             isolation=isolation(request.isolation_level),
             partitions=len(session.partitions),
             is_complete=not session.session_id,
         )
-        return await self._fetch.poll(call.context, session.consumer, turn, bounds)
+        if call.limited is None:
+            return await self._fetch.poll(call.context, session.consumer, turn, bounds)
+        with call.limited.fetching(bounds.max_bytes) as max_bytes:
+            bounds = bounds._replace(
+                max_bytes=max_bytes, min_bytes=min(bounds.min_bytes, max_bytes)
+            )
+            return await self._fetch.poll(call.context, session.consumer, turn, bounds)
 
 
 def _replica_id(call: KafkaCall, request: FetchRequest) -> int:

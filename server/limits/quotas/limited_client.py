@@ -15,6 +15,8 @@ it. A single request may pass the quota; the next one waits.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from streamlog.errors import QuotaExceeded
 from streamlog.runtime.clock import Clock
@@ -24,6 +26,10 @@ from streamlog.server.metrics import ClientMetrics
 
 WAITING_MAX = 64
 """Requests of one client and kind that wait for their turn."""
+
+
+FETCHED_AT_LEAST_S = 0.1
+"""Seconds of the quota that an answer may have, whatever was used before."""
 
 
 class QuotaWindows:
@@ -46,13 +52,15 @@ class QuotaWindows:
 class _Measured:
     """One kind of use by one client."""
 
-    __slots__ = ("lock", "throttled_until", "waiting", "window")
+    __slots__ = ("lock", "reserved", "throttled_until", "waiting", "window")
 
     def __init__(self, windows: QuotaWindows) -> None:
         self.window = windows.new()
         self.throttled_until = 0.0
         """On the clock."""
         self.lock: asyncio.Lock | None = None
+        self.reserved = 0
+        """Bytes that fetches under way may still return."""
         self.waiting = 0
         """Requests that wait for their turn."""
 
@@ -105,16 +113,27 @@ class LimitedClient:
     def is_work_measured(self) -> bool:
         return self.values.request is not None
 
-    def capped_fetch(self, max_bytes: int) -> int:
-        """`max_bytes` of a fetch, or less: what a client that was silent gets without a throttle.
+    @contextmanager
+    def fetching(self, max_bytes: int) -> Iterator[int]:
+        """`max_bytes` of a fetch, or less: what its answer may have without a throttle. Entered
+        while it reads; its answer is charged then.
 
-        More in one answer would be throttled each time, however rarely the client asks.
+        Fetches of other connections that read meanwhile have their part of it already: each would
+        get all that the window may hold, and be throttled for the window at most. Where nothing is
+        left, a fetch gets `FETCHED_AT_LEAST_S` of the quota, and not single batches.
         """
         bound = self.values.fetch
         if bound is None:
-            return max_bytes
-        at_once = bound * (self._windows.samples - 1) * self._windows.sample_s
-        return max(1, min(max_bytes, int(at_once)))
+            yield max_bytes
+            return
+        measured = self._of(QuotaKind.FETCH)
+        room = max(measured.window.room(bound) - measured.reserved, bound * FETCHED_AT_LEAST_S)
+        size = max(1, min(max_bytes, int(room)))
+        measured.reserved += size
+        try:
+            yield size
+        finally:
+            measured.reserved -= size
 
     async def turn(self, kind: QuotaKind) -> None:
         """Waits until the client is not throttled for `kind`; first come, first served.
@@ -148,14 +167,20 @@ class LimitedClient:
         """Whether nothing is left of what was charged: a new one in its place is the same."""
         now = self._windows.clock.monotonic()
         return all(
-            measured.throttled_until <= now and measured.window.is_empty() and not measured.waiting
+            measured.throttled_until <= now
+            and measured.window.is_empty()
+            and not (measured.waiting or measured.reserved)
             for measured in self._measured.values()
         )
 
-    def _charge(self, kind: QuotaKind, amount: float, bound: float, throttle_s_max: float) -> int:
+    def _of(self, kind: QuotaKind) -> _Measured:
         measured = self._measured.get(kind)
         if measured is None:
             measured = self._measured[kind] = _Measured(self._windows)
+        return measured
+
+    def _charge(self, kind: QuotaKind, amount: float, bound: float, throttle_s_max: float) -> int:
+        measured = self._of(kind)
         measured.window.record(amount)
         throttle_ms = round(min(measured.window.wait_s(bound), throttle_s_max) * 1000)
         if throttle_ms > 0:

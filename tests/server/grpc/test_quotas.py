@@ -256,7 +256,7 @@ def test_a_polite_client_goes_on_beside_a_rogue_on_real_sockets() -> None:
     asyncio.run(main())
 
 
-def test_a_fetch_is_cut_to_what_a_silent_client_may_have_at_once() -> None:
+def test_a_fetch_is_cut_to_what_the_client_may_have_at_once() -> None:
     async def main() -> None:
         async with limited_node() as (node, admin):
             for _ in range(10):
@@ -274,8 +274,8 @@ def test_a_fetch_is_cut_to_what_a_silent_client_may_have_at_once() -> None:
             client.send(request_bytes(ApiKey.FETCH, 12, 1, wide, "me"))
             _, response = await client.answer(ApiKey.FETCH, 12)
             records = response.responses[0].partitions[0].records
-            assert 30_000 < len(records) < 35_000
-            assert response.throttle_time_ms > 0, "both have used the one quota"
+            assert 10_000 < len(records) < 15_000, "both have the one quota: a batch is left"
+            assert response.throttle_time_ms > 0
             await client.close()
 
     asyncio.run(main())

@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.server.limits.quotas import client_quotas
-from streamlog.server.limits.quotas.limited_client import WAITING_MAX
+from streamlog.server.limits.quotas.limited_client import WAITING_MAX, LimitedClient
 from streamlog.server.limits.quotas.quota_values import (
     NO_QUOTAS,
     QuotaKind,
@@ -100,12 +100,52 @@ def test_a_fetch_gets_no_more_at_once_than_a_silent_client_may_have() -> None:
     scene = QuotaScene(ManualClock())
     scene.quotas.set("a", QuotaValues(fetch=100))
     limited = scene.limited("a")
-    assert (limited.capped_fetch(10**9), limited.capped_fetch(7)) == (1000, 7)
-    assert limited.fetched(limited.capped_fetch(10**9)) == 0
+    assert (fetched_by(limited, 7), fetched_by(limited, 10**9)) == (7, 993)
+    assert fetched_by(limited, 10**9) == 10, "a tenth of a second's"
     scene.quotas.set("a", QuotaValues(fetch=0.01))
-    assert limited.capped_fetch(10**9) == 1
+    assert fetched_by(limited, 10**9) == 1
     scene.quotas.set("a", QuotaValues(produce=1))
-    assert limited.capped_fetch(10**9) == 10**9
+    assert fetched_by(limited, 10**9) == 10**9
+
+
+def fetched_by(limited: LimitedClient, max_bytes: int) -> int:
+    with limited.fetching(max_bytes) as size_bytes:
+        pass
+    limited.fetched(size_bytes)
+    return size_bytes
+
+
+@pytest.mark.parametrize("read_s", [0.0, 0.5], ids=["one after the other", "at once"])
+@pytest.mark.parametrize("connections", [1, 32])
+@pytest.mark.parametrize("max_bytes", [1_000_000, 50_000_000])
+def test_many_connections_fetch_hardly_more_than_the_quota(
+    max_bytes: int, connections: int, read_s: float
+) -> None:
+    """Each waits as it is told, with as much in an answer as it may have."""
+    rate, minutes, seen = 1_000_000, 2, [0]
+
+    async def main() -> None:
+        scene = QuotaScene(LoopClock())
+        scene.quotas.set(None, QuotaValues(fetch=rate))
+        limited = scene.limited("rogue")
+
+        async def fetch() -> None:
+            while True:
+                with limited.fetching(max_bytes) as size_bytes:
+                    await asyncio.sleep(read_s)
+                seen[0] += size_bytes
+                await asyncio.sleep(max(limited.fetched(size_bytes) / 1000, 0.001))
+
+        rogues = [asyncio.ensure_future(fetch()) for _ in range(connections)]
+        await asyncio.sleep(60 * minutes)
+        for rogue in rogues:
+            rogue.cancel()
+        await asyncio.wait(rogues)
+        assert not limited.is_idle()
+
+    run(main)
+    # The first ten seconds' worth comes at once.
+    assert 0.85 < seen[0] / (60 * minutes * rate) < 1.4
 
 
 def test_client_ids_without_end_cost_a_bounded_number_of_windows(
