@@ -35,6 +35,7 @@ from streamlog.coordinator.transactions.decisions import (
     abort,
     add_partitions,
     describe,
+    unknown_id,
     verify_partitions,
 )
 from streamlog.coordinator.transactions.ends import End
@@ -45,8 +46,10 @@ from streamlog.errors import (
     CoordinatorNotAvailable,
     Invalid,
     InvalidTransactionTimeout,
+    NotLeader,
     StreamlogError,
     TopicAlreadyExists,
+    UnknownTopicOrPartition,
 )
 from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
@@ -259,12 +262,27 @@ class Coordinator:
             ).decide(known, now_ms),
         )
 
+    async def _check_topic(self, transactional_id: str) -> None:
+        """Without the topic no id is known, and nobody coordinates one. Errors:
+        TransactionalIdNotFound."""
+        partition = self.partition_of(transactional_id)
+        if not self.hosted.count:
+            try:
+                # Another node may have made it just now.
+                await self._bounded(self._logs.log(partition), "the metadata store")
+            except UnknownTopicOrPartition:
+                raise unknown_id(transactional_id) from None
+            except NotLeader:
+                pass  # The topic is there.
+
     async def describe(self, transactional_id: str) -> TransactionDescription:
+        await self._check_topic(transactional_id)
         return await self._call(
             transactional_id, lambda known, _, __: describe(known, transactional_id)
         )
 
     async def abort(self, transactional_id: str) -> TransactionDescription:
+        await self._check_topic(transactional_id)
         return await self._call(
             transactional_id,
             lambda known, now_ms, fresh_id: abort(known, transactional_id, fresh_id, now_ms),

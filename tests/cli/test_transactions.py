@@ -174,10 +174,13 @@ def test_a_node_without_transactions_says_how_one_begins(tmp_path: Path, run: Co
     node.start()
     try:
         ended = run("txn", "list", "--server", node.server)
+        unknown = run("txn", "describe", "no-such-id", "--server", node.server)
     finally:
         node.stop()
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert b"--transactional-id" in ended.stderr
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith(b"streamlog: TransactionalIdNotFound: ")
 
 
 @pytest.mark.parametrize("verb", ["describe", "abort"])

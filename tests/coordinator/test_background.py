@@ -468,8 +468,12 @@ def test_what_no_caller_may_give() -> None:
         for call, error in calls:
             with pytest.raises(error):
                 await call()
+        coordinator, early = node.coordinator, "before the topic is there"
+        for of_operators in (coordinator.describe, coordinator.abort):
+            with pytest.raises(TransactionalIdNotFound):
+                await of_operators(early)
         with pytest.raises(NotCoordinator):
-            await node.coordinator.describe("before the topic is there")
+            await coordinator.end(early, ProducerIdAndEpoch(1, 0), is_commit=True)
         longest = "ü" * 16_383
         assert await init(node, longest)
         assert (await node.coordinator.describe(longest)).transactional_id == longest
