@@ -46,11 +46,11 @@ def _encoded(bench: Bench) -> None:
 
 GROUPS = {
     "encoded": _Group(_encoded, 4.5),
-    "clients": _Group(clients.run, 4.5),
+    "clients": _Group(clients.run, 6),
     "java": _Group(java.run, 3),
-    "kinds": _Group(kinds.run, 4),
+    "kinds": _Group(kinds.run, 4.5),
     "transactions": _Group(transactions.run, 5),
-    "slow-syncs": _Group(slow_syncs.run, 2.5),
+    "slow-syncs": _Group(slow_syncs.run, 3.5),
     "idle": _Group(idle.run, 1),
     "stages": _Group(stages.run, 0.5),
 }

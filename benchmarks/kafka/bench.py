@@ -48,11 +48,40 @@ AIMS = {
     ),
     "fsynced default": Aim("clients", "librdkafka, 1 KiB, default, by fsynced Kafka's", 8),
     "fsynced 128 KiB": Aim("clients", "librdkafka, 1 KiB, 128 KiB, by fsynced Kafka's", 2.5),
+    "durable, not idempotent": Aim(
+        "clients",
+        "librdkafka, not idempotent, 1 KiB, by Kafka's, or 0.9 of bare",
+        1.5,
+    ),
+    "fsynced default, not idempotent": Aim(
+        "clients", "librdkafka, not idempotent, 1 KiB, default, by fsynced Kafka's", 8
+    ),
+    "fsynced 128 KiB, not idempotent": Aim(
+        "clients", "librdkafka, not idempotent, 1 KiB, 128 KiB, by fsynced Kafka's", 2.5
+    ),
+    "fsynced 16 KiB, not idempotent": Aim(
+        "clients", "librdkafka, not idempotent, 1 KiB, 16 KiB, by fsynced Kafka's", 8
+    ),
     "slow default": Aim(
         "slow-syncs", "librdkafka, 1 KiB, default, by fsynced Kafka's, slow syncs", 8
     ),
     "slow 128 KiB": Aim(
         "slow-syncs", "librdkafka, 1 KiB, 128 KiB, by fsynced Kafka's, slow syncs", 2.5
+    ),
+    "slow default, not idempotent": Aim(
+        "slow-syncs",
+        "librdkafka, not idempotent, 1 KiB, default, by fsynced Kafka's, slow syncs",
+        8,
+    ),
+    "slow 128 KiB, not idempotent": Aim(
+        "slow-syncs",
+        "librdkafka, not idempotent, 1 KiB, 128 KiB, by fsynced Kafka's, slow syncs",
+        2.5,
+    ),
+    "slow unified, not idempotent": Aim(
+        "slow-syncs",
+        "unified topic, librdkafka, not idempotent, 128 KiB, by fsynced Kafka's, slow syncs",
+        3,
     ),
     "slow unified": Aim(
         "slow-syncs", "unified topic, librdkafka, 128 KiB, by fsynced Kafka's, slow syncs", 3
@@ -70,6 +99,12 @@ AIMS = {
         "transactions", "cost of transactions by plain, 8 Java producers", 10, True, "%"
     ),
     "unified durable": Aim("kinds", "unified topic, librdkafka, 128 KiB, by fsynced Kafka's", 3),
+    "unified durable, not idempotent": Aim(
+        "kinds", "unified topic, librdkafka, not idempotent, 128 KiB, by fsynced Kafka's", 3
+    ),
+    "unified lazy, not idempotent": Aim(
+        "kinds", "unified topic with flush.ms=1000, not idempotent, by Kafka's", 0.7
+    ),
     "unified lazy": Aim("kinds", "unified topic with flush.ms=1000, by Kafka's", 0.7),
     "unified catch-up": Aim("kinds", "unified topic, catch-up by a shared one's", 0.9),
     "beside unified": Aim(

@@ -10,7 +10,16 @@ from statistics import median
 
 from benchmarks.kafka import librdkafka
 from benchmarks.kafka.bench import Bench
-from benchmarks.kafka.clients import BATCHES, TOTAL_BYTES, attempt_cases, by, in_turns, label_of
+from benchmarks.kafka.clients import (
+    BATCHES,
+    PLAIN,
+    SETTINGS,
+    TOTAL_BYTES,
+    attempt_cases,
+    by,
+    in_turns,
+    label_of,
+)
 from benchmarks.kafka.encoded import frames_of
 from benchmarks.kafka.librdkafka import Figures
 from benchmarks.kafka.neighbour import neighbour
@@ -22,7 +31,8 @@ UNIFIED, LAZY = "unified", "lazy unified"
 DURABLE_SETTINGS = {"log.type": "unified"}
 LAZY_SETTINGS = {**DURABLE_SETTINGS, "flush.ms": "1000"}
 """Acknowledged out of the page cache, as Kafka's."""
-CASES = ("128 KiB", "default")
+AIMED = "128 KiB"
+CASES = (AIMED, "default")
 AIMED_BYTES = 1024
 NEIGHBOURS = {NODE: 16.0, UNIFIED: 32.0}
 """MB/s of a neighbour. A shared topic's bytes go to the disk twice, as WAL and as object."""
@@ -41,6 +51,7 @@ def run(bench: Bench) -> None:
         return
     servers = servers_of(bench)
     attempt_cases(bench, "kinds", CASES, partial(_case, servers))
+    attempt_cases(bench, "kinds", (AIMED + PLAIN,), partial(_case, servers), (AIMED_BYTES,))
     bench.attempt("kinds", "catch-up", lambda: _catch_up(bench, servers))
     bench.attempt("kinds", "neighbours", lambda: _neighbours(bench, servers))
 
@@ -58,16 +69,17 @@ def servers_of(bench: Bench) -> dict[str, Server]:
 
 def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch: str) -> None:
     def produce(server: Server, topic: str, size: int) -> Figures:
-        return librdkafka.produce(server.address, topic, record_bytes, size, BATCHES[batch])
+        return librdkafka.produce(server.address, topic, record_bytes, size, SETTINGS[batch])
 
     label = label_of(record_bytes, batch)
     total = int(TOTAL_BYTES[record_bytes] * bench.scale)
     subjects = (UNIFIED, LAZY)
     rates = in_turns(bench, "kinds", label, servers, total, produce, subjects=subjects)
-    if record_bytes != AIMED_BYTES or batch != "128 KiB" or KAFKA not in rates:
+    if record_bytes != AIMED_BYTES or not batch.startswith(AIMED) or KAFKA not in rates:
         return
-    bench.meet("unified durable", by(rates, UNIFIED, FSYNCED))
-    bench.meet("unified lazy", by(rates, LAZY, KAFKA))
+    client = batch.removeprefix(AIMED)
+    bench.meet(f"unified durable{client}", by(rates, UNIFIED, FSYNCED))
+    bench.meet(f"unified lazy{client}", by(rates, LAZY, KAFKA))
 
 
 def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
