@@ -1,22 +1,24 @@
 """Plug-ins that do not end when they are cancelled, or make an error of it: as threads that hang on
-a mounted folder, and as code that catches too much."""
+a mounted folder, and as code that catches too much. And one that returns nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
-from streamlog.errors import StoreUnavailable
+from streamlog.errors import Internal, StoreUnavailable
 from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
     RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -30,6 +32,7 @@ from tests.tiered.harness import (
     BreakableStorage,
     TieredLogUnderTest,
     VirtualClock,
+    filled_and_moved,
     tiered_log,
     values,
 )
@@ -395,5 +398,27 @@ def test_the_data_of_other_topics_does_not_wait_for_it() -> None:
             # At once, and not with the next round.
             async with asyncio.timeout(CONFIG.task_interval_ms / 10_000):
                 await t.manager.deletions_done()
+
+    run_virtually(body)
+
+
+class _Bytesless(BreakableStorage):
+    """A plug-in with a bug."""
+
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
+    ) -> bytes:
+        return cast(bytes, None)
+
+
+def test_a_plugin_that_returns_nothing_is_told_as_a_bug_and_not_as_the_nodes_end() -> None:
+    async def body() -> None:
+        tree, clock = TornTree(SeededRandom(3)), VirtualClock()
+        async with tiered_log(tree, clock=clock, plugin=_Bytesless()) as t:
+            await filled_and_moved(t, 60)
+            error = await refused(Internal, t.log.fetch(0, 1000))
+            assert "NoneType" in str(error)
+            (alarm,) = t.manager.alarms()
+            assert "by a bug" in alarm
 
     run_virtually(body)

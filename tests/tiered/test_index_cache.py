@@ -6,9 +6,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
+from streamlog.errors import OffsetOutOfRange
+from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.log_conformance import refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.config import RemoteLogConfig
+from tests.log.memory_log import turns
 from tests.tiered.harness import TieredLogUnderTest, filled_and_moved, tiered_log, values
 
 FOLDER = "remote-log-index-cache"
@@ -125,5 +129,29 @@ def test_the_files_of_a_deleted_segment_go_with_it() -> None:
         await t.log.delete_records(t.log.high_watermark)
         await t.copy()
         assert files(t) == {}
+
+    run(test)
+
+
+def test_a_segment_is_deleted_while_its_damaged_index_is_read_from_the_file() -> None:
+    async def test(t: TieredLogUnderTest, wanted: dict[int, bytes]) -> None:
+        await read_within_segments(t)
+        found, folder = files(t), t.tree.open(FOLDER)
+        await t.reopened()
+        for name in found:
+            file = folder.open(name)
+            file.truncate(0)
+            file.append([b"\xff" * found[name]])
+            file.close()
+        t.offload.hold(Lane.READ)
+        fetch = asyncio.ensure_future(t.log.fetch(3, 1))
+        await turns()
+        await t.log.delete_records(t.log.high_watermark)
+        copying = asyncio.ensure_future(t.copy())
+        await turns()
+        t.offload.release()
+        await refused(OffsetOutOfRange, fetch)
+        await copying
+        assert t.manager.alarms() == []
 
     run(test)

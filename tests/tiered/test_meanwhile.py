@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from streamlog.errors import MetadataUnavailable, OffsetOutOfRange, OutcomeUnknown
+from streamlog.errors import Internal, MetadataUnavailable, OffsetOutOfRange, OutcomeUnknown
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.model.kv import Key, Value
 from streamlog.runtime.concurrency.background import Background
@@ -286,6 +286,23 @@ def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
             assert late.size_bytes == 5 * min(number + 2, 8)
         assert await late.get("key", work, clock.monotonic() + 1) == b"index"
         assert begun == 22, "the first one was forgotten"
+        await background.close()
+
+    asyncio.run(body())
+
+
+def test_a_bug_is_no_end_of_the_node_for_those_who_wait_for_what_comes_late() -> None:
+    async def body() -> None:
+        clock, failures = ManualClock(), list[BaseException]()
+        background = Background("late", failures.append)
+        late = LateResults(clock, background, 40, 1)
+
+        async def work() -> bytes:
+            raise KeyError("a bug")
+
+        error = await refused(Internal, late.get("key", work, clock.monotonic() + 1))
+        assert "KeyError('a bug')" in str(error)
+        assert len(failures) == 1
         await background.close()
 
     asyncio.run(body())

@@ -35,7 +35,7 @@ OWNER = FolderOwner("cluster", 1)
 
 
 class HeldOffload:
-    """Runs work on the loop, one step later; while it holds, work on logs' files waits.
+    """Runs work on the loop, one step later; while it holds, work of one lane waits.
 
     `is_dead`: the process has ended, and what its tasks still ask for is done by nobody.
     """
@@ -43,20 +43,23 @@ class HeldOffload:
     def __init__(self) -> None:
         self._free = asyncio.Event()
         self._free.set()
+        self._held = Lane.FILES
         self.is_dead = False
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         if self.is_dead:
             return cast(T, None)
         await asyncio.sleep(0)
-        if lane is Lane.FILES:
+        if lane is self._held:
             await self._free.wait()
         return fn(*args)
 
     async def close(self) -> None:
         return
 
-    def hold(self) -> None:
+    def hold(self, lane: Lane = Lane.FILES) -> None:
+        """Work on logs' files, if nothing else is said."""
+        self._held = lane
         self._free.clear()
 
     def release(self) -> None:

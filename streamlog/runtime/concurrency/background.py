@@ -75,9 +75,7 @@ class Background:
         if errors:
             raise errors[0]
         if not results:
-            if task.cancelled():
-                raise Closed(f"{self._owner} was closed")
-            raise Internal(f"{self._owner}: {name} failed: {task.exception()!r}")
+            raise why_ended(task, f"{self._owner} was closed")
         return results[0]
 
     async def shielded_holding(
@@ -126,3 +124,11 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def why_ended(task: asyncio.Task[Any], closed: str) -> StreamlogError:
+    """What those hear who wait for what an ended task has not given: Closed, with this text, where
+    its owner ended, and Internal where it failed by a bug."""
+    if task.cancelled():
+        return Closed(closed)
+    return Internal(f"{task.get_name()} failed: {task.exception()!r}")

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.errors import (
-    Closed,
     Corrupt,
     ObjectNotFound,
     Overloaded,
@@ -29,7 +28,7 @@ from streamlog.errors import (
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
-from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.background import Background, why_ended
 from streamlog.tiered.api.segments import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.plugin_calls import PluginCalls
@@ -107,7 +106,7 @@ class ChunkCache:
         """The chunk; None: it is not there by the deadline, and comes later.
 
         Errors: StoreUnavailable (a load failed and none has succeeded by the deadline),
-        ObjectNotFound, Corrupt (the plug-in returned other bytes), Overloaded.
+        ObjectNotFound, Corrupt (the plug-in returned other bytes), Overloaded, Internal (a bug).
         """
         key = ChunkKey(segment.remote_log_segment_id, number)
         found = self._kept.get(key)
@@ -166,13 +165,17 @@ class ChunkCache:
         loading = asyncio.get_running_loop().create_future()
         self._loading[key] = loading
         task = self._background.spawn(self._run(segment, key, loading), name="load")
-        task.add_done_callback(lambda _: self._ended(key, loading))
+        task.add_done_callback(lambda task: self._ended(key, loading, task))
         return loading
 
-    def _ended(self, key: ChunkKey, loading: asyncio.Future[Buffer]) -> None:
+    def _ended(
+        self, key: ChunkKey, loading: asyncio.Future[Buffer], task: asyncio.Task[None]
+    ) -> None:
         self._loading.pop(key, None)
         if not loading.done():
-            loading.set_exception(Closed("the node stops: fetch again at another, or later"))
+            loading.set_exception(
+                why_ended(task, "the node stops: fetch again elsewhere, or later")
+            )
         loading.exception()  # Those who wait get it; a load ahead is asked for again.
 
     async def _run(

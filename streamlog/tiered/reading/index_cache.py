@@ -123,7 +123,7 @@ class RemoteIndexCache:
             self._check(segment, key.index_type, data)
         except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
             log.warning("an index of the remote tier is fetched anew: %s", error)
-            self.size_bytes -= self._sizes.pop(key)
+            self._leave_out(key)
             return None
         return data
 
@@ -143,7 +143,12 @@ class RemoteIndexCache:
 
     def distrust(self, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> None:
         """The index does not tell what is in the segment: the next one who asks gets it anew."""
-        key = IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
+        self._leave_out(
+            IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
+        )
+
+    def _leave_out(self, key: IndexKey) -> None:
+        """It may be gone: an index is evicted, and its segment deleted, while its file is read."""
         self.size_bytes -= self._sizes.pop(key, 0)
 
     async def _make_room(self) -> None:
@@ -160,7 +165,7 @@ class RemoteIndexCache:
         unique = segment.remote_log_segment_id.id
         keys = [key for key in self._sizes if key.unique == unique]
         for key in keys:
-            self.size_bytes -= self._sizes.pop(key)
+            self._leave_out(key)
         if keys:
             await self._run(self._remove, [key.file_name for key in keys])
 

@@ -11,10 +11,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 
-from streamlog.errors import Closed, StreamlogError
+from streamlog.errors import StreamlogError
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
-from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.background import Background, why_ended
 
 
 class LateResults:
@@ -44,7 +44,10 @@ class LateResults:
     async def get(
         self, key: Hashable, work: Callable[[], Awaitable[Buffer]], deadline: float
     ) -> Buffer | None:
-        """The result; None: it is not there by the deadline. Errors: those of the work, Closed."""
+        """The result; None: it is not there by the deadline.
+
+        Errors: those of the work, Closed, Internal (the work fails by a bug).
+        """
         while True:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -82,11 +85,13 @@ class LateResults:
                 if key in self._late:
                     self._keep(key, result)
 
-        def ended(_: object) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
             self._under_way.pop(key, None)
             self._late.discard(key)
             if not future.done():
-                future.set_exception(Closed("the node stops: ask again at another, or later"))
+                future.set_exception(
+                    why_ended(task, "the node stops: ask again elsewhere, or later")
+                )
             future.exception()  # Those who wait get it.
 
         self._background.spawn(run(), name="late").add_done_callback(ended)
