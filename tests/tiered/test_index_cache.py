@@ -6,11 +6,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from streamlog.errors import OffsetOutOfRange
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import refused
 from streamlog.testing.torn_folder import TornTree
+from streamlog.testing.torn_media import DiskFault
 from streamlog.tiered.config import RemoteLogConfig
 from tests.log.memory_log import turns
 from tests.tiered.harness import TieredLogUnderTest, filled_and_moved, tiered_log, values
@@ -153,5 +156,37 @@ def test_a_segment_is_deleted_while_its_damaged_index_is_read_from_the_file() ->
         await refused(OffsetOutOfRange, fetch)
         await copying
         assert t.manager.alarms() == []
+
+    run(test)
+
+
+def full(operation: str, name: str) -> DiskFault | None:
+    return DiskFault.FULL if KAFKAS.match(name.removesuffix(".tmp")) else None
+
+
+@pytest.mark.parametrize("struck", ["create", "write", "sync", "rename"])
+def test_on_a_full_disk_indexes_are_fetched_and_leave_nothing_there(struck: str) -> None:
+    async def test(t: TieredLogUnderTest, wanted: dict[int, bytes]) -> None:
+        t.tree.plan_faults(lambda *call: full(*call) if call[0] == struck else None)
+        await read_within_segments(t)
+        assert files(t) == {}
+        t.tree.plan_faults(None)
+        await t.reopened()
+        await read_within_segments(t)
+        assert files(t)
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_a_segment_is_deleted_although_the_files_of_its_index_stay() -> None:
+    async def test(t: TieredLogUnderTest, wanted: dict[int, bytes]) -> None:
+        await read_within_segments(t)
+        t.tree.plan_faults(lambda *call: full(*call) if call[0] == "remove" else None)
+        await t.log.delete_records(t.log.high_watermark)
+        await t.copy()
+        assert t.storage.segments == {}
+        assert t.manager.alarms() == []
+        assert files(t)
 
     run(test)

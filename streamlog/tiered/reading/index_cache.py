@@ -8,6 +8,8 @@
    which may have its checksum: a damaged one is fetched anew, and one that was fetched damaged is
    an error and never used.
 4. At the start all files of other names go, and those with a name are taken as they are.
+5. Where this node's disk fails, or is full, an index is fetched and not kept, and a file may stay
+   until it is written anew: nobody is kept from what is in the store.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 
-from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable
+from streamlog.errors import Corrupt, DiskFull, ObjectNotFound, StoreUnavailable
 from streamlog.format.kafka_files import offset_index, time_index
 from streamlog.format.kafka_files.properties import decode_id, encode_id
 from streamlog.format.kafka_files.transaction_index import decode_aborted
@@ -76,6 +79,7 @@ class RemoteIndexCache:
         """Of the files, those that were not used for longest first."""
         self._turns = KeyedLock[IndexKey]()
         self._made: GrowingFolder | None = None
+        self._is_disk_sound = True
         self.size_bytes = 0
 
     async def load(self) -> None:
@@ -106,7 +110,7 @@ class RemoteIndexCache:
     async def get(self, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
         """The whole index; of a TRANSACTION one that is not there b"".
 
-        Errors: what the fetch raises, Corrupt, StoreUnavailable.
+        Errors: what the fetch raises, Corrupt.
         """
         key = IndexKey(segment.start_offset, segment.remote_log_segment_id.id, index_type)
         async with self._turns.holding(key):
@@ -135,11 +139,24 @@ class RemoteIndexCache:
                 raise
             data = b""
         check_index(key, segment, data)
-        await self._run(self._write, key.file_name, data)
-        self.size_bytes += len(data) - self._sizes.pop(key, 0)
-        self._sizes[key] = len(data)
-        await self._make_room()
+        with self._told():
+            await self._run(self._write, key.file_name, data)
+            self.size_bytes += len(data) - self._sizes.pop(key, 0)
+            self._sizes[key] = len(data)
+            await self._make_room()
         return data
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A failure of this node's disk, once until the disk works again, is told in the log."""
+        try:
+            yield
+        except (DiskFull, StoreUnavailable) as error:
+            if self._is_disk_sound:
+                log.warning("indexes of the remote tier are not kept, or not removed: %s", error)
+            self._is_disk_sound = False
+        else:
+            self._is_disk_sound = True
 
     def distrust(self, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> None:
         """The index does not tell what is in the segment: the next one who asks gets it anew."""
@@ -161,13 +178,14 @@ class RemoteIndexCache:
             await self._run(self._remove, names)
 
     async def forget(self, segment: RemoteLogSegmentMetadata) -> None:
-        """The segment is deleted. Errors: StoreUnavailable."""
+        """The segment is deleted."""
         unique = segment.remote_log_segment_id.id
         keys = [key for key in self._sizes if key.unique == unique]
         for key in keys:
             self._leave_out(key)
         if keys:
-            await self._run(self._remove, [key.file_name for key in keys])
+            with self._told():
+                await self._run(self._remove, [key.file_name for key in keys])
 
     @property
     def _folder(self) -> GrowingFolder:
@@ -185,14 +203,20 @@ class RemoteIndexCache:
 
     def _write(self, name: str, data: Buffer) -> None:
         """Its content is durable before it has its name: a torn one could pass for a sound one."""
-        self._remove([name + _TEMPORARY])
-        file = self._folder.create(name + _TEMPORARY)
+        temporary = name + _TEMPORARY
+        self._remove([temporary])
         try:
-            file.append([data])
-            file.sync()
-        finally:
-            file.close()
-        self._folder.rename(name + _TEMPORARY, name)
+            file = self._folder.create(temporary)
+            try:
+                file.append([data])
+                file.sync()
+            finally:
+                file.close()
+            self._folder.rename(temporary, name)
+        except OSError:
+            # It would take room, and count for nothing.
+            self._remove([temporary])
+            raise
 
     def _remove(self, names: list[str]) -> None:
         for name in names:
