@@ -495,6 +495,23 @@ def test_a_closed_quota_holds_copies_and_reads_back() -> None:
     run(test)
 
 
+def test_a_remote_batch_without_room_in_the_answer_costs_no_quota() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        await filled(t)
+        await only_newest_local(t)
+        for _ in range(3):
+            fetched = await t.log.fetch(0, 10, min_one_batch=False)
+            assert (fetched.size_bytes, fetched.is_paced) == (0, False)
+        assert t.fetch_quota.recorded == 0
+        assert not t.registry.get_sample_value(
+            "streamlog_remote_fetch_bytes_total", {"topic": t.partition.topic}
+        )
+        fetched = await t.log.fetch(0, 10)
+        assert t.fetch_quota.recorded == fetched.size_bytes > 10
+
+    run(test)
+
+
 def test_a_damaged_file_of_leader_epochs_loses_nothing() -> None:
     async def test(t: TieredLogUnderTest) -> None:
         wanted = await filled(t, 20)

@@ -22,12 +22,14 @@ class BatchRun(NamedTuple):
 
     `is_paced`: the medium lets other requests go first; the answer is what there is by now.
     `empty_until`: the log has no batch before this offset any more; -1: nothing is said.
+    `is_too_large`: the run is empty, because the batch is larger than the read may be.
     """
 
     batches: Sequence[ReadBatch]
     shift: int
     is_paced: bool
     empty_until: int = -1
+    is_too_large: bool = False
 
 
 class BatchReader(Protocol):
@@ -38,7 +40,8 @@ class BatchReader(Protocol):
     ) -> BatchRun:
         """Batches from the one with `offset`, not many more than `max_bytes`, at least one.
 
-        Not `is_required`: the run may be empty where the medium would have to wait. It also is
-        where a cleaning left nothing between the offsets, and `empty_until` says so.
+        Not `is_required`: the run may be empty where the medium would have to wait, or where the
+        batch is larger than `max_bytes`, and `is_too_large` says so. It also is where a cleaning
+        left nothing between the offsets, and `empty_until` says so.
         """
         ...

@@ -121,7 +121,7 @@ class PartitionTier:
         return latest if deadline is None else min(deadline, latest)
 
     async def read_batches(
-        self, offset: int, end_offset: int, max_bytes: int, deadline: float
+        self, offset: int, end_offset: int, max_bytes: int, deadline: float, *, is_required: bool
     ) -> BatchRun:
         reads, place = self._reads, (self.partition, offset)
         async with reads.throttle.admitted(max_bytes, place=place, deadline=deadline) as grant:
@@ -131,16 +131,31 @@ class PartitionTier:
                 if not may_read:
                     return BatchRun((), 0, True)
                 run = await self._batches(
-                    offset, end_offset, grant.bytes_max, deadline, reads_ahead=not grant.is_paced
+                    offset,
+                    end_offset,
+                    grant.bytes_max,
+                    deadline,
+                    first_bytes_max=None if is_required else max_bytes,
+                    reads_ahead=not grant.is_paced,
                 )
+            if run.is_too_large:
+                return run
             grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
         # Records that are here do not wait for room for further ones.
         is_last = grant.is_paced or not reads.quota.has_room()
         return run._replace(is_paced=run.is_paced or is_last)
 
     async def _batches(
-        self, offset: int, end_offset: int, max_bytes: int, deadline: float, *, reads_ahead: bool
+        self,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        deadline: float,
+        *,
+        first_bytes_max: int | None,
+        reads_ahead: bool,
     ) -> BatchRun:
+        """`first_bytes_max`: what the reader has room for; None: one batch has room anyway."""
         reads = self._reads
         segment = await self._segment_with(offset)
         scan = SegmentScan(reads.chunks, segment, deadline)
@@ -165,6 +180,9 @@ class PartitionTier:
             if not found.is_cut:
                 raise scan.damaged(found.position, f"offset {offset} is not in it")
             return self._nothing(segment)
+        if first_bytes_max is not None and len(found.batches[0].parts[0]) > first_bytes_max:
+            # Nobody gets it, so the quota has to pay for nothing.
+            return BatchRun((), 0, False, is_too_large=True)
         size = sum(len(batch.parts[0]) for batch in found.batches)
         if size <= INLINE_CHECK_BYTES:
             scan.check(found.batches)
@@ -409,4 +427,6 @@ class _TierReader:
         self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
     ) -> BatchRun:
         """As BatchReader.read, and as RemoteTier.reader says."""
-        return await self._tier.read_batches(offset, end_offset, max_bytes, self._deadline)
+        return await self._tier.read_batches(
+            offset, end_offset, max_bytes, self._deadline, is_required=is_required
+        )

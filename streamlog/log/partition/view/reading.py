@@ -46,6 +46,8 @@ async def fetch_batches(
             if not read.batches:
                 raise
             return read
+        if run.is_too_large:
+            return read
         for batch in run.batches:
             size = parts_size(batch.parts)
             if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):
