@@ -4,8 +4,8 @@ break."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry
@@ -136,8 +136,11 @@ class OpenQuota:
             self.record(size_bytes)
         return self.is_open
 
-    @asynccontextmanager
-    async def reading(self, deadline: float) -> AsyncIterator[bool]:
+    async def until_room(self, deadline: float) -> bool:
+        return self.is_open
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
         yield self.is_open
 
     def has_room(self) -> bool:

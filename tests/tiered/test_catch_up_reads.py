@@ -18,9 +18,11 @@ from streamlog.testing.simulation.world.loop import run
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.reading.chunks import ChunkConfig
+from streamlog.unified.unified_log import UnifiedLog
 from tests.support.busy_clock import BusyClock
 from tests.support.busy_node import MIB, RATE, BusyNode, busy_node
 from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log
+from tests.tiered.quotas.quota_node import quota_node
 
 BATCH_BYTES = 256 << 10
 BATCHES = 64
@@ -138,6 +140,44 @@ def test_a_remote_read_waits_no_longer_than_its_deadline() -> None:
             fetched = await data.fetch(0, deadline=now)
             assert fetched.is_paced
             assert data.t.clock.monotonic() - now < 0.01
+
+    run(body)
+
+
+def test_remote_readers_without_quota_take_no_turns_of_those_who_could_read() -> None:
+    length_s = 10
+
+    async def body() -> None:
+        clock, config = BusyTierClock(1.1), RemoteLogConfig(fetch_bytes_per_second=1)
+        async with (
+            busy_node(clock=clock) as node,
+            quota_node(config, partitions=20, clock=clock, throttle=node.throttle) as t,
+        ):
+            await t.configure_all(local_retention_bytes="0")
+            for log in t.logs:
+                await t.fill(log, 1)
+                await t.copy()
+                t.log = log
+                await t.retain()
+                assert log.is_remote(0)
+            t.tier_quotas.fetch.record(MIB)
+
+            async def without_quota(log: UnifiedLog) -> None:
+                while True:
+                    fetched = await log.fetch(0, MIB)
+                    assert (fetched.size_bytes, fetched.is_paced) == (0, True)
+
+            async with node.foreground():
+                readers = [asyncio.ensure_future(without_quota(log)) for log in t.logs]
+                began, read = clock.monotonic(), 0
+                while clock.monotonic() < began + length_s:
+                    async with node.throttle.admitted(MIB) as grant:
+                        grant.used_bytes = grant.bytes_max
+                        read += grant.used_bytes
+                for reader in readers:
+                    reader.cancel()
+                await asyncio.wait(readers)
+            assert read / length_s > 0.9 * RATE
 
     run(body)
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -98,14 +98,17 @@ class RemoteQuota:
             self._in_line -= 1
         return True
 
-    @asynccontextmanager
-    async def reading(self, deadline: float) -> AsyncIterator[bool]:
-        """As FetchQuota.reading. A wait that is cancelled has let nothing in."""
-        may_read = self.has_room()
-        if not may_read:
-            with self._throttling():
-                may_read = await self._until(deadline)
-        if not may_read:
+    async def until_room(self, deadline: float) -> bool:
+        """As FetchQuota.until_room."""
+        if self.has_room():
+            return True
+        with self._throttling():
+            return await self._until(deadline)
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
+        """As FetchQuota.reading."""
+        if not self.has_room():
             yield False
             return
         self._reads += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -50,9 +50,16 @@ STEP_BYTES = 1 << 20
 class FetchQuota(Protocol):
     """Bytes that may be read from the remote tier (KIP-956)."""
 
-    def reading(self, deadline: float) -> AbstractAsyncContextManager[bool]:
-        """Entered with True at once where there is room, else as soon as there is; with False at
-        the deadline. Within it the read is under way: it records its bytes, and then leaves."""
+    async def until_room(self, deadline: float) -> bool:
+        """True at once where there is room, else as soon as there is; False at the deadline.
+
+        The room is nobody's until a read has entered.
+        """
+        ...
+
+    def reading(self) -> AbstractContextManager[bool]:
+        """Entered with whether there is room. Within it the read is under way: it records its
+        bytes, and then leaves."""
         ...
 
     def has_room(self) -> bool:
@@ -123,27 +130,32 @@ class PartitionTier:
     async def read_batches(
         self, offset: int, end_offset: int, max_bytes: int, deadline: float, *, is_required: bool
     ) -> BatchRun:
+        """As BatchReader.read, and as RemoteTier.reader says."""
         reads, place = self._reads, (self.partition, offset)
-        async with reads.throttle.admitted(max_bytes, place=place, deadline=deadline) as grant:
-            if not grant.is_admitted:
-                return BatchRun((), 0, True)
-            async with reads.quota.reading(deadline) as may_read:
-                if not may_read:
-                    return BatchRun((), 0, True)
-                run = await self._batches(
-                    offset,
-                    end_offset,
-                    grant.bytes_max,
-                    deadline,
-                    first_bytes_max=None if is_required else max_bytes,
-                    reads_ahead=not grant.is_paced,
-                )
-            if run.is_too_large:
-                return run
-            grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
-        # Records that are here do not wait for room for further ones.
-        is_last = grant.is_paced or not reads.quota.has_room()
-        return run._replace(is_paced=run.is_paced or is_last)
+        # Who waits for the quota stands in nobody's way in the line of the throttle.
+        while await reads.quota.until_room(deadline):
+            async with reads.throttle.admitted(max_bytes, place=place, deadline=deadline) as grant:
+                if not grant.is_admitted:
+                    break
+                with reads.quota.reading() as may_read:
+                    if not may_read:
+                        # The room went to others meanwhile.
+                        continue
+                    run = await self._batches(
+                        offset,
+                        end_offset,
+                        grant.bytes_max,
+                        deadline,
+                        first_bytes_max=None if is_required else max_bytes,
+                        reads_ahead=not grant.is_paced,
+                    )
+                if run.is_too_large:
+                    return run
+                grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
+            # Records that are here do not wait for room for further ones.
+            is_last = grant.is_paced or not reads.quota.has_room()
+            return run._replace(is_paced=run.is_paced or is_last)
+        return BatchRun((), 0, True)
 
     async def _batches(
         self,

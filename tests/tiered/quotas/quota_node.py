@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
@@ -58,11 +59,18 @@ class QuotaNode(TieredLogUnderTest):
     tier_quotas: TierQuotas
     """Those in force."""
 
-    def __init__(self, config: RemoteLogConfig, partitions: int, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        config: RemoteLogConfig,
+        partitions: int,
+        segment_bytes: int,
+        clock: VirtualClock,
+        throttle: ReadThrottle,
+    ) -> None:
         self.slow = SlowStorage()
         configs = {"internal.segment.bytes": str(segment_bytes)}
-        tree, clock = TornTree(SeededRandom(1)), VirtualClock()
-        super().__init__(tree, configs, config, self.slow, clock)
+        tree = TornTree(SeededRandom(1))
+        super().__init__(tree, configs, config, self.slow, clock, throttle)
         self._partitions = partitions
 
     def quotas(self, registry: CollectorRegistry) -> TierQuotas:
@@ -112,9 +120,14 @@ class QuotaNode(TieredLogUnderTest):
 
 @asynccontextmanager
 async def quota_node(
-    config: RemoteLogConfig, *, partitions: int = 1, segment_bytes: int = 1000
+    config: RemoteLogConfig,
+    *,
+    partitions: int = 1,
+    segment_bytes: int = 1000,
+    clock: VirtualClock | None = None,
+    throttle: ReadThrottle = NO_THROTTLE,
 ) -> AsyncIterator[QuotaNode]:
-    node = QuotaNode(config, partitions, segment_bytes)
+    node = QuotaNode(config, partitions, segment_bytes, clock or VirtualClock(), throttle)
     await node.start()
     try:
         yield node

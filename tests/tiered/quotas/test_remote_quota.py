@@ -51,11 +51,13 @@ async def copied_until(
 
 
 async def read(limits: RemoteQuota, deadline: float, size: int, read_s: float = 0) -> bool:
-    async with limits.reading(deadline) as may_read:
-        if may_read:
-            await asyncio.sleep(read_s)
-            limits.record(size)
-        return may_read
+    if not await limits.until_room(deadline):
+        return False
+    with limits.reading() as may_read:
+        assert may_read, "nothing came between"
+        await asyncio.sleep(read_s)
+        limits.record(size)
+    return True
 
 
 @pytest.mark.parametrize("tasks", [1, 10])
@@ -198,7 +200,7 @@ def test_a_read_that_fails_makes_room() -> None:
         limits, begun = quota(reads_max=1), now()
 
         async def failing() -> None:
-            async with limits.reading(begun) as may_read:
+            with limits.reading() as may_read:
                 assert may_read
                 await asyncio.sleep(2)
                 raise ConnectionError
