@@ -131,7 +131,9 @@ class OpenQuota:
         self.is_open = True
         self.recorded = 0
 
-    async def before_segment(self, size_bytes: int, *, may_wait: bool) -> bool:
+    async def before_segment(
+        self, size_bytes: int, *, may_wait: bool, is_wanted: Callable[[], bool]
+    ) -> bool:
         if self.is_open:
             self.record(size_bytes)
         return self.is_open

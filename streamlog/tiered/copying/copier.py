@@ -9,6 +9,8 @@
    so that other partitions have their turn; one that has copied none waits. Who runs it lets it
    begin again behind the others: if it came again at the next interval only, a node with few
    partitions would copy below its quota, since the window remembers no more than its own time.
+   A wait may be long: a segment that was deleted meanwhile, or whose topic was turned off, is not
+   copied, and not charged.
 
 Source: Kafka's RemoteLogManager.RLMCopyTask.
 """
@@ -16,8 +18,10 @@ Source: Kafka's RemoteLogManager.RLMCopyTask.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from streamlog.errors import Conflict, InvalidConfig, StreamlogError
@@ -45,10 +49,13 @@ log = logging.getLogger(__name__)
 class CopyQuota(Protocol):
     """Bytes that may be copied to the remote tier (KIP-956)."""
 
-    async def before_segment(self, size_bytes: int, *, may_wait: bool) -> bool:
+    async def before_segment(
+        self, size_bytes: int, *, may_wait: bool, is_wanted: Callable[[], bool]
+    ) -> bool:
         """Records the bytes and returns True when there is room, for which it waits if it may.
 
-        Else it returns False, and has recorded nothing.
+        Else, and where they are no longer wanted after a wait, it returns False, and has recorded
+        nothing.
         """
         ...
 
@@ -107,6 +114,12 @@ def candidates(log: TierableLog, highest_offset: int, now_ms: int) -> list[Abstr
     return found
 
 
+def is_wanted(log: TierableLog, segment: AbstractLogSegment) -> bool:
+    """Whether a candidate is one still: others may change the topic and the log meanwhile. Pure."""
+    is_there = segment.end_offset > log.log_start_offset and segment in log.segments
+    return is_there and log.topic_config.is_copied
+
+
 def epochs_within(log: TierableLog, base_offset: int, end_offset: int) -> dict[int, int]:
     """Leader epochs of the range → the first offset of each in it."""
     entries = list(log.leader_epochs)
@@ -140,10 +153,11 @@ class Copier:
         """
         may_go = candidates(log, highest_offset, self._parts.clock.now_ms())
         for done, segment in enumerate(may_go):
-            if not log.topic_config.is_copied:
+            wanted = partial(is_wanted, log, segment)
+            if not wanted():
                 break
             quota, size_bytes = self._parts.quota, segment.size_bytes
-            if not await quota.before_segment(size_bytes, may_wait=not done):
+            if not await quota.before_segment(size_bytes, may_wait=not done, is_wanted=wanted):
                 return not done
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -78,7 +78,9 @@ class RemoteQuota:
             self._rate.set(rate)
             self._wake()
 
-    async def before_segment(self, size_bytes: int, *, may_wait: bool) -> bool:
+    async def before_segment(
+        self, size_bytes: int, *, may_wait: bool, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
         """As CopyQuota.before_segment. A wait that is cancelled has recorded nothing."""
         # Room goes to those in line first.
         if not self._in_line and not self._wait_s():
@@ -93,6 +95,8 @@ class RemoteQuota:
                 async with self._turn:
                     while wait_s := self._wait_s():
                         await self._change(wait_s)
+                    if not is_wanted():
+                        return False
                     self.record(size_bytes)
         finally:
             self._in_line -= 1

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from streamlog.log.api.topic_config import parse
 from streamlog.testing.simulation.world.loop import run
 from streamlog.tiered.config import RemoteLogConfig
 from tests.tiered.quotas.quota_node import (
@@ -20,6 +21,7 @@ from tests.tiered.quotas.quota_node import (
 
 INTERVAL_S = RemoteLogConfig().task_interval_ms / 1000
 WINDOWS = 3
+TURNED_OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
 
 
 def on_node(
@@ -170,3 +172,29 @@ def test_waits_of_tasks_are_in_the_nodes_metrics() -> None:
 
     config = RemoteLogConfig(copy_bytes_per_second=RATE)
     on_node(body, config, segment_bytes=seconds * RATE)
+
+
+@pytest.mark.parametrize("change", ["deleted", "copies are off", "turned off"])
+def test_what_is_no_longer_to_be_copied_when_its_turn_comes_costs_no_quota(change: str) -> None:
+    segment_bytes, seconds = 1000, 100
+
+    async def body(node: QuotaNode) -> None:
+        log = node.log
+        await node.fill(log, 3)
+        await asyncio.sleep(INTERVAL_S + seconds / 2)
+        assert len(node.slow.copies) == 1, "the next one waits"
+        if change == "deleted":
+            await log.delete_records(log.high_watermark)
+            await node.retain()
+        else:
+            off = TURNED_OFF if change == "turned off" else {"remote.log.copy.disable": "true"}
+            await log.configure(parse(node.configs | off))
+        await asyncio.sleep(seconds)
+        assert len(node.slow.copies) == 1
+        assert node.manager.alarms() == []
+        assert await node.tier_quotas.copy.before_segment(
+            1, may_wait=False, is_wanted=lambda: True
+        ), "the wait was not charged"
+
+    config = RemoteLogConfig(copy_bytes_per_second=segment_bytes // seconds, copy_windows=11)
+    on_node(body, config, segment_bytes=segment_bytes)
