@@ -29,6 +29,8 @@ class LedPartition:
         self.has_left_overs = True
         """Whether copies may have been begun that nobody finishes."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.waits_for_quota = False
+        """Whether the copy task waits for room in the quota, and has begun no copy meanwhile."""
         self.retries: dict[str, asyncio.Task[None]] = {}
         """Of tasks that failed: they wait to be begun again."""
         self.is_given_up = False

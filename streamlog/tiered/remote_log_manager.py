@@ -502,8 +502,13 @@ class RemoteLogManager:
         parts = self._parts
         segments = await parts.metadata.list_remote_log_segments(led.partition)
         if not led.log.topic_config.remote_storage_enable:
-            async with led.turn:
-                await self._give_up_tier(led, segments)
+            copying = led.tasks.get("copy")
+            if copying is None:
+                async with led.turn:
+                    await self._give_up_tier(led, segments)
+            elif led.waits_for_quota:
+                # It could wait for hours, and this task with it, in a place that others need.
+                copying.cancel()
             return
         led.is_given_up = False
         expiry = expired_segments(led.log, segments, led.tier.highest_offset, parts.clock.now_ms())

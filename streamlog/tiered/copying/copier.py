@@ -78,7 +78,9 @@ class CopyParts:
 
 
 class Copied(Protocol):
-    """Hears what was copied."""
+    """Hears what was copied, and whether a copy waits for the quota."""
+
+    waits_for_quota: bool
 
     def copied(self, segment: RemoteLogSegmentMetadata) -> None: ...
 
@@ -157,8 +159,12 @@ class Copier:
             if not wanted():
                 break
             quota, size_bytes = self._parts.quota, segment.size_bytes
-            if not await quota.before_segment(size_bytes, may_wait=not done, is_wanted=wanted):
-                return not done
+            hears.waits_for_quota = True
+            try:
+                if not await quota.before_segment(size_bytes, may_wait=not done, is_wanted=wanted):
+                    return not done
+            finally:
+                hears.waits_for_quota = False
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))
                 hears.copied(await self._copy(partition, log, segment, files, held))

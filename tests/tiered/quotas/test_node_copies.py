@@ -174,6 +174,37 @@ def test_waits_of_tasks_are_in_the_nodes_metrics() -> None:
     on_node(body, config, segment_bytes=seconds * RATE)
 
 
+def test_topics_that_are_turned_off_while_they_wait_to_copy_hold_no_expiration_up() -> None:
+    waiting = 3
+
+    async def body(node: QuotaNode) -> None:
+        *off, other = node.logs
+        for log in node.logs:
+            await node.fill(log, 1)
+        await asyncio.sleep(INTERVAL_S + 3)
+        assert len(node.slow.segments) == waiting + 1
+        assert await node.tier_quotas.copy.before_segment(
+            RATE * 100_000, may_wait=True, is_wanted=lambda: True
+        )
+        for log in off:
+            await node.fill(log, 3)
+        await asyncio.sleep(INTERVAL_S)
+        assert node.quota_metric("copy_throttles_total") >= waiting
+        for log in off:
+            await log.configure(parse(node.configs | TURNED_OFF))
+        await asyncio.sleep(INTERVAL_S)
+        await other.configure(parse(node.configs | {"retention.ms": "1"}))
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert node.slow.segments == {}
+        assert len(node.slow.copies) == waiting + 1
+        assert node.manager.alarms() == []
+
+    config = RemoteLogConfig(
+        copy_bytes_per_second=RATE, copier_tasks=waiting, expiration_tasks=waiting
+    )
+    on_node(body, config, partitions=waiting + 1)
+
+
 @pytest.mark.parametrize("change", ["deleted", "copies are off", "turned off"])
 def test_what_is_no_longer_to_be_copied_when_its_turn_comes_costs_no_quota(change: str) -> None:
     segment_bytes, seconds = 1000, 100
