@@ -10,17 +10,23 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import StoreUnavailable
+from streamlog.errors import StoreUnavailable, UnsupportedVersion
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.kafka.sessions.answer import fetch_code
-from streamlog.testing.logs.log_conformance import append, encoded
+from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
-from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
+from tests.tiered.harness import (
+    TieredLogUnderTest,
+    VirtualClock,
+    filled_and_moved,
+    tiered_log,
+    values,
+)
 
 MINUTES = 60
 LOCAL_BYTES = 2_000
@@ -164,5 +170,26 @@ def test_an_hour_without_the_store_holds_up_nothing_that_is_local(
             assert lag_bytes(t) == 0
             assert sum(one.size_bytes for one in t.log.segments) < LOCAL_BYTES + 1_000
             assert await values(t.log) == wanted
+
+    run_virtually(body)
+
+
+def test_what_a_newer_version_wrote_is_no_outage_of_the_store() -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), clock=VirtualClock()) as t:
+            await filled_and_moved(t, 60)
+            indexes = 0
+
+            def newer(call: str) -> None:
+                nonlocal indexes
+                if call == "index":
+                    indexes += 1
+                    raise UnsupportedVersion("written by a newer version of streamlog")
+
+            t.storage.strike = newer
+            await refused(UnsupportedVersion, t.log.fetch(3, 1))
+            assert indexes == 1, "another try would find the same"
+            await refused(UnsupportedVersion, t.log.fetch(3, 1))
+            assert (await t.log.fetch(0, 1)).size_bytes
 
     run_virtually(body)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streamlog.errors import Corrupt, NotFound
+from streamlog.errors import Corrupt, NotFound, UnsupportedVersion
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.plugin_calls import PluginCalls
@@ -28,13 +28,14 @@ class PluginTries:
     retry_ms_max: int = 2_000
 
     async def run(self, doing: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Errors: StoreUnavailable; NotFound and Corrupt as the call raised them."""
+        """Errors: StoreUnavailable; as the call raised them those that another try would not mend:
+        NotFound, Corrupt, UnsupportedVersion."""
         until = self.clock.monotonic() + self.for_ms / 1000
         retry_ms = self.retry_ms
         while True:
             try:
                 result = await self.calls.run(doing, self.timeout_ms, work)
-            except (NotFound, Corrupt):
+            except (NotFound, Corrupt, UnsupportedVersion):
                 raise
             except Exception as error:
                 # A plug-in may raise anything: the outage is shown, and ends with a success.
