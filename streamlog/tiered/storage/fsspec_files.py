@@ -107,6 +107,18 @@ class FsspecFiles:
                 with suppress(FileNotFoundError):
                     fsync_folder(f"{root}/{folder}")
 
+    def delete_folder(self, folder: str) -> None:
+        """With what is in it. One that is not there is no error."""
+        with self._typed("deleting a folder", folder):
+            files, root, is_local = self._connect()
+            files.invalidate_cache()
+            # Not `rmdir`, which does nothing in WebHDFS.
+            with suppress(FileNotFoundError):
+                files.rm(f"{root}/{folder}", recursive=True)
+            if is_local:
+                with suppress(FileNotFoundError):
+                    fsync_folder(root)
+
     def list(self, folder: str = "") -> list[ListedEntry]:
         """What lies in a folder, "": in that of the URL; nothing where there is no such folder.
 

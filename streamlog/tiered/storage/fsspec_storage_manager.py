@@ -29,7 +29,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.concurrency.gather import gather_all
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload, run_owned
-from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
+from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import (
     IndexType,
     LogSegmentData,
@@ -136,6 +136,10 @@ class FsspecStorageManager(RemoteStorageManager):
         files, folder = self._configured(), partition_folder(metadata.topic_id_partition)
         names = [object_name(metadata, kind) for kind in KINDS]
         await self._write(files.delete, folder, names)
+
+    async def delete_partition_data(self, partition: TopicIdPartition) -> None:
+        """As RemoteStorageManager.delete_partition_data."""
+        await self._write(self._configured().delete_folder, partition_folder(partition))
 
     async def stored_files(self) -> AsyncIterator[StoredFile]:
         """As RemoteStorageManager.stored_files."""

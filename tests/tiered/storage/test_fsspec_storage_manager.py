@@ -23,6 +23,7 @@ from streamlog.testing.tiers.segments import SegmentMaker
 from streamlog.testing.tiers.storage_conformance import RemoteStorageManagerConformance
 from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 from streamlog.tiered.storage.fsspec_storage_manager import FsspecStorageManager
+from streamlog.tiered.storage.names import partition_folder
 
 
 def files_below(folder: Path) -> list[str]:
@@ -43,6 +44,24 @@ class TestFsspecStorageManager(RemoteStorageManagerConformance):
 
     async def stored(self) -> Collection[str]:
         return files_below(self.root)
+
+    def test_a_deleted_partition_leaves_no_folder_and_its_neighbour_has_all(self) -> None:
+        async def body(storage: RemoteStorageManager) -> None:
+            make = SegmentMaker()
+            data = make.data()
+            gone, kept = [make.metadata(data, partition=number) for number in range(2)]
+            for metadata in (gone, kept):
+                await storage.copy_log_segment_data(metadata, data)
+            await storage.delete_log_segment_data(gone)
+            (self.root / partition_folder(gone.topic_id_partition) / "left").write_bytes(b"half")
+            for _ in range(2):
+                await storage.delete_partition_data(gone.topic_id_partition)
+                (folder,) = self.root.iterdir()
+                assert folder.name == partition_folder(kept.topic_id_partition)
+            size = kept.segment_size_bytes
+            assert len(await storage.fetch_log_segment(kept, 0, size - 1)) == size
+
+        self.run(body)
 
 
 class FilesOfArrow(ArrowFSWrapper):  # type: ignore[misc]
