@@ -22,7 +22,7 @@ from streamlog.tiered.api import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from streamlog.tiered.reading.late_results import LateResults
+from streamlog.tiered.reading.late_results import KEPT_BYTES, LateResults
 from tests.log.memory_log import turns
 from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 
@@ -257,34 +257,36 @@ def test_no_local_segment_goes_that_relies_on_a_copy_which_is_being_taken_back()
     run(test)
 
 
-def test_what_comes_late_is_there_for_those_who_have_no_time() -> None:
+@pytest.mark.parametrize("result", [b"index", b""])
+def test_what_comes_late_is_there_for_those_who_have_no_time(result: bytes) -> None:
     """They would begin the work anew each time, and never have what it comes to."""
 
     async def body() -> None:
         clock, may_go, begun = ManualClock(), asyncio.Event(), 0
         background = Background("late", print)
-        late = LateResults(clock, background, 40, 1)
+        each = len(result) + KEPT_BYTES
+        late = LateResults(clock, background, 8 * each, 1)
 
         async def work() -> bytes:
             nonlocal begun
             begun += 1
             await may_go.wait()
-            return b"index"
+            return result
 
         for _ in range(2):
             assert await late.get("key", work, clock.monotonic()) is None
         may_go.set()
         await turns(20)
         for _ in range(2):
-            assert await late.get("key", work, clock.monotonic()) == b"index"
+            assert await late.get("key", work, clock.monotonic()) == result
         assert begun == 1
         for number in range(20):
             may_go.clear()
             assert await late.get(number, work, clock.monotonic()) is None
             may_go.set()
             await turns(20)
-            assert late.size_bytes == 5 * min(number + 2, 8)
-        assert await late.get("key", work, clock.monotonic() + 1) == b"index"
+            assert late.size_bytes == each * min(number + 2, 8)
+        assert await late.get("key", work, clock.monotonic() + 1) == result
         assert begun == 22, "the first one was forgotten"
         await background.close()
 

@@ -16,12 +16,16 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background, why_ended
 
+KEPT_BYTES = 512
+"""What a result takes beside its own bytes: its key, and its place here. Most indexes of aborted
+transactions are empty."""
+
 
 class LateResults:
     """By key; the same work has the same key, and comes to the same.
 
-    `size_bytes_max`: of results that came late. The last one is kept in any case. `pending_max`:
-    how much work is under way at a time; more waits for a place.
+    `size_bytes_max`: of results that came late, with what each takes beside. The last one is kept
+    in any case. `pending_max`: how much work is under way at a time; more waits for a place.
     """
 
     def __init__(
@@ -32,7 +36,7 @@ class LateResults:
         self._pending_max = pending_max
         self.size_bytes_max = size_bytes_max
         self.size_bytes = 0
-        """Of the results that are kept."""
+        """Of the results that are kept, with what each takes beside."""
         self._under_way: dict[Hashable, asyncio.Future[Buffer]] = {}
         self._late: set[Hashable] = set()
         """Those that somebody has stopped waiting for."""
@@ -99,11 +103,13 @@ class LateResults:
 
     def forget(self, key: Hashable) -> None:
         """What it came to is not right: the next one who asks begins anew."""
-        self.size_bytes -= len(self._kept.pop(key, b""))
+        result = self._kept.pop(key, None)
+        if result is not None:
+            self.size_bytes -= len(result) + KEPT_BYTES
 
     def _keep(self, key: Hashable, result: Buffer) -> None:
         self.forget(key)
         self._kept[key] = result
-        self.size_bytes += len(result)
+        self.size_bytes += len(result) + KEPT_BYTES
         while self.size_bytes > self.size_bytes_max and len(self._kept) > 1:
             self.forget(next(iter(self._kept)))
