@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from streamlog.errors import Corrupt
 from streamlog.log.api.tiering import TierableLog
@@ -53,6 +53,23 @@ async def check_start(
     start = min([*own, log.local_log_start_offset])
     if log.log_start_offset < start:
         await log.raise_start(start)
+
+
+def missing_offsets(
+    segments: Iterable[RemoteLogSegmentMetadata], log_start_offset: int, local_log_start_offset: int
+) -> tuple[int, int] | None:
+    """The first range (end exclusive) between the two starts that no segment has.
+
+    Where segments come and go meanwhile, the caller reads the local start before it lists them, and
+    the log start behind that: a segment is named before the local one goes, and the log start is
+    raised before its name goes.
+    """
+    covered = log_start_offset
+    for one in sorted(segments, key=lambda one: one.start_offset):
+        if covered < min(one.start_offset, local_log_start_offset):
+            return covered, min(one.start_offset, local_log_start_offset)
+        covered = max(covered, one.end_offset + 1)
+    return (covered, local_log_start_offset) if covered < local_log_start_offset else None
 
 
 def restore_epochs(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> None:

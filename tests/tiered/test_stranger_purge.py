@@ -362,6 +362,7 @@ def test_a_copy_of_old_records_that_begins_during_a_clean_up_stays() -> None:
         plugin = ByAge()
         tree = TornTree(SeededRandom(3))
         async with tiered_log(tree, {}, CONFIG, DraftStorageAdapter(plugin)) as t:
+            before = await filled(t, 8)
             await t.copy()
             t.clock.advance(9 * DAY_MS)
             cleaning = asyncio.ensure_future(purge(t))
@@ -376,11 +377,34 @@ def test_a_copy_of_old_records_that_begins_during_a_clean_up_stays() -> None:
             await cleaning
             await t.copy()
             wanted = await values(t.log)
-            assert len(wanted) == 40
+            assert len(wanted) == 40 + len(before)
             await t.configure(local_retention_bytes="0")
             await t.retain()
             assert t.log.local_log_start_offset > 0
             assert await values(t.log) == wanted
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("numbers", [slice(0, None), slice(0, 1)], ids=["all", "the oldest"])
+def test_a_draft_plug_in_cleans_up_nothing_where_metadata_was_lost(numbers: slice) -> None:
+    """Its segments are all that is left of the records then."""
+
+    async def body() -> None:
+        plugin = ByAge()
+        plugin.may_clean.set()
+        tree = TornTree(SeededRandom(3))
+        async with tiered_log(tree, {}, CONFIG, DraftStorageAdapter(plugin)) as t:
+            for day in range(40):
+                await append(t.log, encoded([b"%06d" % day * 16], at_ms=t.clock.now_ms()))
+                t.clock.advance(DAY_MS)
+            await t.copy()
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            segments = set(plugin.segments)
+            await forget(t, numbers)
+            await purge(t)
+            assert set(plugin.segments) == segments
 
     asyncio.run(body())
 

@@ -23,14 +23,16 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
+from streamlog.log.api.tiering import TierableLog
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
+from streamlog.tiered.lineage import missing_offsets
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.plugin_calls import PluginCalls
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SEGMENTS_UNSUSPICIOUS = 3
 """So many strangers are purged whatever their share is."""
@@ -94,7 +96,7 @@ class StrangerPurge:
             await self._delete(names_of)
             self.metrics.purged(len(files), sum(one.size_bytes for one in files))
         if found.files:
-            log.warning("%d files of no segment were purged from the tier", len(found.files))
+            logger.warning("%d files of no segment were purged from the tier", len(found.files))
         if found.suspicious:
             return (
                 f"{len(found.suspicious)} partitions (the first: {found.suspicious[0]}) have "
@@ -111,15 +113,20 @@ class StrangerPurge:
         doing = "purging files of no segment"
         await self._bounded(doing, lambda: self.storage.delete_stored_files(names))
 
-    async def clean_up(self, partition: TopicIdPartition) -> None:
+    async def clean_up(self, partition: TopicIdPartition, log: TierableLog) -> None:
         """Has the plug-in remove what is older than everything that is known of the partition.
 
+        Where nothing is known, or offsets of the log are in no segment, it removes nothing: a
+        plug-in may remove whole segments by their age, and these may be what the metadata lost.
         Nothing may be copied meanwhile: a copy of old records would be older than what is known.
         Errors: what the plug-ins raise; TimeoutError.
         """
+        local_start = log.local_log_start_offset
         # Another node may lead the partition, and this one not know it yet.
         await self.metadata.on_partition_leadership_changes([partition], [])
         known = await self.metadata.list_remote_log_segments(partition)
+        if not known or missing_offsets(known, log.log_start_offset, local_start):
+            return
         until = self.clock.now_ms() - self.config.age_ms
         for one in known:
             until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
