@@ -26,6 +26,8 @@ class LedPartition:
         """Of the load, the copies, the purge's clean-up, and the deletion of all that is remote."""
         self.is_loaded = False
         """Whether `highest_offset` is what the metadata says."""
+        self.missing: tuple[int, int] | None = None
+        """Offsets (end exclusive) that were in neither tier when it was loaded."""
         self.has_left_overs = True
         """Whether copies may have been begun that nobody finishes."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -47,6 +49,11 @@ class LedPartition:
     @property
     def partition(self) -> TopicIdPartition:
         return self.tier.partition
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether offsets are missing behind the log start."""
+        return self.missing is not None and self.log.log_start_offset < self.missing[1]
 
     def copied(self, segment: RemoteLogSegmentMetadata) -> None:
         self.tier.highest_offset = max(self.tier.highest_offset, segment.end_offset)

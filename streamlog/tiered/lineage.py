@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from streamlog.errors import Corrupt
 from streamlog.log.api.tiering import TierableLog
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
+
+logger = logging.getLogger(__name__)
 
 
 async def highest_copied(
@@ -33,7 +36,8 @@ async def highest_copied(
 async def check_start(
     log: TierableLog, partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
 ) -> None:
-    """The log begins where its lineage does, in one tier or the other.
+    """The log begins where its lineage does, in one tier or the other. Where no metadata names a
+    segment of it, it keeps its start: a start never goes back, also when metadata is put back.
 
     Errors: Unavailable, Corrupt (local records that were copied are lost).
     """
@@ -47,12 +51,37 @@ async def check_start(
             start=log.log_end_offset,
             end=last + 1,
         )
-    epochs = {epoch for epoch, _ in log.leader_epochs}
-    # Others nobody finds: a reader asks by the log's own epochs.
-    own = [one.start_offset for one in finished if not epochs.isdisjoint(one.epochs)]
+    own = [one.start_offset for one in _found_by_readers(log, finished)]
     start = min([*own, log.local_log_start_offset])
-    if log.log_start_offset < start:
+    if own and log.log_start_offset < start:
         await log.raise_start(start)
+
+
+def _found_by_readers(
+    log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    """Others nobody finds: a reader asks by the log's own epochs."""
+    epochs = {epoch for epoch, _ in log.leader_epochs}
+    return [one for one in finished if not epochs.isdisjoint(one.epochs)]
+
+
+def lost_offsets(
+    log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]
+) -> tuple[int, int] | None:
+    """The first offsets (end exclusive) that are in neither tier; they are logged."""
+    own = _found_by_readers(log, finished)
+    lost = missing_offsets(own, log.log_start_offset, log.local_log_start_offset)
+    if lost is not None:
+        logger.error(
+            "%s has offsets %d to %d in neither tier: no metadata names a remote segment of them. "
+            "If metadata was lost, put it back and start the node again; to give them up, raise "
+            "the log start to %d",
+            log.topic_partition,
+            lost[0],
+            lost[1] - 1,
+            lost[1],
+        )
+    return lost
 
 
 def missing_offsets(

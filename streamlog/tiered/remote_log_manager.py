@@ -43,7 +43,7 @@ from streamlog.tiered.copying.partition_deletions import PartitionDeletions
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.copying.stranger_purge import StrangerPurge, TopicNames
 from streamlog.tiered.led_partition import LedPartition
-from streamlog.tiered.lineage import check_start, highest_copied, restore_epochs
+from streamlog.tiered.lineage import check_start, highest_copied, lost_offsets, restore_epochs
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.partition_tier import FetchQuota, PartitionTier, TierReads
@@ -155,15 +155,18 @@ class RemoteLogManager:
         """Deletes files of the remote storage that no metadata names. Errors: what the plug-ins
         raise."""
         deleting = {one.topic_id: one.topic for one in self._deletions.partitions}
-        led = {led.partition: led for led in self._led.values() if led.is_loaded}
-        for one in led.values():
+        for one in [led for led in self._led.values() if led.is_loaded]:
             # While it is copied, it waits for the next purge.
             is_led = one.is_leader and self._led.get(one.log.topic_partition) is one
             if is_led and not one.turn.locked() and CLEAN_UP not in one.tasks:
                 await self._clean_up(one)
         self._suspicion = await self._parts.purge.run(
-            lambda topic_id: deleting.get(topic_id) or names(topic_id), led.keys()
+            lambda topic_id: deleting.get(topic_id) or names(topic_id), self._log_of
         )
+
+    def _log_of(self, partition: TopicIdPartition) -> TierableLog | None:
+        led = self._led.get(partition.topic_partition)
+        return led.log if led is not None and led.partition == partition else None
 
     async def _clean_up(self, led: LedPartition) -> None:
         """A task of the partition: who takes it over waits for its end, as for that of a copy.
@@ -327,6 +330,7 @@ class RemoteLogManager:
         highest = await highest_copied(log, led.partition, finished, metadata)
         if led.is_leader:
             await check_start(log, led.partition, finished)
+            led.missing = lost_offsets(log, finished)
         led.tier.highest_offset = highest
         led.is_loaded = True
 
@@ -585,6 +589,13 @@ class RemoteLogManager:
                 f"beyond its time ({doing}). Others go on, one such call a partition may be left "
                 "behind; look at what the storage stands on, and end this process if they still do "
                 "not end: the next one deletes what they left"
+            )
+        lost = [led for led in self._led.values() if led.has_lost]
+        if lost:
+            found.append(
+                f"remote_storage: {len(lost)} partitions have offsets that no metadata of remote "
+                f"segments names (the first: {lost[0].log.topic_partition}, {lost[0].missing}). "
+                "If metadata was lost, put it back and start the node again"
             )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")

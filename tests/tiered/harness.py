@@ -20,6 +20,7 @@ from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.log.partition.retention import expired, is_roll_due
+from streamlog.model.kv import Key
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.rand import SeededRandom
@@ -38,6 +39,7 @@ from streamlog.tiered.api import (
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.copying.stranger_purge import TopicNames
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
+from streamlog.tiered.metadata.kv_records import segment_key
 from streamlog.tiered.opening import (
     TierPlugins,
     TierRuntime,
@@ -314,6 +316,20 @@ async def filled_and_moved(t: TieredLogUnderTest, count: int) -> dict[int, bytes
     await t.configure(local_retention_bytes="0")
     await t.retain()
     return wanted
+
+
+async def lose_metadata(t: TieredLogUnderTest, numbers: slice) -> dict[Key, bytes]:
+    """The metadata store loses what it has of these segments, in the order of offsets; returns
+    what it had."""
+    listed = await t.metadata.list_remote_log_segments(t.partition)
+    lost: dict[Key, bytes] = {}
+    for key in (segment_key(one.remote_log_segment_id) for one in listed[numbers]):
+        value = await t.kv.get_kv(key)
+        assert value is not None
+        lost[key] = value.data
+        await t.kv.del_kv(key)
+    await t.metadata.on_partition_leadership_changes([t.partition], [])
+    return lost
 
 
 async def values(

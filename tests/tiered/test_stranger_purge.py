@@ -25,11 +25,16 @@ from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
 from streamlog.tiered.api.storage_manager import StoredFile
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
-from streamlog.tiered.metadata.kv_records import SEGMENTS
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 from tests.support.s3 import S3Tests
 from tests.tiered.draft.memory_plugin import MemoryPlugin
-from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log, values
+from tests.tiered.harness import (
+    TieredLogUnderTest,
+    VirtualClock,
+    lose_metadata,
+    tiered_log,
+    values,
+)
 
 DAY_MS = 86_400_000
 CONFIG = RemoteLogConfig(purge_age_ms=2 * DAY_MS)
@@ -402,7 +407,7 @@ def test_a_draft_plug_in_cleans_up_nothing_where_metadata_was_lost(numbers: slic
             await t.configure(local_retention_bytes="0")
             await t.retain()
             segments = set(plugin.segments)
-            await forget(t, numbers)
+            await lose_metadata(t, numbers)
             await purge(t)
             assert set(plugin.segments) == segments
 
@@ -462,17 +467,6 @@ def test_strangers_go_from_a_real_s3_server(s3: S3Tests) -> None:
     asyncio.run(body())
 
 
-async def forget(t: TieredLogUnderTest, numbers: slice) -> set[str]:
-    """The metadata store loses what it has of these segments; their names."""
-    listed = await t.metadata.list_remote_log_segments(t.partition)
-    lost = {one.remote_log_segment_id.id.hex for one in listed[numbers]}
-    for entry in await t.kv.list_kv(SEGMENTS, b"", limit=1000):
-        if any(bytes.fromhex(one) in entry.key.name for one in lost):
-            await t.kv.del_kv(entry.key)
-    await t.metadata.on_partition_leadership_changes([t.partition], [])
-    return lost
-
-
 @pytest.mark.parametrize("numbers", [slice(0, 6), slice(2, 3)], ids=["most", "one in the middle"])
 def test_metadata_that_was_lost_of_one_partition_is_an_alarm_and_no_purge_of_it(
     numbers: slice,
@@ -484,7 +478,7 @@ def test_metadata_that_was_lost_of_one_partition_is_an_alarm_and_no_purge_of_it(
         await t.copy()
         segments = len(await t.metadata.list_remote_log_segments(t.partition))
         assert 6 < segments < 20
-        lost = await forget(t, numbers)
+        lost = await lose_metadata(t, numbers)
         assert len(await t.metadata.list_remote_log_segments(t.partition)) == segments - len(lost)
         own = await keys(storage)
         # Of a topic that is gone there is nothing that could have been lost.
@@ -496,5 +490,43 @@ def test_metadata_that_was_lost_of_one_partition_is_an_alarm_and_no_purge_of_it(
         (alarm,) = t.manager.alarms()
         assert alarm.startswith("remote_storage: 1 partitions")
         assert "put it back" in alarm
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers", "is_reopened"),
+    [
+        (60, slice(-3, None), False),
+        (60, slice(-3, None), True),
+        (16, slice(0, None), False),
+        (16, slice(0, None), True),
+    ],
+    ids=["the newest", "the newest, then a start", "all of a few", "all of a few, then a start"],
+)
+def test_segments_between_the_named_and_the_local_ones_are_no_strangers(
+    count: int, numbers: slice, is_reopened: bool
+) -> None:
+    """They are too few to be suspicious by their share."""
+
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        await filled(t, count)
+        await t.configure(local_retention_bytes="0")
+        for _ in range(2):
+            await t.copy()
+            await t.retain()
+        assert t.log.local_log_start_offset == count
+        lost = await lose_metadata(t, numbers)
+        assert 2 <= len(lost) <= 3
+        own = await keys(storage)
+        if is_reopened:
+            await t.reopened()
+        # Of a topic that is gone there is nothing that could have been lost.
+        gone = await put_strangers(storage, GONE)
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert not gone & await keys(storage)
+        assert own <= await keys(storage)
+        assert any(alarm.startswith("remote_storage: 1 partitions") for alarm in t.manager.alarms())
 
     run(test)

@@ -10,7 +10,7 @@ rare: a write that arrived after its deletion, or files of metadata that was los
 3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
    is likely to be the wrong one, and the files are all that is left of the records. So it is with
    one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
-   copies or deletes a segment in the middle of others.
+   copies or deletes a segment in the middle of others, or between them and the local ones.
 4. Topics that this node does not know are passed over where the storage may hold segments of other
    clusters (`has_own_place`).
 """
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 TopicNames = Callable[[UUID], str | None]
 """The name of a topic that has the id, also of one whose remote data is being deleted."""
+Logs = Callable[[TopicIdPartition], TierableLog | None]
+"""The log of a partition that this node answers for; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,12 @@ class StrangerPurge:
     clock: Clock
     config: PurgeConfig
 
-    async def run(self, names: TopicNames, led: Collection[TopicIdPartition]) -> str | None:
+    async def run(self, names: TopicNames, logs: Logs) -> str | None:
         """Deletes what is no part of any segment; why nothing was deleted, if that is suspicious.
 
-        `led`: partitions that this node answers for. Errors: what the plug-ins raise.
+        Errors: what the plug-ins raise.
         """
-        found = await self.look(names, led)
+        found = await self.look(names, logs)
         if found is None:
             return None
         if self._is_suspicious(found.stranger_segments, found.segments):
@@ -142,7 +144,7 @@ class StrangerPurge:
         except TimeoutError as error:
             raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
 
-    async def look(self, names: TopicNames, led: Collection[TopicIdPartition]) -> Strangers | None:
+    async def look(self, names: TopicNames, logs: Logs) -> Strangers | None:
         """Deletes nothing. None: the storage cannot be listed."""
         listing = self.storage.stored_files()
         if listing is None:
@@ -159,15 +161,19 @@ class StrangerPurge:
                 continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
-            named = await self._named(partition, partition in led)
-            strangers = _strangers(segments, named, before_ms)
-            if strangers and partition in led:
+            log = logs(partition)
+            named = await self._named(partition, log is not None)
+            strangers, has_gap = _strangers(segments, named, before_ms), _has_gap(named)
+            if strangers and log is not None:
+                local_start = log.local_log_start_offset
                 # Another node may lead the partition, and this one not know it yet.
                 await self.metadata.on_partition_leadership_changes([partition], [])
                 named = await self._named(partition, True)
                 strangers = _strangers(segments, named, before_ms)
+                missing = missing_offsets(named.values(), log.log_start_offset, local_start)
+                has_gap = _has_gap(named) or missing is not None
             is_many = self._is_suspicious(len(strangers), len(segments))
-            if partition.topic and strangers and (is_many or _has_gap(named)):
+            if partition.topic and strangers and (is_many or has_gap):
                 found.suspicious.append(partition)
                 continue
             found.stranger_segments += len(strangers)

@@ -271,7 +271,7 @@ class PartitionTier:
         return await self._reads.metadata.remote_log_segment_metadata(self.partition, epoch, offset)
 
     async def _segment_with(self, offset: int) -> RemoteLogSegmentMetadata:
-        """Errors: OffsetOutOfRange."""
+        """Errors: OffsetOutOfRange, Corrupt (as of `_gone`)."""
         segment = await self._segment_at(offset)
         if segment is None:
             raise self._gone(offset)
@@ -281,8 +281,12 @@ class PartitionTier:
         """What a reader is told whose segment lacks a file. A deletion is in the metadata before it
         is in the store: of a segment that is still named the store has lost something, and a
         consumer that heard of an offset out of range would go on behind it."""
-        if not _is_same(await self._segment_at(offset), segment):
+        named = await self._segment_at(offset)
+        if named is None:
             return self._gone(offset)
+        if not _is_same(named, segment):
+            # Another copy of the same offsets has taken its place.
+            return self._reads.chunks.late(segment)
         return Corrupt(
             "the remote storage has lost a file of the remote segment "
             f"{segment.remote_log_segment_id}, which is not deleted; put it back from a copy, or "
@@ -290,8 +294,18 @@ class PartitionTier:
             object_key=str(segment.remote_log_segment_id),
         )
 
-    def _gone(self, offset: int) -> OffsetOutOfRange:
+    def _gone(self, offset: int) -> OffsetOutOfRange | Corrupt:
+        """The log start moves before a segment goes: at or behind it nothing was deleted."""
         log = self._log
+        if offset >= log.log_start_offset:
+            return Corrupt(
+                f"offset {offset} of {self.partition.topic_partition} is in neither tier, and was "
+                "not deleted: no metadata names a remote segment with it. If metadata was lost, "
+                "put it back; to give the offsets up, raise the log start behind them",
+                object_key=str(self.partition),
+                start=offset,
+                end=offset + 1,
+            )
         return OffsetOutOfRange(
             f"offset {offset} of {self.partition.topic_partition} is in no segment of the remote "
             f"storage: it was deleted. The log begins at {log.log_start_offset}",
