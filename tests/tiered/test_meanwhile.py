@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
@@ -16,15 +16,24 @@ from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
+from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
 from streamlog.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    TopicIdPartition,
 )
+from streamlog.tiered.metadata.kv_records import DELETIONS
 from streamlog.tiered.reading.late_results import KEPT_BYTES, LateResults
 from tests.log.memory_log import turns
-from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
+from tests.tiered.harness import (
+    TieredLogUnderTest,
+    VirtualClock,
+    filled_and_moved,
+    tiered_log,
+    values,
+)
 
 AT_MS = 1_700_000_000_000
 
@@ -141,6 +150,40 @@ def test_a_copy_whose_end_got_no_answer_is_kept_and_counts() -> None:
         assert t.storage.segments
 
     run(test)
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["of the store", "of the plug-in"])
+def test_a_deletion_whose_end_got_no_answer_has_ended(is_stored: bool) -> None:
+    """The answer of the store is lost, or the plug-in fails behind it."""
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), {}, clock=VirtualClock()) as t:
+            await filled_and_moved(t, 60)
+            failures = t.registry.get_sample_value
+            lost = [MetadataUnavailable("no answer")]
+            stop, delete = t.metadata.on_stop_partitions, t.kv.del_kv
+
+            async def deleted(key: Key, expected_revision: int | None = None) -> None:
+                await delete(key, expected_revision)
+                if key.namespace == DELETIONS and is_stored and lost:
+                    raise lost.pop()
+
+            async def stopped(partitions: Collection[TopicIdPartition]) -> None:
+                await stop(partitions)
+                if not is_stored and lost:
+                    raise lost.pop()
+
+            t.kv.del_kv = deleted  # type: ignore[method-assign]
+            t.metadata.on_stop_partitions = stopped  # type: ignore[method-assign]
+            await t.manager.stop_partitions([t.partition.topic_partition], deletes=True)
+            async with asyncio.timeout(600):
+                await t.manager.deletions_done()
+            assert not lost
+            labels = {"operation": "delete", "topic": "t"}
+            assert failures("streamlog_remote_errors_total", labels) == 1
+            assert t.storage.segments == {}
+
+    run_virtually(body)
 
 
 class Gates:

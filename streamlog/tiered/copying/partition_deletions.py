@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.model.partition import TopicPartition
 from streamlog.tiered.api.segments import RemotePartitionDeleteState, TopicIdPartition
 from streamlog.tiered.copying.removal import SegmentRemoval
@@ -92,7 +92,7 @@ class PartitionDeletions:
 
     async def _try(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
         try:
-            await self._removal.remove_partition(partition, state)
+            await self._remove(partition, state)
         except StreamlogError as error:
             # It may have begun. To begin it again is taken, too.
             self._states[partition] = _MARKED
@@ -104,6 +104,18 @@ class PartitionDeletions:
             self._unexpected.append(error)
         else:
             del self._states[partition]
+
+    async def _remove(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
+        metadata = self._removal.metadata
+        try:
+            await self._removal.remove_partition(partition, state)
+        except Invalid:
+            # So is one that has ended, by a try without an answer or by another node.
+            if any(
+                one.topic_id_partition == partition for one in await metadata.deleted_partitions()
+            ):
+                raise
+            await metadata.on_stop_partitions([partition])
 
     async def done(self) -> None:
         """Returns when nothing of deleted topics is left."""
