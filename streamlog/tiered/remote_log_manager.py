@@ -486,9 +486,11 @@ class RemoteLogManager:
             # All of them go before the next copy begins: each try of an outage would leave one.
             left = [one for one in found if one.state in (_STARTED, _DELETING)]
             removed = await self._parts.removal.remove_all(left)
-            if left:
+            copied = max((one.end_offset for one in found if one.state is _FINISHED), default=-1)
+            if left or copied > led.tier.highest_offset:
                 # Of another leader's copy nobody knows that it has ended: what it finished behind
-                # this look is gone by now, too, and the local segment is all that there is.
+                # this look is gone by now, too, and the local segment is all that there is. And one
+                # of this node's may be finished that ended without an answer.
                 await self._load(led)
             # Those that a call which does not end may still write hold nothing up.
             led.has_left_overs = removed < len(left)

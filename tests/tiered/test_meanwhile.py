@@ -123,9 +123,11 @@ def test_a_look_up_by_time_in_a_segment_that_is_deleted_goes_on_behind_it() -> N
 
 
 class _Answerless(BasicKV):
-    """The next change of a segment is made, and its answer lost."""
+    """The next change of a segment is made, and its answer lost; `is_away`: from then on nothing is
+    answered."""
 
     is_lost = False
+    is_away = False
 
     async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
         value = await super().compare_and_set_kv(key, data, expected_revision)
@@ -133,6 +135,11 @@ class _Answerless(BasicKV):
             self.is_lost = False
             raise OutcomeUnknown("the answer was lost")
         return value
+
+    async def get_kv(self, key: Key) -> Value | None:
+        if self.is_away and not self.is_lost:
+            raise MetadataUnavailable("away")
+        return await super().get_kv(key)
 
 
 def test_a_copy_whose_end_got_no_answer_is_kept_and_counts() -> None:
@@ -184,6 +191,30 @@ def test_a_deletion_whose_end_got_no_answer_has_ended(is_stored: bool) -> None:
             assert t.storage.segments == {}
 
     run_virtually(body)
+
+
+def test_a_copy_whose_end_got_no_answer_in_an_outage_is_not_made_again() -> None:
+    """The copy cannot be taken back then, and the next run finds it finished."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        kv = t.kv = _Answerless()
+        await t.open_node()
+        await t.open()
+        await append(t.log, encoded([b"copied"]))
+        await t.log.roll()
+        kv.is_lost = kv.is_away = True
+        await t.copy()
+        assert len(t.manager.alarms()) == 1
+        kv.is_away = False
+        for _ in range(3):
+            await t.copy()
+        assert t.manager.alarms() == []
+        assert t.log.copied_end_offset == 1
+        (segment,) = await t.metadata.list_remote_log_segments(t.partition)
+        assert segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        assert list(t.storage.segments) == [segment.remote_log_segment_id.id]
+
+    run(test)
 
 
 class Gates:
