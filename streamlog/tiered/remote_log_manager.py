@@ -161,12 +161,27 @@ class RemoteLogManager:
             if is_led and not one.turn.locked() and CLEAN_UP not in one.tasks:
                 await self._clean_up(one)
         self._suspicion = await self._parts.purge.run(
-            lambda topic_id: deleting.get(topic_id) or names(topic_id), self._log_of
+            lambda topic_id: deleting.get(topic_id) or names(topic_id), self
         )
 
-    def _log_of(self, partition: TopicIdPartition) -> TierableLog | None:
+    def log_of(self, partition: TopicIdPartition) -> TierableLog | None:
+        """As Led.log_of."""
+        led = self._led_as(partition)
+        return None if led is None else led.log
+
+    def is_loaded(self, partition: TopicIdPartition) -> bool:
+        """As Led.is_loaded."""
+        led = self._led_as(partition)
+        return led is not None and led.is_loaded
+
+    def is_led(self, partition: TopicIdPartition) -> bool:
+        """As Led.is_led."""
+        is_changing = partition.topic_partition in self._changing
+        return is_changing or self._led_as(partition) is not None
+
+    def _led_as(self, partition: TopicIdPartition) -> LedPartition | None:
         led = self._led.get(partition.topic_partition)
-        return led.log if led is not None and led.partition == partition else None
+        return led if led is not None and led.partition == partition else None
 
     async def _clean_up(self, led: LedPartition) -> None:
         """A task of the partition: who takes it over waits for its end, as for that of a copy.

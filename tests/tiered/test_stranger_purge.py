@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from uuid import UUID
 
 import pytest
 
 from streamlog.errors import ObjectNotFound, StoreUnavailable
+from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -21,10 +22,11 @@ from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run as run_virtually
 from streamlog.testing.torn_folder import TornTree
-from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata
+from streamlog.tiered.api import LogSegmentData, RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import StoredFile
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
+from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 from tests.support.s3 import S3Tests
 from tests.tiered.draft.memory_plugin import MemoryPlugin
@@ -530,3 +532,101 @@ def test_segments_between_the_named_and_the_local_ones_are_no_strangers(
         assert any(alarm.startswith("remote_storage: 1 partitions") for alarm in t.manager.alarms())
 
     run(test)
+
+
+class Watched(KVRemoteLogMetadataManager):
+    """Lists wait for their gates, as long as there are some."""
+
+    def __init__(self, kv: KVClient) -> None:
+        super().__init__(kv)
+        self.gates: list[asyncio.Event] = []
+        self.waits = asyncio.Semaphore(0)
+        self.answers_for: dict[TopicIdPartition, str] = {}
+        """What this node was told last of its role."""
+
+    async def list_remote_log_segments(
+        self, partition: TopicIdPartition, epoch: int | None = None
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        if self.gates:
+            gate = self.gates.pop(0)
+            self.waits.release()
+            await gate.wait()
+        return await super().list_remote_log_segments(partition, epoch)
+
+    async def on_partition_leadership_changes(
+        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
+    ) -> None:
+        self.answers_for |= dict.fromkeys(leaders, "leader") | dict.fromkeys(followers, "follower")
+        await super().on_partition_leadership_changes(leaders, followers)
+
+    async def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
+        for one in partitions:
+            self.answers_for.pop(one, None)
+        await super().on_stop_partitions(partitions)
+
+
+@pytest.mark.parametrize("is_open_first", [True, False], ids=["is opened", "is being opened"])
+def test_a_log_that_is_opened_during_a_purge_stays_led(is_open_first: bool) -> None:
+    """The purge asks the metadata of the partition, which nobody had opened before."""
+
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        t.new_metadata = lambda: Watched(t.kv)
+        await filled(t)
+        await t.copy()
+        await t.reopened()
+        await t.log.close()
+        await t.metadata.on_stop_partitions([t.partition])
+        metadata = t.metadata
+        assert isinstance(metadata, Watched)
+        assert metadata.answers_for == {}
+        of_purge, of_log = asyncio.Event(), asyncio.Event()
+        metadata.gates = [of_purge, of_log]
+        purging = asyncio.ensure_future(purge(t))
+        await metadata.waits.acquire()
+        opening = asyncio.ensure_future(t.open())
+        await metadata.waits.acquire()
+        assert metadata.answers_for == {t.partition: "leader"}
+        if is_open_first:
+            of_log.set()
+            await opening
+        of_purge.set()
+        await purging
+        assert metadata.answers_for == {t.partition: "leader"}
+        of_log.set()
+        await opening
+        await t.log.close()
+        await purge(t)
+        assert metadata.answers_for == {}, "nobody leads it"
+        await t.open()
+
+    run(test)
+
+
+def test_a_log_that_is_opened_while_the_storage_is_listed_stays_led() -> None:
+    class Listed(Laggard):
+        async def stored_files(self) -> AsyncIterator[StoredFile]:
+            self.waits.set()
+            await self.gate.wait()
+            async for one in super().stored_files():
+                yield one
+
+    async def body() -> None:
+        clock = ManualClock()
+        storage = Listed(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            t.new_metadata = lambda: Watched(t.kv)
+            await filled(t)
+            await t.copy()
+            await t.reopened()
+            await t.log.close()
+            storage.gate.clear()
+            storage.waits.clear()
+            purging = asyncio.ensure_future(purge(t))
+            await storage.waits.wait()
+            await t.open()
+            storage.gate.set()
+            await purging
+            assert isinstance(t.metadata, Watched)
+            assert t.metadata.answers_for == {t.partition: "leader"}
+
+    asyncio.run(body())

@@ -19,6 +19,10 @@ class KeyedLock(Generic[K]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: K) -> bool:
+        """Whether a task holds the key's lock, or waits for it."""
+        return key in self._entries
+
     @asynccontextmanager
     async def holding(self, key: K) -> AsyncIterator[None]:
         # Users are counted because `Lock.locked()` is False between a release and the wake-up of

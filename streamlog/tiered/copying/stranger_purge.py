@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from streamlog.log.api.tiering import TierableLog
@@ -44,8 +44,20 @@ T = TypeVar("T")
 
 TopicNames = Callable[[UUID], str | None]
 """The name of a topic that has the id, also of one whose remote data is being deleted."""
-Logs = Callable[[TopicIdPartition], TierableLog | None]
-"""The log of a partition that this node answers for; None: it does not."""
+
+
+class Led(Protocol):
+    """Partitions that this node answers for now: it opens logs while the storage is listed."""
+
+    def log_of(self, partition: TopicIdPartition) -> TierableLog | None: ...
+
+    def is_loaded(self, partition: TopicIdPartition) -> bool:
+        """Whether the metadata plug-in has loaded it for its log."""
+        ...
+
+    def is_led(self, partition: TopicIdPartition) -> bool:
+        """Also where its log is being opened or ended: whoever does so tells the plug-in."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +90,12 @@ class StrangerPurge:
     clock: Clock
     config: PurgeConfig
 
-    async def run(self, names: TopicNames, logs: Logs) -> str | None:
+    async def run(self, names: TopicNames, led: Led) -> str | None:
         """Deletes what is no part of any segment; why nothing was deleted, if that is suspicious.
 
         Errors: what the plug-ins raise.
         """
-        found = await self.look(names, logs)
+        found = await self.look(names, led)
         if found is None:
             return None
         if self._is_suspicious(found.stranger_segments, found.segments):
@@ -144,7 +156,7 @@ class StrangerPurge:
         except TimeoutError as error:
             raise TimeoutError(f"{doing} has not ended within {CALL_S} s") from error
 
-    async def look(self, names: TopicNames, logs: Logs) -> Strangers | None:
+    async def look(self, names: TopicNames, led: Led) -> Strangers | None:
         """Deletes nothing. None: the storage cannot be listed."""
         listing = self.storage.stored_files()
         if listing is None:
@@ -161,14 +173,14 @@ class StrangerPurge:
                 continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
-            log = logs(partition)
-            named = await self._named(partition, log is not None)
+            log = led.log_of(partition)
+            named = await self._named(partition, led)
             strangers, has_gap = _strangers(segments, named, before_ms), _has_gap(named)
             if strangers and log is not None:
                 local_start = log.local_log_start_offset
                 # Another node may lead the partition, and this one not know it yet.
                 await self.metadata.on_partition_leadership_changes([partition], [])
-                named = await self._named(partition, True)
+                named = await self._named(partition, led)
                 strangers = _strangers(segments, named, before_ms)
                 missing = missing_offsets(named.values(), log.log_start_offset, local_start)
                 has_gap = _has_gap(named) or missing is not None
@@ -181,15 +193,15 @@ class StrangerPurge:
         return found
 
     async def _named(
-        self, partition: TopicIdPartition, is_led: bool
+        self, partition: TopicIdPartition, led: Led
     ) -> Mapping[UUID, RemoteLogSegmentMetadata]:
         """Segments that the metadata has now, by start offset."""
-        if not is_led:
+        if not led.is_loaded(partition):
             await self.metadata.on_partition_leadership_changes([], [partition])
         try:
             listed = await self.metadata.list_remote_log_segments(partition)
         finally:
-            if not is_led:
+            if not led.is_led(partition):
                 await self.metadata.on_stop_partitions([partition])
         return {one.remote_log_segment_id.id: one for one in listed}
 
