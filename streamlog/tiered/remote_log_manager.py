@@ -616,6 +616,12 @@ class RemoteLogManager:
             )
         if self._suspicion is not None:
             found.append(f"remote_storage: {self._suspicion}")
+        damage = self._parts.metadata.damage()
+        if damage is not None:
+            found.append(
+                f"remote_storage: {damage}: what this partition has in the tier is not deleted. "
+                "Put the record back and start the node again"
+            )
         deleting = len(self._deletions.partitions)
         if deleting and self._parts.failures.since_ms is not None:
             found.append(

@@ -67,7 +67,13 @@ class RemoteLogMetadataManager(ABC):
 
     @abstractmethod
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
-        """Partitions whose deletion has begun and not ended, so that it goes on after a crash."""
+        """Partitions whose deletion has begun and not ended, so that it goes on after a crash. One
+        whose record is damaged may be left out, and told by `damage`."""
+
+    def damage(self) -> str | None:
+        """What the last call of `deleted_partitions` could not read, for the node's status. None:
+        nothing; the default knows of none."""
+        return None
 
     async def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         """Bytes of the finished segments of an epoch."""

@@ -84,6 +84,9 @@ class BoundedMetadataManager(RemoteLogMetadataManager):
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         return await self._bounded(self._plugin.deleted_partitions())
 
+    def damage(self) -> str | None:
+        return self._plugin.damage()
+
     async def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None:

@@ -7,9 +7,10 @@ into account when it is stored: its own calls see their own writes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
-from streamlog.errors import Conflict, Invalid, NotFound, ValueConflict
+from streamlog.errors import Conflict, Corrupt, Invalid, NotFound, ValueConflict
 from streamlog.model.kv import KeyValue, KVClient
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
@@ -35,6 +36,8 @@ from streamlog.tiered.metadata.kv_records import (
     segment_key,
 )
 
+log = logging.getLogger(__name__)
+
 PAGE = 1000
 
 
@@ -42,6 +45,7 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
     def __init__(self, kv: KVClient) -> None:
         self._kv = kv
         self._partitions: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+        self._damage: Corrupt | None = None
         self._turns = KeyedLock[TopicIdPartition]()
         """Changes of a partition are written one after another, and none while its cache is
         replaced: the new one would lack it for ever."""
@@ -141,8 +145,21 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
                 return
 
     async def deleted_partitions(self) -> Sequence[RemotePartitionDeleteMetadata]:
-        found = await self._all(DELETIONS, b"")
-        return [decode_deletion(one.key.name, one.value.data) for one in found]
+        """As RemoteLogMetadataManager.deleted_partitions, less those whose records are damaged."""
+        found: list[RemotePartitionDeleteMetadata] = []
+        damage: Corrupt | None = None
+        for one in await self._all(DELETIONS, b""):
+            try:
+                found.append(decode_deletion(one.key.name, one.value.data))
+            except Corrupt as error:
+                # A node has to start, and the others to go on.
+                log.error("a deletion in the remote tier waits: %s", error)
+                damage = damage or error
+        self._damage = damage
+        return found
+
+    def damage(self) -> str | None:
+        return None if self._damage is None else str(self._damage)
 
     async def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]

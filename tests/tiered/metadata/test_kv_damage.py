@@ -64,7 +64,7 @@ def test_a_segments_record_that_was_damaged_is_named_and_nothing_of_its_partitio
 
 
 @pytest.mark.parametrize("damage", [one_bit_changed, cut])
-def test_a_record_of_a_deletion_that_was_damaged_is_named_and_no_other_deletion(
+def test_a_record_of_a_deletion_that_was_damaged_is_named_and_the_others_are_found(
     damage: Callable[[bytes], Iterator[bytes]],
 ) -> None:
     async def body() -> None:
@@ -76,15 +76,18 @@ def test_a_record_of_a_deletion_that_was_damaged_is_named_and_no_other_deletion(
         await manager.put_remote_partition_delete_metadata(marked)
         stored = await kv.get_kv(deletion_key(FIRST))
         assert stored is not None
+        other = marked._replace(topic_id_partition=SECOND)
+        await manager.put_remote_partition_delete_metadata(other)
         started = marked._replace(state=RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
         for data in damage(stored.data):
             await kv.put_kv(deletion_key(FIRST), data)
-            with pytest.raises(Corrupt, match=f"{FIRST.topic_id}-{FIRST.partition}"):
-                await manager.deleted_partitions()
+            assert await manager.deleted_partitions() == [other]
+            assert f"{FIRST.topic_id}-{FIRST.partition}" in (manager.damage() or "")
             with pytest.raises(Corrupt, match=f"{FIRST.topic_id}-{FIRST.partition}"):
                 await manager.put_remote_partition_delete_metadata(started)
         await kv.put_kv(deletion_key(FIRST), stored.data)
-        assert await manager.deleted_partitions() == [marked]
+        assert set(await manager.deleted_partitions()) == {marked, other}
+        assert manager.damage() is None
 
     asyncio.run(body())
 
