@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import Corrupt, Invalid, StreamlogError
 from streamlog.model.partition import TopicPartition
 from streamlog.tiered.api.segments import RemotePartitionDeleteState, TopicIdPartition
 from streamlog.tiered.copying.removal import SegmentRemoval
@@ -61,14 +61,21 @@ class PartitionDeletions:
         being cut off, and may still be announced. Errors: those of the metadata."""
         if partition in self._states:
             return
-        metadata = self._removal.metadata
         # Most partitions have nothing there, and then nothing has to be remembered.
-        if is_copied or await metadata.list_remote_log_segments(partition):
+        if is_copied or await self._has_segments(partition):
             await self._removal.announce(partition, _MARKED)
             self._states[partition] = _MARKED
             self._is_due.set()
         else:
-            await metadata.on_stop_partitions([partition])
+            await self._removal.metadata.on_stop_partitions([partition])
+
+    async def _has_segments(self, partition: TopicIdPartition) -> bool:
+        try:
+            return bool(await self._removal.metadata.list_remote_log_segments(partition))
+        except Corrupt as error:
+            # There are some, and a topic that cannot be opened has to be deletable.
+            log.warning("the metadata of %s, which is deleted, is damaged: %s", partition, error)
+            return True
 
     def looks_again(self, partition: TopicPartition) -> None:
         if any(one.topic_partition == partition for one in self._states):

@@ -140,6 +140,8 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
                     else:
                         data = encode_deletion(metadata)
                         await self._kv.compare_and_set_kv(key, data, revision)
+                        # What is damaged by now is passed over when it is read anew.
+                        self._partitions.pop(partition, None)
                 except ValueConflict:
                     continue
                 return
@@ -199,7 +201,14 @@ class KVRemoteLogMetadataManager(RemoteLogMetadataManager):
             entries = await self._all(SEGMENTS, partition_prefix(partition))
             # In the order in which they were written: one that was finished later comes first.
             for entry in sorted(entries, key=lambda one: one.value.revision):
-                cache.put(decode_segment(entry.key.name, entry.value.data))
+                try:
+                    cache.put(decode_segment(entry.key.name, entry.value.data))
+                except Corrupt as error:
+                    # The record of a partition that is deleted goes with it, and keeps none of the
+                    # others. Its files are of no segment then: the purge has them.
+                    if await self._kv.get_kv(deletion_key(partition)) is None:
+                        raise
+                    log.warning("a record is passed over in a deletion: %s", error)
             loaded = self._partitions[partition] = cache
         return loaded
 
