@@ -153,16 +153,19 @@ class RemoteLogManager:
 
     async def purge(self, names: TopicNames) -> None:
         """Deletes files of the remote storage that no metadata names. Errors: what the plug-ins
-        raise."""
+        raise; a clean-up that fails keeps nothing else from being done before."""
         deleting = {one.topic_id: one.topic for one in self._deletions.partitions}
+        errors: list[Exception] = []
         for one in [led for led in self._led.values() if led.is_loaded]:
             # While it is copied, it waits for the next purge.
             is_led = one.is_leader and self._led.get(one.log.topic_partition) is one
             if is_led and not one.turn.locked() and CLEAN_UP not in one.tasks:
-                await self._clean_up(one)
+                errors += await self._clean_up(one)
         self._suspicion = await self._parts.purge.run(
             lambda topic_id: deleting.get(topic_id) or names(topic_id), self
         )
+        if errors:
+            raise errors[0]
 
     def log_of(self, partition: TopicIdPartition) -> TierableLog | None:
         """As Led.log_of."""
@@ -183,10 +186,10 @@ class RemoteLogManager:
         led = self._led.get(partition.topic_partition)
         return led if led is not None and led.partition == partition else None
 
-    async def _clean_up(self, led: LedPartition) -> None:
+    async def _clean_up(self, led: LedPartition) -> list[Exception]:
         """A task of the partition: who takes it over waits for its end, as for that of a copy.
 
-        Errors: what the plug-ins raise.
+        Returns what the plug-ins raised.
         """
         errors: list[Exception] = []
 
@@ -202,8 +205,7 @@ class RemoteLogManager:
             await asyncio.wait({task})
         finally:
             task.cancel()
-        if errors and self._led.get(led.log.topic_partition) is led:
-            raise errors[0]
+        return errors if self._led.get(led.log.topic_partition) is led else []
 
     async def _ticks(self) -> None:
         while True:

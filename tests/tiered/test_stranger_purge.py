@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.errors import ObjectNotFound, StoreUnavailable
+from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ListPage, ObjectStore
@@ -27,6 +27,7 @@ from streamlog.tiered.api.storage_manager import StoredFile
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.draft.storage_adapter import DraftStorageAdapter, data_partition
 from streamlog.tiered.metadata.kv_manager import KVRemoteLogMetadataManager
+from streamlog.tiered.metadata.kv_records import segment_key
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 from tests.support.s3 import S3Tests
 from tests.tiered.draft.memory_plugin import MemoryPlugin
@@ -628,5 +629,54 @@ def test_a_log_that_is_opened_while_the_storage_is_listed_stays_led() -> None:
             await purging
             assert isinstance(t.metadata, Watched)
             assert t.metadata.answers_for == {t.partition: "leader"}
+
+    asyncio.run(body())
+
+
+def test_a_partition_whose_metadata_is_damaged_holds_no_purge_of_others_up() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        await filled(t)
+        await t.copy()
+        own = await keys(storage)
+        (first, *_) = await t.metadata.list_remote_log_segments(t.partition)
+        key = segment_key(first.remote_log_segment_id)
+        stored = await t.kv.get_kv(key)
+        assert stored is not None
+        await t.kv.put_kv(key, stored.data[:-1] + b"?")
+        own |= await put_strangers(storage, t.topic_id)
+        gone = await put_strangers(storage, GONE)
+        t.clock.advance(9 * DAY_MS)
+        # Its clean-up asks the metadata, too, and its error is told when all is done.
+        with pytest.raises(Corrupt):
+            await purge(t)
+        assert not gone & await keys(storage)
+        assert await keys(storage) == own
+        (alarm,) = t.manager.alarms()
+        assert alarm.startswith("remote_storage: 1 partitions")
+        await t.kv.put_kv(key, stored.data)
+        await purge(t)
+        assert t.manager.alarms() == []
+        assert len(own - await keys(storage)) == 2
+
+    run(test)
+
+
+def test_a_clean_up_that_fails_holds_no_purge_up() -> None:
+    class Failing(Laggard):
+        async def delete_left_overs(self, partition: TopicIdPartition, until_ms: int) -> int:
+            raise RuntimeError("the plug-in has a bug")
+
+    async def body() -> None:
+        clock = ManualClock()
+        storage = Failing(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            await filled(t)
+            await t.copy()
+            own = await keys(storage)
+            await put_strangers(storage, t.topic_id)
+            t.clock.advance(9 * DAY_MS)
+            with pytest.raises(RuntimeError, match="has a bug"):
+                await purge(t)
+            assert await keys(storage) == own
 
     asyncio.run(body())

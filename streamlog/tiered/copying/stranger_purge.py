@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
 
+from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.api.tiering import TierableLog
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
@@ -78,7 +79,7 @@ class Strangers:
     segments: int = 0
     """All that have files in the storage."""
     suspicious: list[TopicIdPartition] = field(default_factory=list)
-    """Partitions whose own strangers are passed over."""
+    """Partitions whose own strangers are passed over, or whose metadata cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class StrangerPurge:
             return (
                 f"{len(found.suspicious)} partitions (the first: {found.suspicious[0]}) have "
                 "segments in the remote storage that their metadata should name; none of these is "
-                "deleted. If metadata was lost, put it back"
+                "deleted. If metadata was lost or damaged, put it back"
             )
         return None
 
@@ -173,24 +174,44 @@ class StrangerPurge:
                 continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
-            log = led.log_of(partition)
-            named = await self._named(partition, led)
-            strangers, has_gap = _strangers(segments, named, before_ms), _has_gap(named)
-            if strangers and log is not None:
-                local_start = log.local_log_start_offset
-                # Another node may lead the partition, and this one not know it yet.
-                await self.metadata.on_partition_leadership_changes([partition], [])
-                named = await self._named(partition, led)
-                strangers = _strangers(segments, named, before_ms)
-                missing = missing_offsets(named.values(), log.log_start_offset, local_start)
-                has_gap = _has_gap(named) or missing is not None
-            is_many = self._is_suspicious(len(strangers), len(segments))
-            if partition.topic and strangers and (is_many or has_gap):
+            try:
+                strangers = await self._look_at(partition, segments, before_ms, led)
+            except (Corrupt, UnsupportedVersion) as error:
+                logger.warning("nothing of %s is purged: %s", partition, error)
+                strangers = None
+            if strangers is None:
                 found.suspicious.append(partition)
                 continue
             found.stranger_segments += len(strangers)
             found.files += [one for files in strangers for one in files]
         return found
+
+    async def _look_at(
+        self,
+        partition: TopicIdPartition,
+        segments: Mapping[UUID, Sequence[StoredFile]],
+        before_ms: int,
+        led: Led,
+    ) -> list[list[StoredFile]] | None:
+        """The files of each stranger; None: there are some, and they are suspicious.
+
+        Errors: those of the metadata.
+        """
+        log = led.log_of(partition)
+        named = await self._named(partition, led)
+        strangers, has_gap = _strangers(segments, named, before_ms), _has_gap(named)
+        if strangers and log is not None:
+            local_start = log.local_log_start_offset
+            # Another node may lead the partition, and this one not know it yet.
+            await self.metadata.on_partition_leadership_changes([partition], [])
+            named = await self._named(partition, led)
+            strangers = _strangers(segments, named, before_ms)
+            missing = missing_offsets(named.values(), log.log_start_offset, local_start)
+            has_gap = _has_gap(named) or missing is not None
+        is_many = self._is_suspicious(len(strangers), len(segments))
+        if partition.topic and strangers and (is_many or has_gap):
+            return None
+        return strangers
 
     async def _named(
         self, partition: TopicIdPartition, led: Led
