@@ -430,6 +430,18 @@ class RemoteLogMetadataManagerConformance(ABC):
 
         self.run(body)
 
+    def test_segments_are_listed_without_the_name_of_their_topic(self) -> None:
+        """As by the purge, for which a deleted topic has none."""
+
+        async def body(manager: RemoteLogMetadataManager) -> None:
+            (one,) = await finished(manager, segment(1, (0, 9)))
+            nameless = FIRST._replace(topic="")
+            await manager.on_partition_leadership_changes([], [nameless])
+            assert list(await manager.list_remote_log_segments(nameless)) == [one]
+            await manager.on_stop_partitions([nameless])
+
+        self.run(body)
+
     def test_changes_that_are_made_at_once_all_count(self) -> None:
         async def body(manager: RemoteLogMetadataManager) -> None:
             segments = [

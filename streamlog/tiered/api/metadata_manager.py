@@ -57,7 +57,8 @@ class RemoteLogMetadataManager(ABC):
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> Sequence[RemoteLogSegmentMetadata]:
         """All segments of the partition, or those of one leader epoch, in every state but
-        DELETE_SEGMENT_FINISHED, by start offset."""
+        DELETE_SEGMENT_FINISHED, by start offset. The name of the topic may be empty: the id alone
+        says which it is."""
 
     @abstractmethod
     async def put_remote_partition_delete_metadata(

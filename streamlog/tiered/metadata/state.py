@@ -7,6 +7,7 @@ comes to the same state. A record that the state does not allow changes nothing,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from streamlog.tiered.api import (
     RemoteLogSegmentMetadata,
@@ -23,13 +24,14 @@ class RemoteMetadataState:
     """All partitions that have records in the metadata partition, whoever leads them."""
 
     def __init__(self) -> None:
-        self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+        self._caches: dict[tuple[UUID, int], RemoteLogMetadataCache] = {}
+        """By topic id and number: the purge does not know what a deleted topic was called."""
         self._deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         """Deletions that have begun and not ended."""
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """To be read alone; an empty one where nothing is known."""
-        known = self._caches.get(partition)
+        known = self._caches.get(_key(partition))
         return RemoteLogMetadataCache() if known is None else known
 
     @property
@@ -54,7 +56,8 @@ class RemoteMetadataState:
             self.check(record)
             self._apply_deletion(record)
         elif isinstance(record, RemoteLogSegmentMetadata):
-            self._caches.setdefault(record.topic_id_partition, RemoteLogMetadataCache()).add(record)
+            key = _key(record.topic_id_partition)
+            self._caches.setdefault(key, RemoteLogMetadataCache()).add(record)
         else:
             self.cache(record.remote_log_segment_id.topic_id_partition).update(record)
 
@@ -62,6 +65,10 @@ class RemoteMetadataState:
         partition = metadata.topic_id_partition
         if metadata.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
             self._deletions.pop(partition, None)
-            self._caches.pop(partition, None)
+            self._caches.pop(_key(partition), None)
         else:
             self._deletions[partition] = metadata
+
+
+def _key(partition: TopicIdPartition) -> tuple[UUID, int]:
+    return partition.topic_id, partition.partition
