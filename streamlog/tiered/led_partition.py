@@ -27,7 +27,7 @@ class LedPartition:
         self.is_loaded = False
         """Whether `highest_offset` is what the metadata says."""
         self.missing: tuple[int, int] | None = None
-        """Offsets (end exclusive) that were in neither tier when it was loaded."""
+        """Offsets (end exclusive) that were in neither tier when it was loaded, or cleaned up."""
         self.has_left_overs = True
         """Whether copies may have been begun that nobody finishes."""
         self.tasks: dict[str, asyncio.Task[None]] = {}

@@ -196,7 +196,7 @@ class RemoteLogManager:
         async def run() -> None:
             async with led.turn:
                 try:
-                    await self._parts.purge.clean_up(led.partition, led.log)
+                    led.missing = await self._parts.purge.clean_up(led.partition, led.log)
                 except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
                     errors.append(error)
 

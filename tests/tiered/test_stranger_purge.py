@@ -410,9 +410,15 @@ def test_a_draft_plug_in_cleans_up_nothing_where_metadata_was_lost(numbers: slic
             await t.configure(local_retention_bytes="0")
             await t.retain()
             segments = set(plugin.segments)
-            await lose_metadata(t, numbers)
+            lost = await lose_metadata(t, numbers)
             await purge(t)
             assert set(plugin.segments) == segments
+            (alarm,) = t.manager.alarms()
+            assert alarm.startswith("remote_storage: 1 partitions have offsets")
+            for key, data in lost.items():
+                await t.kv.put_kv(key, data)
+            await purge(t)
+            assert t.manager.alarms() == []
 
     asyncio.run(body())
 

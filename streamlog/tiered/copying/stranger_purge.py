@@ -27,9 +27,13 @@ from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.api.tiering import TierableLog
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
-from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from streamlog.tiered.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
 from streamlog.tiered.api.storage_manager import RemoteStorageManager, StoredFile
-from streamlog.tiered.lineage import missing_offsets
+from streamlog.tiered.lineage import lost_offsets, missing_offsets
 from streamlog.tiered.metrics import RemoteLogMetrics
 from streamlog.tiered.reading.plugin_calls import PluginCalls
 
@@ -42,6 +46,7 @@ LISTED_AT_ONCE = 100
 CALL_S = 60
 """How long the plug-in may take for so many files of the listing, a deletion or a clean-up."""
 T = TypeVar("T")
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 TopicNames = Callable[[UUID], str | None]
 """The name of a topic that has the id, also of one whose remote data is being deleted."""
@@ -128,20 +133,24 @@ class StrangerPurge:
         doing = "purging files of no segment"
         await self._bounded(doing, lambda: self.storage.delete_stored_files(names))
 
-    async def clean_up(self, partition: TopicIdPartition, log: TierableLog) -> None:
+    async def clean_up(
+        self, partition: TopicIdPartition, log: TierableLog
+    ) -> tuple[int, int] | None:
         """Has the plug-in remove what is older than everything that is known of the partition.
 
         Where nothing is known, or offsets of the log are in no segment, it removes nothing: a
         plug-in may remove whole segments by their age, and these may be what the metadata lost.
         Nothing may be copied meanwhile: a copy of old records would be older than what is known.
+        Returns the first of such offsets (end exclusive).
+
         Errors: what the plug-ins raise; TimeoutError.
         """
-        local_start = log.local_log_start_offset
         # Another node may lead the partition, and this one not know it yet.
         await self.metadata.on_partition_leadership_changes([partition], [])
         known = await self.metadata.list_remote_log_segments(partition)
-        if not known or missing_offsets(known, log.log_start_offset, local_start):
-            return
+        lost = lost_offsets(log, [one for one in known if one.state is _FINISHED])
+        if not known or lost is not None:
+            return lost
         until = self.clock.now_ms() - self.config.age_ms
         for one in known:
             until = min(until, one.max_timestamp_ms, one.event_timestamp_ms)
@@ -149,6 +158,7 @@ class StrangerPurge:
             f"cleaning up {partition}", lambda: self.storage.delete_left_overs(partition, until)
         )
         self.metrics.purged(files, 0)
+        return None
 
     async def _bounded(self, doing: str, call: Callable[[], Awaitable[T]]) -> T:
         """Errors: TimeoutError; what the call raises."""
