@@ -24,6 +24,8 @@ from tests.support.log_insides import streams_of
 
 Runs = Mapping[int, tuple[int, int]]
 """Stream → first and last offset (exclusive) in one object."""
+FIRST_BLOCK_BYTE = 40
+"""A position in an object's first data block."""
 
 
 @asynccontextmanager
@@ -57,17 +59,33 @@ async def lose_checkpoints(cluster: Cluster) -> None:
     await cluster.store.delete([one.key for one in files])
 
 
-async def lose_objects(cluster: Cluster, is_lost: Callable[[Runs], bool]) -> None:
-    """Deletes the objects that are chosen by what they hold; there is at least one."""
+async def keys_of(cluster: Cluster, is_meant: Callable[[Runs], bool]) -> list[str]:
+    """The objects that are chosen by what they hold; there is at least one."""
     bucket = await list_bucket(cluster.store, no_progress)
-    gone = []
+    keys = []
     for object_id, size in zip(bucket.ids, bucket.sizes, strict=True):
         footer = await read_footer(cluster.store, cluster.offload, object_id, size)
         assert footer is not None
-        if is_lost({stream_id: (start, end) for stream_id, _, start, end in footer.ranges}):
-            gone.append(data_key(object_id))
-    assert gone
-    await cluster.store.delete(gone)
+        if is_meant({stream_id: (start, end) for stream_id, _, start, end in footer.ranges}):
+            keys.append(data_key(object_id))
+    assert keys
+    return keys
+
+
+async def lose_objects(cluster: Cluster, is_lost: Callable[[Runs], bool]) -> None:
+    """Deletes the objects that are chosen by what they hold; there is at least one."""
+    await cluster.store.delete(await keys_of(cluster, is_lost))
+
+
+async def damage_body(cluster: Cluster, is_meant: Callable[[Runs], bool]) -> tuple[str, bytes]:
+    """Flips a bit of the one object's first block; its footer stays whole. The key, and what the
+    object was before."""
+    (key,) = await keys_of(cluster, is_meant)
+    whole = bytes(await cluster.store.get(key))
+    damaged = bytearray(whole)
+    damaged[FIRST_BLOCK_BYTE] ^= 1
+    await cluster.store.put(key, [damaged])
+    return key, whole
 
 
 async def lose_objects_of(cluster: Cluster, stream_id: int, offsets: Collection[int]) -> None:

@@ -17,11 +17,13 @@
 7. A topic has the partitions that its meta streams name, and those that tags in the checkpoint
    name. Where there is no checkpoint, nothing tells of a topic's last partitions when all of their
    objects are lost.
+8. A partition whose meta stream cannot be read has no name. Its streams lose the tag by which a
+   node would take them for orphans and delete them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
@@ -61,6 +63,7 @@ META_ROLE = "meta"
 PRODUCER_IDS_AHEAD = 1 << 32
 """Producer ids that are skipped: more than can have been handed out since the highest was noted."""
 ATTEMPT = "recovered"
+DATA_ROLES = (DATA, "cleaned_data")
 OFFSETS_AGAIN = ", and its offsets are given out again"
 
 
@@ -101,6 +104,14 @@ class TopicRecovery:
             self._place(partition)
         streams = self._recovered.streams
         topics, told = topics_by_name(partitions, streams)
+        one_each = [
+            one
+            for of_name in topics.values()
+            for topic in of_name
+            for one in topic.partitions.values()
+        ]
+        attempts = [one for one in partitions if not one.has_records(streams)]
+        self._keep_nameless(candidates, [*one_each, *attempts])
         ends = self._partitions_by_tags()
         for name, of_name in sorted(topics.items()):
             right, why = right_topic(name, of_name, streams)
@@ -110,13 +121,38 @@ class TopicRecovery:
             self._tell(detail, severity)
         self._take_producer_ids(partitions)
 
+    def _keep_nameless(
+        self, meta_streams: Iterable[int], sorted_out: Iterable[PartitionOfStreams]
+    ) -> None:
+        """Keeps the streams of partitions that are not `sorted_out` from being deleted as orphans:
+        of damage nobody knows how much can be repaired."""
+        streams = self._recovered.streams
+        done = {one.meta_stream_id for one in sorted_out}
+        nameless = {
+            _made_together(streams[stream_id].tags)
+            for stream_id in meta_streams
+            if stream_id not in done and belongs_to_log(streams[stream_id].tags)
+        }
+        for stream_id, stream in sorted(streams.items()):
+            tags = stream.tags
+            if not belongs_to_log(tags) or _made_together(tags) not in nameless:
+                continue
+            del tags["attempt"]
+            if tags["role"] in DATA_ROLES and stream.pieces:
+                lost = Range(stream_id, stream.start, stream.end)
+                self._tell(
+                    f"partition {tags.get('partition')} of topic {tags.get('topic')} is left "
+                    f"without a name: its {tags['role']}, {lost}, can be read as a stream only",
+                    lost=lost,
+                )
+
     def _partitions_by_tags(self) -> dict[tuple[str, str], int]:
         """Topic and its id → how many partitions the checkpoint's tags tell of at least."""
         ends: dict[tuple[str, str], int] = {}
         for stream in self._recovered.streams.values():
             tags = stream.tags
             number = tags.get("partition", "")
-            if tags.get("role") == META_ROLE and belongs_to_log(tags) and number.isdigit():
+            if tags.get("role") == META_ROLE and number.isdigit():
                 topic = tags.get("topic", ""), tags.get("topic_id", "")
                 ends[topic] = max(ends.get(topic, 0), int(number) + 1)
         return ends
@@ -252,15 +288,17 @@ class TopicRecovery:
                 streams[stream_id] = stream
                 self._recovered.stream_id_max = max(self._recovered.stream_id_max, stream_id)
                 self._report.counts["streams_made_again"] += 1
+            # That of its meta stream: with another one the stream would be an orphan.
+            attempt = streams[one.meta_stream_id].tags.get("attempt", ATTEMPT)
             if not stream.tags:
                 stream.tags = {
                     "topic": described.topic,
                     "topic_id": str(described.topic_id),
                     "partition": str(described.partition),
                     "role": role,
-                    # That of its meta stream: without it the stream would be an orphan.
-                    "attempt": streams[one.meta_stream_id].tags.get("attempt", ATTEMPT),
                 }
+            # An earlier recovery may have left the partition without a name.
+            stream.tags.setdefault("attempt", attempt)
 
     def _take_producer_ids(self, partitions: Sequence[PartitionOfStreams]) -> None:
         highest = 0
@@ -282,3 +320,8 @@ class TopicRecovery:
         if lost is not None:
             finding = replace(finding, advice=PUT_BACK, stream_id=lost.stream_id, lost=(lost,))
         self._report.add(finding)
+
+
+def _made_together(tags: Mapping[str, str]) -> tuple[str | None, ...]:
+    """The streams of one try to create a partition have this in common."""
+    return tuple(tags.get(name) for name in ("topic", "topic_id", "partition", "attempt"))

@@ -21,6 +21,7 @@ from tests.repair.disk_cluster import DiskCluster
 from tests.repair.remnants import (
     a_log,
     cleaned,
+    damage_body,
     lose,
     lose_checkpoints,
     lose_objects_of,
@@ -197,6 +198,38 @@ def test_entries_of_a_meta_stream_behind_a_gap_are_told_to_be_lost() -> None:
         (tail,) = report.of_kind(FindingKind.UNACKNOWLEDGED_TAIL)
         assert (tail.severity, tail.stream_id) == (Severity.ERROR, ids.meta)
         assert "an object is lost" in tail.detail
+
+    run(scenario)
+
+
+def test_a_partition_whose_meta_stream_is_unreadable_keeps_its_data() -> None:
+    """A node takes streams for orphans whose tags name a partition that no topic has."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 1)
+            log = await partition(engine, "t")
+            await produce(log, b"record")
+            await produce(log, b"another")
+            ids, content = ids_of(log), await consume(log)
+            await engine.metadata.checkpoint()
+        key, whole = await damage_body(cluster, lambda runs: runs.get(ids.meta, (1, 1))[0] == 0)
+        cluster.lose_metadata()
+        report = await recovered(cluster, accept_data_loss=True)
+        (nameless,) = (one for one in errors_of(report) if one.lost)
+        assert nameless.lost == (Range(ids.data, 0, 2),)
+        assert "partition 0 of topic t is left without a name" in nameless.detail
+        async with cluster.node() as engine:
+            assert await engine.logs.delete_orphans() == 0
+            described = await engine.streams.describe_stream(ids.data)
+            assert (described.start_offset, described.end_offset) == (0, 2)
+        await cluster.store.put(key, [whole])
+        cluster.lose_metadata()
+        await recovered(cluster)
+        async with cluster.node() as engine:
+            assert await engine.logs.delete_orphans() == 0
+            assert await consume(await partition(engine, "t")) == content
 
     run(scenario)
 
