@@ -207,6 +207,12 @@ class TopicRecovery:
         except (Corrupt, UnsupportedVersion, ObjectNotFound) as error:
             if recovered.streams[stream_id].tags or not is_first:
                 self._tell(f"meta stream {stream_id} cannot be read: {error}")
+            elif not isinstance(error, ObjectNotFound):
+                # What lies in objects that are gone is told of any stream.
+                self._tell(
+                    f"the first record of stream {stream_id} cannot be read; if this is a meta "
+                    f"stream, its partition is lost: {error}"
+                )
             return None
         return None if is_first else replay
 

@@ -234,6 +234,20 @@ def test_a_partition_whose_meta_stream_is_unreadable_keeps_its_data() -> None:
     run(scenario)
 
 
+def test_a_partition_whose_first_meta_record_is_unreadable_is_told() -> None:
+    """Without tags nothing else tells that this is a meta stream."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        ids = await written(cluster)
+        await damage_body(cluster, lambda runs: runs.get(ids.meta, (1, 1))[0] == 0)
+        cluster.lose_metadata()
+        with pytest.raises(Corrupt, match=f"the first record of stream {ids.meta} cannot be read"):
+            await recovered(cluster)
+
+    run(scenario)
+
+
 def test_a_meta_stream_with_a_gap_behind_a_checkpoint_is_told_to_be_cut() -> None:
     async def scenario() -> None:
         cluster = Cluster()
