@@ -107,7 +107,8 @@ class StreamRecovery:
 
     @property
     def trims_are_lost(self) -> bool:
-        """Whether a lost or unreadable checkpoint may tell of trims that deleted objects.
+        """Whether a lost or unreadable checkpoint may tell of trims that deleted objects, or of
+        commits of staged ones.
 
         A bucket without checkpoint files may have lost them all, or the cluster never wrote one.
         The first is assumed: otherwise a live part behind a trimmed one would be left out as never
@@ -130,6 +131,9 @@ class StreamRecovery:
         if self._view is not None:
             self._recovered.from_revision = self._view.revision
             await self._take_known(self._view)
+            if self.trims_are_lost:
+                for object_id in self._recovered.staged_objects():
+                    self._tell_staged(object_id)
         await self._read_unknown()
         for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
             self._resolve(stream_id)
@@ -258,16 +262,8 @@ class StreamRecovery:
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
         if footer.is_staged:
-            # With wal=object a commit is acknowledged only after a checkpoint holds it.
             self._unknown_staged.update(row.stream_id for row in footer.ranges)
-            self._skip(
-                FindingKind.STAGED,
-                object_id,
-                "was staged, and no checkpoint knows it",
-                Severity.NOTE,
-                "if its writer did not hear of a commit, have it stage and commit again; with "
-                "wal=disk it may have heard of one in the last seconds before the disk was lost",
-            )
+            self._tell_staged(object_id)
             return
         self._recovered.objects[object_id] = footer.row
         footers.add(footer)
@@ -280,6 +276,28 @@ class StreamRecovery:
                 is_guess = bool(tenure.node_id & COMPACTOR)
                 held_by = last[2] if last is not None and is_guess else writer
                 footers.writers[stream_id] = epoch, end, held_by
+
+    def _tell_staged(self, object_id: int) -> None:
+        """With wal=object a commit is acknowledged only after a checkpoint holds it."""
+        if self.trims_are_lost:
+            self._skip(
+                FindingKind.STAGED,
+                object_id,
+                "was staged, and the checkpoint that may tell of its commit is gone or cannot be "
+                "read: what it holds may have been acknowledged, and comes back in no stream",
+                Severity.ERROR,
+                "put the newest files of checkpoint/ back from a copy of the store; else have its "
+                "writer stage and commit again",
+            )
+            return
+        self._skip(
+            FindingKind.STAGED,
+            object_id,
+            "was staged, and no checkpoint knows it",
+            Severity.NOTE,
+            "if its writer did not hear of a commit, have it stage and commit again; with "
+            "wal=disk it may have heard of one in the last seconds before the disk was lost",
+        )
 
     def _resolve(self, stream_id: int) -> None:
         rows = self._footers.rows_of(stream_id)

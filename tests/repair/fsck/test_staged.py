@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.engine.harness import until
 from tests.log.staging import contents, encoded, staged_of
 from tests.repair.cluster import Cluster, append, partition, produce, read, recovered, run
 from tests.repair.disk_cluster import CONFIG, DiskCluster
+from tests.repair.remnants import lose_checkpoints
 
 
 def test_fsck_knows_staged_and_attached_objects() -> None:
@@ -106,6 +108,51 @@ def test_commits_come_back_from_the_bucket_alone() -> None:
             await staged_of(engine).commit("w", 5, [entry])
             assert [value for _, value in await contents(logs[1])] == [b"a", b"b"] * 2
         assert not (await cluster.fsck()).by_severity[Severity.ERROR]
+
+    run(scenario)
+
+
+async def lose_newest_checkpoint(cluster: Cluster, older: Mapping[str, bytes]) -> None:
+    """Damages the newest, and puts the files of an older one back, as if they lay there still."""
+    for info in (await cluster.store.list("checkpoint/")).objects:
+        content = bytearray(await cluster.store.get(info.key))
+        content[-20] ^= 1
+        await cluster.store.put(info.key, [content])
+    for key, whole in older.items():
+        await cluster.store.put(key, [whole])
+
+
+@pytest.mark.parametrize("left", ["nothing", "one from before", "one from before the commit"])
+def test_a_commit_in_a_lost_checkpoint_stops_a_recovery(left: str) -> None:
+    """It was acknowledged, and the object alone does not tell which offsets it has."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+
+        async def checkpoint() -> dict[str, bytes]:
+            await engine.metadata.checkpoint()
+            files = (await cluster.store.list("checkpoint/")).objects
+            return {info.key: bytes(await cluster.store.get(info.key)) for info in files}
+
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 1)
+            await produce(await partition(engine, "t"), b"first")
+            older = await checkpoint()
+            batches = {TopicPartition("t", 0): encoded([b"a", b"b"])}
+            staged = (await staged_of(engine).stage("w", "1", batches)).staged
+            if left == "one from before the commit":
+                older = await checkpoint()
+            await staged_of(engine).commit("w", 4, [ManifestEntry(staged.object_id, list(batches))])
+        await lose_newest_checkpoint(cluster, older)
+        if left == "nothing":
+            await lose_checkpoints(cluster)
+        cluster.lose_metadata()
+        with pytest.raises(Corrupt, match="--accept-data-loss"):
+            await recovered(cluster)
+        report = await recovered(cluster, dry_run=True)
+        (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
+        assert (error.kind, error.object_id) == (FindingKind.STAGED, staged.object_id)
+        assert "may have been acknowledged" in error.detail
 
     run(scenario)
 
@@ -253,8 +300,8 @@ def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_dis
             await append(stream, b"in the WAL")
         cluster.lose_metadata()
         if not has_checkpoint:
-            # What is missing may have been trimmed as well.
-            with pytest.raises(Corrupt, match="stored behind a gap"):
+            # What is missing may have been trimmed as well, and the commit acknowledged.
+            with pytest.raises(Corrupt, match="2 findings say that data is lost"):
                 await recovered(cluster)
         report = await recovered(cluster, accept_data_loss=not has_checkpoint)
         (tail,) = [one for one in report.findings if one.kind is FindingKind.UNACKNOWLEDGED_TAIL]
