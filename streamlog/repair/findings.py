@@ -9,7 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 FINDINGS_MAX = 10_000
-"""Findings that a report keeps; all are counted."""
+"""Findings of one severity that a report keeps; all are counted."""
 SHOWN_RANGES = 3
 
 Progress = Callable[[str, int, int], None]
@@ -111,7 +111,7 @@ class RepairReport:
     def add(self, finding: Finding) -> None:
         self.by_kind[str(finding.kind)] += 1
         self.by_severity[finding.severity] += 1
-        if len(self.findings) < FINDINGS_MAX:
+        if self.by_severity[finding.severity] <= FINDINGS_MAX:
             self.findings.append(finding)
 
     @property

@@ -179,7 +179,7 @@ def _check_losses(report: RepairReport, options: RecoverOptions) -> None:
     first = next(finding for finding in report.findings if finding.severity is Severity.ERROR)
     raise Corrupt(
         f"{errors} findings say that data is lost, the first: {first.detail}. Nothing was written; "
-        "--dry-run lists them all, --accept-data-loss goes on without that data",
+        "--dry-run lists them, --accept-data-loss goes on without that data",
         object_key=first.key,
     )
 
