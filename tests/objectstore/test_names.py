@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,13 @@ def test_golden_cluster_files(version: int) -> None:
     assert encode(cluster) == golden
 
 
+@pytest.mark.parametrize("knows_deletions", [False, True])
+def test_a_cluster_file_tells_whether_deletions_are_known(knows_deletions: bool) -> None:
+    cluster = ClusterFile("one", replace(LINEAGE, knows_deletions=knows_deletions))
+    assert decode(encode(cluster)) == cluster
+    assert decode(encode(cluster)).lineage.knows_deletions is knows_deletions
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -288,6 +296,8 @@ def test_golden_cluster_files(version: int) -> None:
         b'{"cluster_id": "a", "format_version": 2, "lineage": true, "lineage_id": "%s"}'
         % (b"0" * 32),
         b'{"cluster_id": "a", "format_version": 2, "lineage": 1, "lineage_id": "x"}',
+        b'{"cluster_id": "a", "format_version": 2, "lineage": 1, "lineage_id": "%s", '
+        b'"knows_deletions": 0}' % (b"0" * 32),
         b'{"cluster_id": "a", "format_version": 2, "lineage": 1}',
         b"\xff\xfe",
     ],

@@ -12,8 +12,10 @@ Absent: the metadata was never rebuilt, or by a release before this key: lineage
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.keys import recovery
 from streamlog.metadata.keys.space import unpack
 from streamlog.objectstore.cluster.guard import FIRST, Lineage
 
@@ -39,4 +41,8 @@ def decode(value: bytes) -> Lineage:
 async def read(kv: KVStore, prefix: bytes) -> Lineage:
     """Errors: Corrupt, UnsupportedVersion, MetadataUnavailable."""
     entry = await kv.get(key(prefix))
-    return FIRST if entry is None else decode(entry.value)
+    if entry is None:
+        return FIRST
+    rebuilt = await kv.get(recovery.key(prefix))
+    knows_deletions = rebuilt is None or recovery.decode(rebuilt.value).knows_deletions
+    return replace(decode(entry.value), knows_deletions=knows_deletions)

@@ -2,6 +2,7 @@
 
     {"cluster_id": "<text>", "format_version": 1}
     {"cluster_id": "<text>", "format_version": 2, "lineage": <int>, "lineage_id": "<32 hex>"}
+    as the second, with "knows_deletions": false
 
 The first node of a cluster writes version 1. Each `recover` or `restore` replaces the file by
 version 2 with the next lineage (`lineage.py`); version 1 is lineage 0. A release that knows only
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlog.errors import (
     AlreadyExists,
@@ -41,11 +42,14 @@ _LINEAGE_MAX = (1 << 64) - 1
 class Lineage:
     """How many recoveries made metadata for the store; `id`: of the last one, 32 hex digits.
 
-    0 with an empty id: no recovery did.
+    0 with an empty id: no recovery did. `knows_deletions`: each of them knew which streams had been
+    destroyed. Where one did not, no later one can, whatever its checkpoint says, because that may
+    come from the first.
     """
 
     number: int = 0
     id: str = ""
+    knows_deletions: bool = field(default=True, compare=False)
 
 
 FIRST = Lineage()
@@ -72,6 +76,8 @@ def encode(cluster: ClusterFile) -> bytes:
     if cluster.lineage != FIRST:
         content["format_version"] = LINEAGE_VERSION
         content |= {"lineage": cluster.lineage.number, "lineage_id": cluster.lineage.id}
+        if not cluster.lineage.knows_deletions:
+            content["knows_deletions"] = False
     return json.dumps(content).encode() + b"\n"
 
 
@@ -98,7 +104,10 @@ def decode(data: bytes) -> ClusterFile:
         is_number = type(number) is int and 0 < number <= _LINEAGE_MAX
         if not is_number or not isinstance(lineage_id, str) or not _LINEAGE_ID.match(lineage_id):
             raise _corrupt(len(data))
-        lineage = Lineage(number, lineage_id)
+        knows_deletions = content.get("knows_deletions", True)
+        if not isinstance(knows_deletions, bool):
+            raise _corrupt(len(data))
+        lineage = Lineage(number, lineage_id, knows_deletions)
     try:
         return ClusterFile(check_cluster_id(cluster_id), lineage)
     except InvalidName as error:

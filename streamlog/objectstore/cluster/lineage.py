@@ -118,10 +118,13 @@ class LineageCheck:
         return error
 
 
-async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> Lineage:
+async def raise_lineage(
+    store: ObjectStore, cluster_id: str, random: Random, *, knows_deletions: bool = True
+) -> Lineage:
     """Gives the store to new metadata; the new lineage of the store.
 
-    Nodes on any earlier metadata stop at their next look. Errors: Conflict (another recovery did
+    Nodes on any earlier metadata stop at their next look. `knows_deletions`: whether the new
+    metadata does, unless an earlier recovery did not. Errors: Conflict (another recovery did
     it at the same moment), Invalid (no cluster.json), ForeignCluster, Corrupt, UnsupportedVersion,
     OutcomeUnknown, StoreUnavailable.
     """
@@ -134,7 +137,8 @@ async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> 
     if cluster is None:
         raise Conflict(f"cluster.json vanished from {store.url} meanwhile; look who deleted it")
     check_same(store.url, cluster, cluster_id)
-    raised = Lineage(cluster.lineage.number + 1, random.uuid().hex)
+    knows_deletions = cluster.lineage.knows_deletions and knows_deletions
+    raised = Lineage(cluster.lineage.number + 1, random.uuid().hex, knows_deletions)
     await _replace(store, etag, replace(cluster, lineage=raised))
     await confirm_lineage(store, cluster_id, raised)
     return raised

@@ -60,7 +60,10 @@ async def hand_over(
     """
     unchanged = "Nothing was written; stop all nodes, then begin again"
     await _check(store, bucket, (), unchanged, progress)
-    lineage = await raise_lineage(store, recovered.cluster_id, random)
+    lineage = await raise_lineage(
+        store, recovered.cluster_id, random, knows_deletions=recovered.knows_deletions
+    )
+    recovered.knows_deletions = lineage.knows_deletions
     await _wait_for_old_nodes(grace_ms, progress)
     needed = sorted({*recovered.objects, *recovered.staged_objects()} & set(bucket.ids))
     stopping = "A node ran on the old metadata and stops by now: begin again"

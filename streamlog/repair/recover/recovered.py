@@ -41,7 +41,8 @@ class Recovered:
     """`values`: the users' key space, namespace and name → value. `*_max`: the highest seen.
 
     `from_revision`: the revision of the checkpoint that recovery began with; 0: none.
-    `knows_deletions`: no checkpoint that could tell of newer deletions was lost.
+    `knows_deletions`: no checkpoint that could tell of newer deletions was lost, for this recovery
+    or, as cluster.json has it, for an earlier one.
     """
 
     cluster_id: str

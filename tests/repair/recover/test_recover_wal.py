@@ -152,6 +152,31 @@ def test_a_stream_whose_beginning_is_lost_is_not_released_silently(
     run(scenario)
 
 
+def test_a_recovery_that_starts_from_the_checkpoint_of_another_knows_no_more(
+    tmp_path: Path,
+) -> None:
+    """That checkpoint knows deletions after the first recovery, and none before it."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+            await engine.drain()
+            objects = [info.key for info in (await cluster.store.list("data/")).objects]
+            await append(stream, b"b")
+        await cluster.store.delete(objects)
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node(2) as engine:
+            await engine.metadata.checkpoint()
+        await cluster.rebuild_metadata()
+        with pytest.raises(WalPending, match=r"offsets 1 to 2.*only its end"):
+            async with cluster.disk_node():
+                pass
+
+    run(scenario)
+
+
 def test_appends_that_do_not_fit_can_be_given_up(tmp_path: Path) -> None:
     """The start of the stream's open end is lost with its object, and that loss was accepted."""
 

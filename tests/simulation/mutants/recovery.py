@@ -21,7 +21,7 @@ def _damage_not_explained(patch: Patch) -> None:
 
 
 def _old_nodes_not_fenced(patch: Patch) -> None:
-    async def raise_lineage(store: Any, cluster_id: str, random: Any) -> Any:
+    async def raise_lineage(store: Any, cluster_id: str, random: Any, **_: Any) -> Any:
         cluster = await read_cluster(store)
         assert cluster is not None
         return replace(cluster.lineage)
