@@ -18,6 +18,24 @@ EPOCH_MAX = (1 << 15) - 2
 """The last epoch of a producer id; the next one comes with a new id."""
 
 
+def encode(first_free: int) -> bytes:
+    w = FieldWriter()
+    w.u8(VERSION)
+    w.u64(first_free)
+    return bytes(w.data)
+
+
+def decode(value: bytes) -> int:
+    """The first free id. Errors: Corrupt."""
+    r = FieldReader(value, "the producer id counter")
+    version = r.u8()
+    if version != VERSION:
+        raise r.corrupt(f"has version {version}")
+    first_free = r.u64()
+    r.end()
+    return first_free
+
+
 class ProducerIds:
     def __init__(self, kv: KVClient, block_size: int) -> None:
         self._kv = kv
@@ -68,11 +86,8 @@ class ProducerIds:
 
     async def _write(self, first_free: int, revision: int) -> bool:
         """False, and nothing changes, if another node was faster."""
-        w = FieldWriter()
-        w.u8(VERSION)
-        w.u64(first_free)
         try:
-            await self._kv.compare_and_set_kv(KEY, bytes(w.data), revision)
+            await self._kv.compare_and_set_kv(KEY, encode(first_free), revision)
         except ValueConflict:
             return False
         return True
@@ -82,10 +97,4 @@ class ProducerIds:
         value = await self._kv.get_kv(KEY)
         if value is None:
             return 0, 0
-        r = FieldReader(value.data, "the producer id counter")
-        version = r.u8()
-        if version != VERSION:
-            raise r.corrupt(f"has version {version}")
-        first = r.u64()
-        r.end()
-        return first, value.revision
+        return decode(value.data), value.revision

@@ -175,8 +175,8 @@ def _take_backup(backup: Backup, recovered: Recovered, report: RepairReport) -> 
     _take_topics(old, recovered, report)
     counter = producer_ids.KEY.namespace, producer_ids.KEY.name
     if counter in old:
-        # Big-endian behind the same version byte, so that bytes compare like the counters.
-        recovered.values[counter] = max(recovered.values.get(counter, b""), old[counter])
+        first_free = producer_ids.decode(old[counter])
+        recovered.producer_id_max = max(recovered.producer_id_max, first_free)
 
 
 def _take_partitions(old: dict[tuple[str, bytes], bytes], recovered: Recovered) -> None:

@@ -55,6 +55,7 @@ class Recovered:
     object_id_max: int = 0
     stream_id_max: int = 0
     revision_max: int = 0
+    producer_id_max: int = 0
     staging: StagingRows = field(default_factory=StagingRows)
     """Staged objects, the last commit of each writer, and where objects were attached."""
     from_revision: int = 0

@@ -27,10 +27,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
-from streamlog.log.api.wire import FieldWriter
 from streamlog.log.shared.meta.codec import decode_entry, is_entry
 from streamlog.log.stream_tags import CLEANED_ROLES, belongs_to_log
-from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     TopicRecord,
     encode_partition,
@@ -60,8 +58,6 @@ from streamlog.runtime.offload import Offload
 
 PART_STREAMS = 256
 META_ROLE = "meta"
-PRODUCER_IDS_AHEAD = 1 << 32
-"""Producer ids that are skipped: more than can have been handed out since the highest was noted."""
 ATTEMPT = "recovered"
 DATA_ROLES = (DATA, "cleaned_data")
 OFFSETS_AGAIN = ", and its offsets are given out again"
@@ -307,17 +303,11 @@ class TopicRecovery:
             stream.tags.setdefault("attempt", attempt)
 
     def _take_producer_ids(self, partitions: Sequence[PartitionOfStreams]) -> None:
-        highest = 0
+        recovered = self._recovered
         for partition in partitions:
             if partition.state.checkpoint is not None:
                 ids = (producer.producer_id for producer in partition.state.checkpoint.producers)
-                highest = max(highest, *ids, 0)
-        if partitions:
-            w = FieldWriter()
-            w.u8(producer_ids.VERSION)
-            w.u64(highest + PRODUCER_IDS_AHEAD)
-            key = producer_ids.KEY
-            self._recovered.values[key.namespace, key.name] = bytes(w.data)
+                recovered.producer_id_max = max(recovered.producer_id_max, *ids, 0)
 
     def _tell(
         self, detail: str, severity: Severity = Severity.ERROR, *, lost: Range | None = None

@@ -7,7 +7,8 @@
 3. Write the keys: values, nodes, fences, counters, the recovery record (`r`), and the checkpoint
    pointer (`k`).
 4. After `before_naming`, write the cluster's name, which makes the metadata whole.
-Numbers that may have been in use without a trace are skipped: epochs, ids, the revision.
+Numbers that may have been in use without a trace are skipped: epochs, ids, the revision. Numbers
+that an earlier recovery began with may all be without a trace, so each lineage has its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id
 from streamlog.engine.kv_client import stored_value
 from streamlog.errors import Conflict
 from streamlog.kvstore.interface import Delete, KVStore, Operation, Put, RevisionIs, prefix_end
+from streamlog.log.topics import producer_ids
 from streamlog.metadata.checkpoint.build import BuiltFile, build_checkpoint, take_snapshot
 from streamlog.metadata.checkpoint.files import CheckpointReader, Levels
 from streamlog.metadata.checkpoint.trailer import encode_trailer
@@ -42,6 +44,9 @@ EPOCHS_AHEAD = RECOVERED_EPOCHS
 BLOCKS_AHEAD = 1024
 """Id blocks that may have been handed out without a trace."""
 REVISIONS_AHEAD = 1 << 24
+PRODUCER_IDS_AHEAD = 1 << 32
+"""More than can have been handed out since the highest was noted."""
+PRODUCER_IDS_PER_LINEAGE = 1 << 40
 PUTS_PER_TXN = 100
 BYTES_PER_TXN = 1 << 20
 WRITER_NODE = 0
@@ -91,7 +96,7 @@ async def write_metadata(
     assert named.delta is not None
     trailer = encode_trailer(named, recovered.cluster_id)
     await store.put(named.delta.name, [*built.delta.parts, trailer])
-    puts = _puts(recovered, fold, prefix, clock.now_ms())
+    puts = _puts(recovered, fold, prefix, lineage, clock.now_ms())
     puts.append(Put(checkpoint.key(prefix), checkpoint.encode(named)))
     await _put_all(kv, puts, mine)
     await before_naming()
@@ -160,11 +165,18 @@ def _fold(recovered: Recovered, revision: int) -> Fold:
     return fold
 
 
-def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[Put]:
+def _puts(
+    recovered: Recovered, fold: Fold, prefix: bytes, lineage: Lineage, now_ms: int
+) -> list[Put]:
     window = MetadataConfig().put_window
     sealed = fence.Fence(False, 0, False, True, window, now_ms)
     puts = []
-    for (namespace, name), value in sorted(recovered.values.items()):
+    first_free = max(
+        recovered.producer_id_max + PRODUCER_IDS_AHEAD, lineage.number * PRODUCER_IDS_PER_LINEAGE
+    )
+    counter = producer_ids.KEY.namespace, producer_ids.KEY.name
+    values = recovered.values | {counter: producer_ids.encode(first_free)}
+    for (namespace, name), value in sorted(values.items()):
         puts.append(Put(prefix + f"u/{namespace}/".encode() + name, stored_value(value)))
     for tenure in sorted(fold.held):
         puts.append(Put(fence.key(prefix, tenure), fence.encode(sealed)))

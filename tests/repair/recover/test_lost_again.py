@@ -1,0 +1,36 @@
+"""Metadata that a recovery made is lost, too: numbers are not given out a second time."""
+
+from __future__ import annotations
+
+from streamlog.codec.batch import BatchProducer
+from streamlog.codec.records import encode_values
+from streamlog.log.api.abstract_log import AbstractLog
+from tests.repair.cluster import Cluster, consume, partition, recovered, run
+
+
+async def produce_first(log: AbstractLog, producer: tuple[int, int], value: bytes) -> None:
+    first = BatchProducer(*producer, base_sequence=0)
+    batch = bytes(encode_values([value], timestamp_ms=1000, producer=first).data)
+    await (await log.append(batch))
+
+
+def test_producers_between_two_recoveries_have_ids_of_their_own() -> None:
+    """Otherwise a producer's first batch would be taken for the first batch of another one."""
+
+    async def scenario() -> None:
+        cluster, ids = Cluster(), list[int]()
+        for number in range(3):
+            async with cluster.node(crash=True) as engine:
+                if not number:
+                    await engine.logs.create_topic("t", 1)
+                log = await partition(engine, "t")
+                producer = await engine.logs.init_producer_id()
+                ids.append(producer[0])
+                await produce_first(log, producer, b"producer %d" % number)
+                assert b"producer %d" % number in await consume(log)
+                await engine.metadata.checkpoint()
+            cluster.lose_metadata()
+            await recovered(cluster)
+        assert ids == sorted(set(ids))
+
+    run(scenario)
