@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import insort
 from dataclasses import dataclass, field
+from itertools import chain
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.checkpoint.state import StagingRows
@@ -261,6 +262,7 @@ class StreamRecovery:
         identity, footers = footer.identity, self._footers
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
+        self._recovered.object_id_max = max(self._recovered.object_id_max, object_id)
         if footer.is_staged:
             self._unknown_staged.update(row.stream_id for row in footer.ranges)
             self._tell_staged(object_id)
@@ -345,7 +347,9 @@ class StreamRecovery:
             if object_id not in used and object_id not in needed
         ]
         recovered.dead.update(dict.fromkeys(now_dead, 0))
-        recovered.object_id_max = max([0, *self._bucket.ids, *recovered.objects])
+        # The name alone of a file that is no object of the cluster says nothing.
+        known = (recovered.objects, recovered.dead, recovered.staged_objects())
+        recovered.object_id_max = max([recovered.object_id_max, *chain.from_iterable(known)])
         recovered.stream_id_max = max([0, *recovered.streams])
         self._report.counts["objects"] = recovered.drop_unused_objects()
         self._report.counts["objects_left_over"] = len(needed)

@@ -124,6 +124,25 @@ def test_a_recovered_cluster_is_written_on(checkpoint: str) -> None:
     run(scenario)
 
 
+def test_a_stray_file_with_the_last_of_all_ids_is_in_nobodys_way() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+        await cluster.store.put(data_key((1 << 64) - 1), [b"no object"])
+        cluster.lose_metadata()
+        with pytest.raises(Corrupt, match="--accept-data-loss"):
+            await recovered(cluster)
+        await recovered(cluster, accept_data_loss=True)
+        async with cluster.node() as engine:
+            stream = await engine.streams.open_stream(stream.stream_id)
+            await append(stream, b"b")
+            assert await read(stream) == {0: b"a", 1: b"b"}
+
+    run(scenario)
+
+
 def test_a_node_does_not_start_without_its_metadata() -> None:
     async def scenario() -> None:
         cluster = Cluster()
