@@ -10,6 +10,7 @@ import pytest
 
 from streamlog.client import KV, Admin, Consumer, Producer
 from streamlog.errors import DataInUse
+from streamlog.objectstore.keys import data_key
 from tests.support.command import run
 from tests.support.node import NodeProcess
 
@@ -66,6 +67,23 @@ def test_a_missing_object_is_reported_as_a_loss(tmp_path: Path) -> None:
         one for one in json.loads(checked.stdout)["findings"] if one["kind"] == "object-missing"
     ]
     assert missing["lost"]
+
+
+def test_a_dry_run_tells_scripts_that_data_is_lost(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with new_node(data):
+        pass
+    stray = data / "objects" / data_key(1 << 40)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"no object" * 100)
+    shutil.rmtree(data / "meta")
+    dry = run("recover", "--data", data, "--dry-run", "--json")
+    assert dry.returncode == 1
+    (finding,) = json.loads(dry.stdout)["findings"]
+    assert finding["severity"] == "error"
+    accepted = run("recover", "--data", data, "--dry-run", "--accept-data-loss")
+    assert accepted.returncode == 0
+    assert b"nothing was written" in accepted.stdout
 
 
 @pytest.mark.slow

@@ -40,7 +40,10 @@ def rebuild_options(command: F) -> F:
             "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
         ),
         click.option(
-            "--dry-run", is_flag=True, help="Say what would come back, and write nothing."
+            "--dry-run",
+            is_flag=True,
+            help="Say what would come back, and write nothing. Exit code 1: without it the command "
+            "would refuse, because data is lost.",
         ),
         click.option(
             "--grace",
@@ -89,7 +92,12 @@ def rebuild_metadata(
     """
     import asyncio
 
-    from streamlog.cli.support.offline import locations_of, open_offline, progress_of
+    from streamlog.cli.support.offline import (
+        HAS_FINDINGS,
+        locations_of,
+        open_offline,
+        progress_of,
+    )
     from streamlog.repair.recover.recover import RecoverOptions
     from streamlog.wiring.adoption import local_topics
 
@@ -117,6 +125,9 @@ def rebuild_metadata(
     report = asyncio.run(run())
     local = () if flags["data"] is None else local_topics(Path(flags["data"]) / "logs")
     _tell(state, report, options.dry_run, local)
+    if report.has_errors and not options.accept_data_loss:
+        # A dry run: any other one was refused.
+        click.get_current_context().exit(HAS_FINDINGS)
 
 
 def _tell(state: State, report: Any, dry_run: bool, local: Sequence[str]) -> None:
