@@ -41,8 +41,10 @@ from streamlog.runtime.offload import Offload
 
 EPOCHS_AHEAD = RECOVERED_EPOCHS
 """Opens of a stream, and starts of a node, that may have left no trace in the store."""
+NODE_EPOCHS_PER_LINEAGE = 1 << 12
 BLOCKS_AHEAD = 1024
 """Id blocks that may have been handed out without a trace."""
+BLOCKS_PER_LINEAGE = 1 << 16
 REVISIONS_AHEAD = 1 << 24
 PRODUCER_IDS_AHEAD = 1 << 32
 """More than can have been handed out since the highest was noted."""
@@ -183,13 +185,16 @@ def _puts(
         puts.append(Put(head.key(prefix, tenure), head.encode(0)))
     # All nodes get the same epoch: so one number separates tenures before the recovery from those
     # after it, even of nodes that left no trace.
-    node_epoch_max = max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD
+    node_epoch_max = max(
+        max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD,
+        lineage.number * NODE_EPOCHS_PER_LINEAGE,
+    )
     for node_id in sorted(recovered.node_epochs):
         if node_id != WRITER_NODE:
             record = node.NodeEntry(node_epoch_max, False, window)
             puts.append(Put(node.key(prefix, node_id), node.encode(record)))
-    object_blocks = _blocks_ahead(id_block.OBJECTS, recovered.object_id_max)
-    stream_blocks = _blocks_ahead(id_block.STREAMS, recovered.stream_id_max)
+    object_blocks = _blocks_ahead(id_block.OBJECTS, recovered.object_id_max, lineage)
+    stream_blocks = _blocks_ahead(id_block.STREAMS, recovered.stream_id_max, lineage)
     for kind, blocks in ((id_block.OBJECTS, object_blocks), (id_block.STREAMS, stream_blocks)):
         puts.append(Put(id_block.counter_key(prefix, kind), id_block.encode_counter(blocks)))
     rebuilt = Recovery(
@@ -203,8 +208,9 @@ def _puts(
     return puts
 
 
-def _blocks_ahead(kind: id_block.IdKind, highest: int) -> int:
-    return (highest >> kind.block_bits) + BLOCKS_AHEAD
+def _blocks_ahead(kind: id_block.IdKind, highest: int, lineage: Lineage) -> int:
+    seen = highest >> kind.block_bits
+    return max(seen + BLOCKS_AHEAD, lineage.number * BLOCKS_PER_LINEAGE)
 
 
 async def _put_all(kv: KVStore, puts: Sequence[Put], mine: RevisionIs) -> None:

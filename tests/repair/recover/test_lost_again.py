@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.log.api.abstract_log import AbstractLog
-from tests.repair.cluster import Cluster, consume, partition, recovered, run
+from tests.repair.cluster import Cluster, append, consume, partition, recovered, run
+from tests.repair.disk_cluster import DiskCluster, payloads
 
 
 async def produce_first(log: AbstractLog, producer: tuple[int, int], value: bytes) -> None:
@@ -32,5 +35,33 @@ def test_producers_between_two_recoveries_have_ids_of_their_own() -> None:
             cluster.lose_metadata()
             await recovered(cluster)
         assert ids == sorted(set(ids))
+
+    run(scenario)
+
+
+def test_a_wal_from_between_two_recoveries_is_older_than_the_second(tmp_path: Path) -> None:
+    """Its node uploaded nothing in between, so that no object and no checkpoint tells of it."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node(crash=False) as engine:
+            old = await engine.streams.create_and_open_stream()
+            await append(old, b"a")
+            await engine.drain()
+            await engine.metadata.checkpoint()
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node() as engine:
+            await append(await engine.streams.open_stream(old.stream_id), b"b")
+            new = await engine.streams.create_and_open_stream()
+            await append(new, b"x")
+            between = engine.metadata.tenure
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node(2) as engine:
+            other = await engine.streams.create_and_open_stream()
+            assert other.stream_id > new.stream_id
+        async with cluster.disk_node(crash=False) as engine:
+            assert engine.metadata.tenure > between
+            assert await payloads(engine, old.stream_id) == [b"a", b"b"]
+            assert await payloads(engine, new.stream_id) == [b"x"]
 
     run(scenario)
