@@ -1,8 +1,10 @@
 """Finds out which object holds which offsets of a stream, from the objects' footers. Pure.
 
-1. A holder of a stream begins at the end of all earlier commits. So, of overlapping rows, the one
-   with the higher epoch is right from its first offset on; the offsets of the lower epoch there
-   were never committed.
+1. A holder of a stream begins at the end of all earlier commits, and a row is committed whole or
+   not at all. So a row that goes past the first offset of a higher epoch was never committed, not
+   even before that offset, where the higher epoch's own first rows may be missing. Such a row is
+   left out. If it is certain (6), because offsets were given out again after a loss, the higher
+   epoch is right from its first offset on.
 2. Within an epoch each offset was assigned once, so overlapping rows hold the same records (inputs
    and outputs of a compaction, an upload that was sent twice).
 3. The ranges of a checkpoint stand. If it names an object that is gone, another row with the same
@@ -184,6 +186,7 @@ def resolve(
             for row in rows
             if row.end > known.end and row.epoch >= known.epoch
         ]
+    newer = _without_overtaken(newer, is_certain)
     certain_end = max((row.end for row in newer if is_certain(row.object_id)), default=0)
     runs: list[list[Piece]] = [pieces] if known is not None else []
     first = 0
@@ -203,12 +206,29 @@ def resolve(
     return resolved
 
 
+def _without_overtaken(rows: Sequence[Row], is_certain: Callable[[int], bool]) -> list[Row]:
+    """Without the rows that rule 1 leaves out."""
+    kept: list[Row] = []
+    first: int | None = None
+    by_epoch = sorted(rows, key=lambda row: -row.epoch)
+    for _, group in groupby(by_epoch, key=lambda row: row.epoch):
+        of_epoch = list(group)
+        kept += [
+            row
+            for row in of_epoch
+            if first is None or row.end <= first or is_certain(row.object_id)
+        ]
+        lowest = min(row.start for row in of_epoch)
+        first = lowest if first is None else min(first, lowest)
+    return kept
+
+
 def _records(run: Sequence[Piece]) -> int:
     return run[-1].end - run[0].start if run else 0
 
 
 def layers(rows: Iterable[Row]) -> list[Row]:
-    """Disjoint rows by start: rules 1 and 2."""
+    """Disjoint rows by start, the higher epoch from its first offset on: rules 1 and 2."""
     cover: list[Row] = []
     ordered = sorted(rows, key=lambda row: (row.epoch, row.start, -row.end, row.object_id))
     for _, group in groupby(ordered, key=lambda row: row.epoch):

@@ -204,6 +204,17 @@ def test_layers_take_the_higher_epoch_from_its_first_offset_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("known", [None, Known(1, 0, 10, [Piece(0, 10, 1)])])
+def test_a_row_that_a_higher_epoch_overtook_is_not_cut_in_the_middle(known: Known | None) -> None:
+    """The upload with which the higher epoch began, at 10, did not arrive."""
+    rows = [Row(1, 10, 15, 2), Row(2, 12, 14, 3)]
+    rows += [] if known else [Row(1, 0, 10, 1)]
+    resolved = resolve(known, rows, bool, lambda _: False)
+    assert (resolved.pieces, resolved.tail) == ([Piece(0, 10, 1)], [Piece(12, 14, 3)])
+    certain = resolve(known, rows, bool, lambda object_id: object_id == 2)
+    assert certain.pieces == [Piece(0, 10, 1), Piece(10, 12, 2), Piece(12, 14, 3)]
+
+
 def test_a_stream_that_nothing_tells_of_is_nobodys() -> None:
     with pytest.raises(ValueError, match=r"."):
         resolve(None, [], bool, bool)
