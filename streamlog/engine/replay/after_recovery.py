@@ -12,7 +12,11 @@ the metadata shows
 3. as held by another tenure from before the rebuild, under no later epoch than the WAL's: the
    stream moved after the checkpoint, and is opened by this node;
 4. as held by a tenure that began after the rebuild: replay is refused, unless everything that the
-   WAL has of the stream was in the store before.
+   WAL has of the stream was in the store before;
+5. as reaching past the first append of an epoch of which the rebuild saw no object: that epoch's
+   holder began behind all commits, so what the store has from there on was never committed, which
+   the rebuild could not tell. Replay is refused: the appends were acknowledged, and their offsets
+   are taken.
 
 When replay is refused, the node does not start, and nothing is changed or released. With
 `accept_data_loss` the node logs the appends and goes on without them. Afterwards the WAL forgets
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from streamlog.errors import WalPending
@@ -55,23 +59,33 @@ class ReplayDecision(Enum):
     BEGINNING_LOST = "the metadata does not know the stream, and the log has only its end"
     CHECK_STORED = "with a tenure that began after the rebuild"
     TAKEN_OVER = "another node opened the stream after the rebuild"
+    DISPLACED = "their offsets went to what another node had stored and never committed"
+
+
+REFUSED = (ReplayDecision.BEGINNING_LOST, ReplayDecision.TAKEN_OVER, ReplayDecision.DISPLACED)
 
 
 @dataclass(slots=True)
 class WalExtent:
     """What the WAL has of one stream from before the rebuild: `appends` appends between `start` and
-    `end` (exclusive), under epochs up to `epoch`."""
+    `end` (exclusive), under epochs up to `epoch`. `starts`: epoch → where its first one begins."""
 
     start: int
     end: int
     epoch: int
     appends: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
 
     def add(self, start: int, end: int, epoch: int) -> None:
         self.start = min(self.start, start)
         self.end = max(self.end, end)
         self.epoch = max(self.epoch, epoch)
         self.appends += 1
+        self.starts[epoch] = min(start, self.starts.get(epoch, start))
+
+    def start_above(self, epoch: int) -> int | None:
+        """Where the first append under a later epoch begins; None: there is none."""
+        return min((at for of, at in self.starts.items() if of > epoch), default=None)
 
 
 def decide(
@@ -83,11 +97,18 @@ def decide(
             return ReplayDecision.CREATE
         has_record = recovery.knows_deletions and recovery.from_revision > 0
         return ReplayDecision.DESTROYED if has_record else ReplayDecision.BEGINNING_LOST
+    # All that the rebuild found of the stream is of this epoch or an earlier one.
+    seen = row.epoch - RECOVERED_EPOCHS
+    if recovery.is_before(row.holder):
+        unseen_from = extent.start_above(seen)
+        # Of a stream that has nothing, the rebuild may have guessed the epoch.
+        if unseen_from is not None and max(unseen_from, row.start) < row.end:
+            return ReplayDecision.DISPLACED
     if is_held:
         is_closed = row.state is StreamState.CLOSED and extent.end > row.end
         return ReplayDecision.OPEN if is_closed else ReplayDecision.REPLAY
     if recovery.is_before(row.holder):
-        is_newer = extent.epoch >= row.epoch - RECOVERED_EPOCHS
+        is_newer = extent.epoch >= seen
         return ReplayDecision.OPEN if is_newer and extent.end > row.end else ReplayDecision.STORED
     return ReplayDecision.CHECK_STORED
 
@@ -135,7 +156,7 @@ async def plan_replay(
                 "appends in the write-ahead log are not replayed: %s",
                 _shown(stream_id, extent, decision),
             )
-        if decision in (ReplayDecision.BEGINNING_LOST, ReplayDecision.TAKEN_OVER):
+        if decision in REFUSED:
             refused[stream_id] = decision
     if refused:
         _refuse(refused, extents, recovery, accept_data_loss=accept_data_loss)
@@ -169,7 +190,9 @@ async def _was_stored(
 
     Ranges that a compaction has written since count as new: they look the same as new records.
     """
-    if extent.end > row.end:
+    # The tenure that holds the stream now has raised its epoch since the rebuild.
+    seen = row.epoch - RECOVERED_EPOCHS - 1
+    if extent.end > row.end or extent.start_above(seen) is not None:
         return False
     offset = max(extent.start, row.start)
     while offset < extent.end:

@@ -329,6 +329,8 @@ def _state(
     )
     if extent is not None and recovery is not None:
         decision = decide(extent, row, recovery, is_held=is_held)
+        if decision is ReplayDecision.DISPLACED:
+            return ELSEWHERE
         is_held = decision in (ReplayDecision.CREATE, ReplayDecision.OPEN, ReplayDecision.REPLAY)
     if row is not None and entry.end_offset <= row.end:
         return STORED

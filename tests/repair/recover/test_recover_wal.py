@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from streamlog.engine.replay.after_recovery import ReplayDecision, WalExtent, decide
 from streamlog.errors import Corrupt, StreamNotFound, WalPending
-from streamlog.metadata.interface import Recovery, StreamRow, Tenure
-from streamlog.model.batch import StreamState
+from streamlog.metadata.interface import CommitEntry, Recovery, StreamRow, Tenure
+from streamlog.model.batch import OpenStreamOptions, StreamState
 from tests.repair.cluster import append, run
 from tests.repair.disk_cluster import DiskCluster, payloads
+from tests.support.replacing import replace_method
 
 
 def test_a_stream_younger_than_the_checkpoint_comes_back(tmp_path: Path) -> None:
@@ -224,12 +226,72 @@ def test_a_node_that_the_rebuilt_metadata_forgot_gets_an_epoch_of_its_own(tmp_pa
     run(scenario)
 
 
+async def taken_over_at_uncommitted_records(cluster: DiskCluster) -> int:
+    """A stream in whose object node 1 stored two records and never committed them; at their offsets
+    node 2 acknowledged other ones, in its WAL alone."""
+    async with cluster.disk_node(1) as engine:
+        stream = await engine.streams.create_and_open_stream()
+        await append(stream, b"zero")
+        await engine.drain()
+        await engine.metadata.checkpoint()
+        is_stored = asyncio.Event()
+
+        async def never(_: CommitEntry) -> None:
+            is_stored.set()
+            await asyncio.Event().wait()
+
+        replace_method(engine.metadata, "commit", never)
+        await append(stream, b"A", b"B")
+        draining = asyncio.create_task(engine.drain())
+        await is_stored.wait()
+        draining.cancel()
+        first = engine.metadata.tenure
+    async with cluster.disk_node(2) as engine:
+        await engine.metadata.seal(first, even_if_alive=True)
+        options = OpenStreamOptions(accept_data_loss=True)
+        taken = await engine.streams.open_stream(stream.stream_id, options)
+        assert taken.confirm_offset == 1
+        await append(taken, b"v", b"w")
+    return stream.stream_id
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_appends_in_whose_place_are_uncommitted_records_are_not_released_silently(
+    tmp_path: Path, is_opened: bool
+) -> None:
+    """The rebuild takes the records for committed ones; another node may open the stream then."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        stream_id = await taken_over_at_uncommitted_records(cluster)
+        await cluster.rebuild_metadata()
+        if is_opened:
+            async with cluster.disk_node(3, crash=False) as engine:
+                await engine.streams.open_stream(stream_id)
+                await engine.streams.close_stream(stream_id)
+        with pytest.raises(WalPending, match=f"stream {stream_id}, offsets 1 to 3"):
+            async with cluster.disk_node(2):
+                pass
+        async with cluster.disk_node(2, accept_data_loss=True) as engine:
+            assert await payloads(engine, stream_id) == [b"zero", b"A", b"B"]
+
+    run(scenario)
+
+
 BEFORE, AFTER = Tenure(2, 1000), Tenure(2, 1001)
 RECOVERY = Recovery(True, 0, 5, 1000, 1 << 30)
 
 
 def row(holder: Tenure, epoch: int, end: int, state: StreamState = StreamState.OPEN) -> StreamRow:
     return StreamRow(9, epoch, holder, 0, end, state, b"", {})
+
+
+def of_epochs(*epochs: int) -> WalExtent:
+    """Appends of two records each, from offset 1 on."""
+    extent = WalExtent(1, 1, epochs[0])
+    for number, epoch in enumerate(epochs):
+        extent.add(1 + 2 * number, 3 + 2 * number, epoch)
+    return extent
 
 
 Do = ReplayDecision
@@ -273,6 +335,14 @@ Do = ReplayDecision
         (WalExtent(1, 3, 2), row(BEFORE, 1001, 3), False, RECOVERY, Do.STORED),
         (WalExtent(1, 3, 2), row(BEFORE, 1003, 1), False, RECOVERY, Do.STORED),
         (WalExtent(1, 3, 2), row(AFTER, 1001, 3), False, RECOVERY, Do.CHECK_STORED),
+        (of_epochs(2), row(BEFORE, 1002, 3), False, RECOVERY, Do.STORED),
+        (of_epochs(2), row(BEFORE, 1001, 3), False, RECOVERY, Do.DISPLACED),
+        (of_epochs(2, 3), row(BEFORE, 1001, 3), False, RECOVERY, Do.DISPLACED),
+        (of_epochs(2, 3), row(BEFORE, 1002, 3), False, RECOVERY, Do.OPEN),
+        (of_epochs(2, 3), row(BEFORE, 1002, 4), False, RECOVERY, Do.DISPLACED),
+        (of_epochs(2), row(BEFORE, 1001, 3), True, RECOVERY, Do.DISPLACED),
+        (of_epochs(2), row(BEFORE, 1001, 1), True, RECOVERY, Do.REPLAY),
+        (of_epochs(2), replace(row(BEFORE, 1001, 2), start=2), True, RECOVERY, Do.REPLAY),
     ],
 )
 def test_the_decision_for_each_stream(
