@@ -80,7 +80,7 @@ async def restore(
         )
     bucket = await list_bucket(store, progress)
     view = await _view_of(backup, store, clock=clock, random=random, offload=offload)
-    newer = await newest_view(
+    newer, revision_max = await newest_view(
         store,
         bucket,
         report,
@@ -97,6 +97,7 @@ async def restore(
     recovered = await gather(
         store, bucket, newer or view, report, offload=offload, progress=progress
     )
+    recovered.revision_max = max(recovered.revision_max, revision_max)
     _take_backup(backup, recovered, report)
     await check_and_hand_over(
         kv,

@@ -76,8 +76,11 @@ async def recover(
     options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
-    view = await newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
+    view, revision_max = await newest_view(
+        store, bucket, report, clock=clock, random=random, offload=offload
+    )
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
+    recovered.revision_max = max(recovered.revision_max, revision_max)
     await check_and_hand_over(
         kv,
         store,
@@ -193,8 +196,10 @@ async def newest_view(
     random: Random,
     offload: Offload,
     after: int = 0,
-) -> MetadataView | None:
+) -> tuple[MetadataView | None, int]:
     """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
+    And the highest revision of any checkpoint, usable or not: the next one has to be above it,
+    because the newest is the one that nodes and recoveries go by.
 
     The report names the checkpoint that was taken, and those that cannot be used. Errors:
     StoreUnavailable.
@@ -202,9 +207,10 @@ async def newest_view(
     candidates, useless = await find_candidates(store, bucket.checkpoints, report.cluster_id)
     for reason in useless:
         report.add(_useless(reason))
+    revision_max = max((candidate.checkpoint.revision for candidate in candidates), default=0)
     for candidate in candidates:
         if candidate.checkpoint.revision <= after:
-            return None
+            return None, revision_max
         try:
             view = await view_of(
                 candidate, store, report.cluster_id, clock=clock, random=random, offload=offload
@@ -217,13 +223,13 @@ async def newest_view(
             f"starts from the checkpoint {candidate.info.key}, {age_s} s old: trims, deletions, "
             "closings and fencing tokens since then are forgotten, what they removed may come back"
         )
-        return view
+        return view, revision_max
     if after:
-        return None
+        return None, revision_max
     report.repaired.append(
         "there is no checkpoint: trims, deletions, closings, tags and fencing tokens are forgotten"
     )
-    return None
+    return None, revision_max
 
 
 def _useless(reason: StreamlogError) -> Finding:

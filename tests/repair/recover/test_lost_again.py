@@ -7,6 +7,8 @@ from pathlib import Path
 from streamlog.codec.batch import BatchProducer
 from streamlog.codec.records import encode_values
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.metadata.checkpoint.trailer import read_trailer
+from streamlog.repair.findings import FindingKind
 from tests.repair.cluster import Cluster, append, consume, partition, recovered, run
 from tests.repair.disk_cluster import DiskCluster, payloads
 
@@ -63,5 +65,29 @@ def test_a_wal_from_between_two_recoveries_is_older_than_the_second(tmp_path: Pa
             assert engine.metadata.tenure > between
             assert await payloads(engine, old.stream_id) == [b"a", b"b"]
             assert await payloads(engine, new.stream_id) == [b"x"]
+
+    run(scenario)
+
+
+def test_revisions_go_on_above_a_checkpoint_of_no_use() -> None:
+    """The newest checkpoint is the right one, and one may be put back from a copy later on."""
+
+    async def scenario() -> None:
+        cluster, revision = Cluster(), 1 << 40
+        async with cluster.node(crash=True) as engine:
+            await cluster.kv.raise_revision(revision)
+            await engine.streams.create_and_open_stream()
+            await engine.metadata.checkpoint()
+            cluster_id = engine.metadata.cluster_id
+        for info in (await cluster.store.list("checkpoint/")).objects:
+            named = await read_trailer(cluster.store, info, cluster_id)
+            damaged = bytearray(await cluster.store.get(info.key))
+            if named is not None and named.delta is not None:
+                damaged[named.delta.tail_position] ^= 1
+            await cluster.store.put(info.key, [damaged])
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        assert report.of_kind(FindingKind.CHECKPOINT_CORRUPT)
+        assert report.revision > revision
 
     run(scenario)
