@@ -59,6 +59,8 @@ FULL_BYTES = GIB
 """Of appends at full rate in a turn. The first turns are faster than the disk is for long."""
 APPEND_ROUNDS = 5
 """Of appends at half rate without tiers and with them: as of readers."""
+RUN_EVERY_MS = 2000
+"""Runs of copies, of which a turn has several: with the default of 30 s it would take minutes."""
 READER_TURNS = 10
 """Of readers alone and beside others: short, so that both meet what else the machine does."""
 READER_ROUNDS = 5
@@ -309,7 +311,7 @@ async def _whole(engine: OpenEngine, topic: str) -> tuple[float, dict[str, float
 
 async def _beside(report: Report, folder: Path, server: S3Server, seconds: float) -> None:
     """Appends beside copies; readers of the newest records beside readers of the remote tier."""
-    async with _engine(server, folder, RemoteLogConfig(task_interval_ms=1000)) as engine:
+    async with _engine(server, folder, RemoteLogConfig(task_interval_ms=RUN_EVERY_MS)) as engine:
         await engine.logs.create_topic("local", PARTITIONS, UNIFIED)
         await engine.logs.create_topic("tiered", PARTITIONS, TIERED)
         local, tiered = await _logs(engine, "local"), await _logs(engine, "tiered")
@@ -326,7 +328,7 @@ async def _beside(report: Report, folder: Path, server: S3Server, seconds: float
             turns: list[list[float]] = []
             for index, logs in enumerate((local, tiered)):
                 began = time.perf_counter()
-                turns.append(await _paced(logs, per_s, int(per_s * seconds / 2)))
+                turns.append(await _paced(logs, per_s, int(per_s * seconds)))
                 spent[index] += time.perf_counter() - began
                 waits[index].extend(turns[index])
             ratios.append(percentile(turns[0], 0.99) / percentile(turns[1], 0.99))

@@ -37,6 +37,9 @@ from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts
 LATE_PART = 5
 """Which part of the memory for reads is for indexes that came late: one of so many."""
 
+SPREAD_PART = 0.8
+"""Of the time between two runs: for so long may a run of copies give way to others."""
+
 
 @dataclass(frozen=True, slots=True)
 class TierPlugins:
@@ -192,6 +195,8 @@ def _copier(
             runtime.broker_id,
             config.custom_metadata_bytes_max,
             config.copy_timeout_ms,
+            runtime.throttle,
+            min(SPREAD_PART * config.task_interval_ms, config.copy_timeout_ms / 2) / 1000,
         )
     )
 

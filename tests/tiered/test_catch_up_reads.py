@@ -71,9 +71,10 @@ async def remote_readers(
         for _ in range(BATCHES):
             await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
         await t.log.roll()
+        # Copies give way to appends, too.
+        await asyncio.sleep(FOREGROUND_GONE_S)
         await t.copy()
         await t.retain()
-        await asyncio.sleep(FOREGROUND_GONE_S)
         readers = RemoteReaders(t, node)
         assert readers.end >= BATCHES - 20
         yield readers

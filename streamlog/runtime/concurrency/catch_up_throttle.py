@@ -114,7 +114,7 @@ class CatchUpMetrics:
         self.waiting = Gauge(
             "streamlog_engine_catch_up_waiting",
             "Catch-up reads (fetches behind the tail cache, far from the end of a log in local "
-            "files, or of the remote tier) that wait for the throttle.",
+            "files, or of the remote tier; pieces of copies to it) that wait for the throttle.",
             registry=registry,
         )
         self.rate = Gauge(

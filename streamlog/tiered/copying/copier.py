@@ -29,6 +29,7 @@ from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.tiering import LocalSegmentFiles, TierableLog
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.cancellation import to_its_end
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.rand import Random
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -39,6 +40,7 @@ from streamlog.tiered.api.segments import (
     TopicIdPartition,
 )
 from streamlog.tiered.api.storage_manager import LogSegmentData, RemoteStorageManager
+from streamlog.tiered.copying.pace import CopyPace
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.plugin_calls import PluginCalls
@@ -62,7 +64,8 @@ class CopyQuota(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyParts:
-    """What all copies of a node share. `timeout_ms`: of one copy."""
+    """What all copies of a node share. `timeout_ms`: of one copy. `spread_s`: how long a run may
+    give way to others."""
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
@@ -75,6 +78,8 @@ class CopyParts:
     broker_id: int
     custom_metadata_bytes_max: int = 128
     timeout_ms: int = 600_000
+    throttle: ReadThrottle = NO_THROTTLE
+    spread_s: float = 0.0
 
 
 class Copied(Protocol):
@@ -153,12 +158,15 @@ class Copier:
         Errors: StoreUnavailable, Unavailable, InvalidConfig (a plug-in's custom metadata is too
         long).
         """
-        may_go = candidates(log, highest_offset, self._parts.clock.now_ms())
+        parts = self._parts
+        may_go = candidates(log, highest_offset, parts.clock.now_ms())
+        size_bytes = sum(segment.size_bytes for segment in may_go)
+        pace = CopyPace(parts.throttle, parts.clock, size_bytes, parts.spread_s)
         for done, segment in enumerate(may_go):
             wanted = partial(is_wanted, log, segment)
             if not wanted():
                 break
-            quota, size_bytes = self._parts.quota, segment.size_bytes
+            quota, size_bytes = parts.quota, segment.size_bytes
             hears.waits_for_quota = True
             try:
                 if not await quota.before_segment(size_bytes, may_wait=not done, is_wanted=wanted):
@@ -167,6 +175,7 @@ class Copier:
                 hears.waits_for_quota = False
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))
+                files = files._replace(log_segment=pace.of(files.log_segment))
                 hears.copied(await self._copy(partition, log, segment, files, held))
         return True
 
