@@ -269,12 +269,18 @@ class FetchState:
         generations: dict[TopicPartition, int],
         now: float,
     ) -> None:
-        """Takes a look-up of starts over. `generations`: of the partitions when it was sent."""
+        """Takes a look-up of starts over. `generations`: of the partitions when it was sent.
+
+        The caller's `position` and the fetching thread may both look for a start: the first finds.
+        """
         self.failing_since = None
         is_reported = False
         for tp, result in results.items():
             state = self.partitions.get(tp)
             if state is None or state.generation != generations.get(tp) or result is None:
+                continue
+            if state.fetch_offset is not None:
+                # Another look-up of the same start came first: fetching may be behind it by now.
                 continue
             if isinstance(result, StreamlogError):
                 is_reported = self._failed(state, result, now, is_reported=is_reported)

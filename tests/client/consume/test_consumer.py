@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,49 @@ def test_where_reading_begins(node: FakeNode) -> None:
             consumer.poll(WAIT_S)
         consumer.seek("t", 0, 3)
         assert consumer.poll(WAIT_S)[0].offset == 3
+
+
+class _AnswersPositionLast(FakeNode):
+    """Of two look-ups of a start the first waits for the second, and the second until the consumer
+    has taken an answer to a fetch: it looks for its topics again then."""
+
+    def ListOffsets(self, request: Any, context: Any) -> Any:
+        response = super().ListOffsets(request, context)
+        lookups = self.calls.count("ListOffsets")
+        with self.changed:
+            self.changed.notify_all()
+            self.changed.wait_for(
+                lambda: self.calls.count("ListOffsets") > lookups or self._is_fetched(), WAIT_S
+            )
+        return response
+
+    def _is_fetched(self) -> bool:
+        return "Fetch" in self.calls and "ListTopics" in self.calls[self.calls.index("Fetch") :]
+
+    def Fetch(self, request: Any, context: Any) -> Any:
+        response = super().Fetch(request, context)
+        self.calls.append("Fetch")
+        return response
+
+    def ListTopics(self, request: Any, context: Any) -> Any:
+        response = super().ListTopics(request, context)
+        with self.changed:
+            self.changed.notify_all()
+        return response
+
+
+def test_a_position_that_is_found_late_does_not_bring_records_twice() -> None:
+    with _AnswersPositionLast() as node:
+        fill(node, "t", 3)
+        with Consumer(node.server, metadata_max_age_ms=20, fetch_max_wait_ms=50) as consumer:
+            consumer.subscribe(["t"])
+            assert consumer.poll(0) == []
+            with node.changed:
+                assert node.changed.wait_for(lambda: "ListOffsets" in node.calls, WAIT_S)
+            assert consumer.position("t", 0) == 0
+            assert [record.offset for record in read_all(consumer, 3)] == [0, 1, 2]
+            fill(node, "t", 1)
+            assert [record.offset for record in consumer.poll(WAIT_S)] == [3]
 
 
 def test_an_offset_that_is_gone(node: FakeNode) -> None:
