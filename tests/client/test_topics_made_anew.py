@@ -116,6 +116,16 @@ def test_a_subscribed_topic_that_is_deleted_is_waited_for(node: FakeNode) -> Non
         assert node.topics["t"].topic_id != deleted.topic_id
 
 
+def test_a_topic_that_was_waited_for_is_read_from_its_start(node: FakeNode) -> None:
+    with Consumer(node.server, auto_offset_reset="latest", **QUICK) as consumer:
+        consumer.subscribe(["t"])
+        while consumer.waiting_for() is None:
+            assert consumer.poll(0.01) == []
+        node.create("t")
+        fill(node, "t", [b"first"])
+        assert read(consumer, 1) == [b"first"]
+
+
 def test_the_deletion_of_an_assigned_topic_is_reported(node: FakeNode) -> None:
     node.create("t")
     fill(node, "t", [b"old"])

@@ -169,13 +169,13 @@ class FetchState:
         asked: Iterable[str],
         entries: TopicEntries,
         subscribed: Collection[str],
-        seen: Collection[str],
+        known: Collection[str],
     ) -> list[str]:
         """Takes a look-up of topics over; returns the subscribed topics that are missing.
 
         All partitions of a subscribed topic are read, and no others: partitions go with a topic
-        that was deleted, and where it was made anew with fewer of them. New partitions of topics
-        that were `seen` before are read from their start.
+        that was deleted, and where it was made anew with fewer of them. New partitions of `known`
+        topics, which an earlier look-up saw or missed, are read from their start.
         """
         self.failing_since = None
         missing: list[str] = []
@@ -195,7 +195,7 @@ class FetchState:
             for tp in [tp for tp in self.partitions if tp[0] == topic and tp[1] >= count]:
                 del self.partitions[tp]
                 self.resets.forget(tp)
-            self.add([(topic, number) for number in range(count)], from_start=topic in seen)
+            self.add([(topic, number) for number in range(count)], from_start=topic in known)
         return missing
 
     def topic_lookup_failed(self, error: StreamlogError, now: float) -> None:

@@ -51,7 +51,8 @@ class Subscription:
         self, state: FetchState, asked: list[str], entries: TopicEntries, now: float
     ) -> None:
         """Follows the partitions of subscribed topics; retries missing topics soon."""
-        missing = state.topics_found(asked, entries, self.topics, self._seen)
+        known = self._seen.union(self._missing)
+        missing = state.topics_found(asked, entries, self.topics, known)
         self._seen |= entries.keys()
         if set(self.topics) <= set(asked):
             self._refresh_at = now + self._metadata_max_age_s
