@@ -199,11 +199,18 @@ def key_values(state: State) -> Iterator[KV]:
 
 
 @contextmanager
-def consumer(state: State, isolation: str = "read_uncommitted") -> Iterator[Consumer]:
+def consumer(
+    state: State,
+    isolation: str = "read_uncommitted",
+    *,
+    auto_offset_reset: str = "earliest",
+    kind: type[Consumer] = Consumer,
+) -> Iterator[Consumer]:
     """A consumer whose look-ups and single fetches end after --timeout."""
-    client = Consumer(
+    client = kind(
         state.server,
         isolation_level=isolation,
+        auto_offset_reset=auto_offset_reset,
         request_timeout_ms=state.timeout_ms,
         default_api_timeout_ms=state.timeout_ms,
         fetch_max_wait_ms=min(500, state.timeout_ms),

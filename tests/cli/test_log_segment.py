@@ -6,20 +6,23 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
 from streamlog.cli.records import kafka_segment
 from streamlog.cli.records.kafka_segment import write_segments
-from streamlog.client import Admin
+from streamlog.client import Admin, Producer
 from streamlog.codec.batch import placed, scan
 from streamlog.codec.records import encode_values
 from streamlog.demo.node import NodeProcess
 from streamlog.errors import Invalid
 from tests.cli.conftest import Command
+from tests.client.fake_node import FakeNode
 from tests.support.command import run as run_process
 from tests.support.node import NodeProcess as StoppableNode
+
+WAIT_S = 30
 
 
 def _batches(*sizes: int) -> list[bytes]:
@@ -61,6 +64,26 @@ def test_a_folder_gets_kafkas_names(run: Command, node: NodeProcess, tmp_path: P
     # Offset 2 lies in the batch that begins at offset 1.
     assert Path(written["path"]) == tmp_path / "00000000000000000001.log"
     assert (written["base_offset"], written["next_offset"], written["batches"]) == (1, 3, 1)
+    below = run("log", "dump", "folded", "--partition", 0, "--from", 0)
+    assert below.stdout.splitlines()[1] == b"Log starting offset: 2"
+
+
+def test_batches_that_are_deleted_during_a_dump_end_it(run: Command, tmp_path: Path) -> None:
+    class DeletesBeforeRead(FakeNode):
+        def Fetch(self, request: Any, context: Any) -> Any:
+            self.topics["gone"].partitions[0].start_offset = 1
+            return super().Fetch(request, context)
+
+    with DeletesBeforeRead() as node:
+        node.create("gone")
+        with Producer(node.server) as producer:
+            for value in (b"a", b"b"):
+                producer.send("gone", value).result(WAIT_S)
+        dump = ("log", "dump", "gone", "--partition", 0, "--server", node.server)
+        ended = run(*dump, "--segment", tmp_path / "some.log")
+    assert ended.returncode == 1
+    assert b"OffsetOutOfRange: offset 0" in ended.stderr
+    assert not (tmp_path / "some.log").exists()
 
 
 def test_an_empty_partition_is_an_empty_segment(run: Command, tmp_path: Path) -> None:
@@ -76,7 +99,8 @@ def test_a_stopped_nodes_data_gives_the_same_file(tmp_path: Path) -> None:
     dump = ("log", "dump", "kept", "--partition", 0, "--segment")
     try:
         assert run_process("produce", "kept", server=node.server, stdin=b"a\nb\n").returncode == 0
-        assert run_process("produce", "kept", server=node.server, stdin=b"c\n").returncode == 0
+        transactional = ("produce", "kept", "--transactional-id", "kept")
+        assert run_process(*transactional, server=node.server, stdin=b"c\n").returncode == 0
         assert run_process(*dump, live, server=node.server).returncode == 0
         in_use = run_process(*dump, offline, "--data", data)
         assert in_use.returncode == 1
@@ -85,13 +109,14 @@ def test_a_stopped_nodes_data_gives_the_same_file(tmp_path: Path) -> None:
         node.stop()
     ended = run_process(*dump, offline, "--data", data)
     assert ended.returncode == 0, ended.stderr
-    assert len(scan(live.read_bytes())) == 2
+    # The last one is the marker of the transaction.
+    assert [batch.header.is_control for batch in scan(live.read_bytes())] == [False, False, True]
     assert offline.read_bytes() == live.read_bytes()
     from_two = run_process(*dump, offline, "--data", data, "--from", 1)
     assert from_two.returncode == 0, from_two.stderr
     assert offline.read_bytes() == live.read_bytes()
     assert run_process(*dump, offline, "--data", data, "--from", 2).returncode == 0
-    assert [batch.header.base_offset for batch in scan(offline.read_bytes())] == [2]
+    assert [batch.header.base_offset for batch in scan(offline.read_bytes())] == [2, 3]
 
 
 def test_a_folder_gets_as_many_segments_as_are_needed(

@@ -13,6 +13,7 @@ import click
 from streamlog.cli.records.record_copy import batches_until
 from streamlog.cli.remote import admin, consumer
 from streamlog.cli.state import State
+from streamlog.client.consume.stored_batches import StoredBatchesConsumer
 from streamlog.errors import UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -31,13 +32,18 @@ class PartitionBatches(NamedTuple):
 def batches_of_node(
     state: State, topic: str, partition: int, start: int | None
 ) -> Iterator[PartitionBatches]:
-    """Up to the partition's end now. Errors: UsageError where there is no such partition."""
+    """Up to the partition's end now, markers of transactions included.
+
+    Errors: UsageError where there is no such partition; from the pieces OffsetOutOfRange where
+    batches are deleted before they are read, since what follows would hide the gap.
+    """
     tp = (topic, partition)
     with admin(state) as client:
         _check(topic, partition, len(client.describe_topic(topic).partitions))
-    with consumer(state) as client:
+    with consumer(state, auto_offset_reset="none", kind=StoredBatchesConsumer) as client:
         client.assign([tp])
-        first = client.beginning_offsets([tp])[tp] if start is None else start
+        begin = client.beginning_offsets([tp])[tp]
+        first = begin if start is None else max(start, begin)
         end = client.end_offsets([tp])[tp]
         client.seek(topic, partition, first)
         fetched = batches_until(client, {tp: end}, state.timeout_s)

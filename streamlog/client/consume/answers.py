@@ -13,12 +13,18 @@ from streamlog.errors import CorruptMessage, InvalidRecord
 
 
 def fetched_batches(
-    tp: TopicPartition, offset: int, result: Any, settings: ConsumerSettings
+    tp: TopicPartition,
+    offset: int,
+    result: Any,
+    settings: ConsumerSettings,
+    *,
+    keeps_control_batches: bool = False,
 ) -> tuple[list[FetchedBatch], int]:
     """A partition's batches in the answer to a fetch from `offset`, and the next fetch's offset.
 
-    Control batches and batches of aborted transactions are left out. Errors: CorruptMessage,
-    InvalidRecord with the fields `topic`, `partition`, `offset` and `next_offset`.
+    Batches of aborted transactions are left out where the settings say so, and control batches
+    where they are not to be kept. Errors: CorruptMessage, InvalidRecord with the fields `topic`,
+    `partition`, `offset` and `next_offset`.
     """
     if not result.record_batches:
         return [], result.next_offset
@@ -38,7 +44,8 @@ def fetched_batches(
             decoded_bytes_max=settings.decoded_batch_bytes_max,
         )
         for batch in scanned
-        if not batch.header.is_control and batch.header.next_offset > offset
+        if batch.header.next_offset > offset
+        and (keeps_control_batches or not batch.header.is_control)
     ]
     return batches, next_offset
 

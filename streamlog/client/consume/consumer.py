@@ -59,6 +59,8 @@ class Consumer(Closing):
     Invalid for a `group_id`, because groups come later.
     """
 
+    _keeps_control_batches = False
+
     def __init__(
         self,
         server: str,
@@ -104,7 +106,7 @@ class Consumer(Closing):
         self._caller = Caller(
             server, client_id=client_id, timeout_ms=default_api_timeout_ms, tls=tls
         )
-        self._state = FetchState(self._settings)
+        self._state = FetchState(self._settings, keeps_control_batches=self._keeps_control_batches)
         self._changed = threading.Condition()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
         self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)

@@ -72,8 +72,9 @@ class FetchPlan:
 class FetchState:
     """All assigned partitions of one consumer. It owns no thread, lock or connection."""
 
-    def __init__(self, settings: ConsumerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings, *, keeps_control_batches: bool = False) -> None:
         self._settings = settings
+        self._keeps_control_batches = keeps_control_batches
         self.partitions: dict[TopicPartition, PartitionFetchState] = {}
         self._generation = 0
         self.errors: list[StreamlogError] = []
@@ -442,7 +443,13 @@ class FetchState:
                 state.forget_failures()
                 state.high_watermark = result.high_watermark
                 try:
-                    batches, next_offset = fetched_batches(tp, asked[1], result, self._settings)
+                    batches, next_offset = fetched_batches(
+                        tp,
+                        asked[1],
+                        result,
+                        self._settings,
+                        keeps_control_batches=self._keeps_control_batches,
+                    )
                 except StreamlogError as error:
                     self._failed(state, error, now)
                     continue
