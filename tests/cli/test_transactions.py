@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import pytest
 from streamlog.cli.records.transactional_sender import TransactionalLineSender
 from streamlog.client import Producer
 from streamlog.demo.node import NodeProcess
-from streamlog.errors import MessageTooLarge, StreamlogError, TransactionAbortable
+from streamlog.errors import MessageTooLarge, StoreUnavailable, StreamlogError, TransactionAbortable
 from tests.cli.conftest import Command
 from tests.cli.started import start
 from tests.client.fake_node import FakeNode
-from tests.client.fake_transactions import CoordinatorFault
+from tests.client.fake_transactions import CoordinatorFault, FakeTransactions, abort
 
 Done = Callable[..., bytes]
 WAIT_S = 30
@@ -219,6 +220,48 @@ def test_a_wrong_pattern_and_a_time_limit_that_is_too_long(run: Command) -> None
     )
     assert ended.returncode == 1
     assert b"InvalidTransactionTimeout" in ended.stderr
+
+
+def test_a_node_that_is_away_behind_the_commit_is_no_error(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(_: FakeTransactions, request: Any, context: Any) -> None:
+        abort(context, StoreUnavailable("away"))
+
+    monkeypatch.setattr(FakeTransactions, "DescribeTransactions", describe)
+    with FakeNode() as node:
+        node.create("t")
+        produce = ("produce", "t", "--transactional-id", "x", "--json", "--server", node.server)
+        ended = run(*produce, "--timeout", 1, stdin=b"a\nb\n")
+        assert node.committed_values("t") == [b"a", b"b"]
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["records"] == 2
+    assert ended.stderr.startswith(b"the lines are committed, and some partitions may show them")
+
+
+def test_a_signal_behind_the_commit_says_that_all_lines_are_committed(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked = threading.Event()
+
+    def describe(transactions: FakeTransactions, request: Any, context: Any) -> None:
+        is_asked.set()
+        transactions.stopping.wait()
+
+    monkeypatch.setattr(FakeTransactions, "DescribeTransactions", describe)
+    with FakeNode() as node:
+        node.create("t")
+        produce = ("produce", "t", "--transactional-id", "x", "--server", node.server)
+        with start(environment, *produce) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"a\nb\n")
+            process.stdin.close()
+            assert is_asked.wait(WAIT_S)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            told = process.stderr.read()
+    assert process.returncode == 130
+    assert told == b"streamlog: interrupted by SIGINT: the first 2 lines are committed\n"
 
 
 # -- the sender alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -144,6 +145,9 @@ def produce(
                 with interruption.may_break():
                     sender.flush()
                 sender.finish()
+            if transactional_id is not None and sender.sent:
+                with interruption.may_break():
+                    _await_markers(state, transactional_id)
         except Interrupted as error:
             progress.done(sender.sent, reader.bytes_read)
             _end_interrupted(state, topic, sender, error)
@@ -162,8 +166,6 @@ def produce(
             raise StreamlogError(
                 f"reading stdin failed ({error}); {sender.outcome()}", stored_lines=sender.stored
             ) from error
-    if isinstance(sender, TransactionalLineSender) and transactional_id is not None:
-        _await_markers(state, transactional_id)
     progress.done(sender.sent, reader.bytes_read)
     _tell_stored(state, topic, sender, reader.bytes_read)
 
@@ -215,15 +217,23 @@ def _limits(state: State, topic: str) -> tuple[int, int]:
 
 def _await_markers(state: State, transactional_id: str) -> None:
     """Returns when readers see the last transaction, or after LAST_ANSWERS_S: it is committed, and
-    nothing but its visibility is awaited."""
-    ends_at = time.monotonic() + _last_answers_s(state)
-    with admin(state) as client:
-        while time.monotonic() < ends_at:
-            (found,) = client.describe_transactions([transactional_id])
-            if isinstance(found, StreamlogError) or found.state not in PREPARED:
-                return
-            time.sleep(MARKERS_PAUSE_S)
-    note("the lines are committed, and some partitions show them later: see `streamlog txn list`")
+    nothing but its visibility is awaited. So a node that is away now makes no error."""
+    wait_s = _last_answers_s(state)
+    ends_at = time.monotonic() + wait_s
+    why = ""
+    try:
+        with admin(replace(state, timeout_s=wait_s, is_timeout_given=True)) as client:
+            while time.monotonic() < ends_at:
+                (found,) = client.describe_transactions([transactional_id])
+                if isinstance(found, StreamlogError) or found.state not in PREPARED:
+                    return
+                time.sleep(MARKERS_PAUSE_S)
+    except StreamlogError as error:
+        why = f" ({error.message})"
+    note(
+        "the lines are committed, and some partitions may show them later: see "
+        f"`streamlog txn list`{why}"
+    )
 
 
 def _last_answers_s(state: State) -> float:
