@@ -22,7 +22,7 @@ from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry
 from streamlog.client.closing import CallingClient
 from streamlog.client.producer_identity import NO_IDENTITY
 from streamlog.client.tls import Tls
-from streamlog.errors import Conflict, Invalid, StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.runtime.buffers import Buffer
 
 
@@ -95,8 +95,7 @@ class Partitions(CallingClient):
                     wait_s = tries.wait_s(error)
                 time.sleep(wait_s)
         except BaseException as error:
-            # A conflict used up no sequence number; after all else nobody can be sure.
-            if not isinstance(error, Conflict):
+            if not tries.used_no_sequence_number(error):
                 appends.forget()
             raise
 

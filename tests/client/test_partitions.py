@@ -1,4 +1,4 @@
-"""Conditional appends and fencing tokens against real nodes: over the client and over gRPC."""
+"""Conditional appends and fencing tokens, mostly against real nodes: over the client and gRPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from streamlog.errors import (
 )
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
-from streamlog.v1support.errors import from_proto, from_rpc_error
+from streamlog.v1support.errors import from_proto, from_rpc_error, to_proto
+from tests.client.fake_node import FakeNode
 from tests.support.node import NodeProcess
 from tests.support.server_harness import running
 
@@ -280,6 +281,55 @@ def test_an_append_of_unknown_outcome_tells_itself_at_its_offset(
     finally:
         wire.close()
     assert values_of(node.server, topic) == [b"a", b"b"]
+
+
+class _LosesFirstTry(FakeNode):
+    """The first try is lost to its client, which gets a conflict for the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[Any] = []
+
+    def Produce(self, request: Any, context: Any) -> Any:
+        response = log_pb2.ProduceResponse()
+        (topic,) = request.topics
+        (part,) = topic.partitions
+        self._parts.append(part)
+        if len(self._parts) == 1:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "broken on command")
+        result = response.topics.add(topic=topic.topic).partitions.add(partition=part.partition)
+        if len(self._parts) == 2:
+            result.error.CopyFrom(to_proto(OffsetConflict("too early", expected=1, actual=0)))
+        else:
+            result.base_offset, result.duplicate = self.store_part(topic.topic, "", part)
+        return response
+
+    def store_late(self) -> None:
+        self.store_part("t", "", self._parts[0])
+
+
+def test_a_late_try_behind_a_conflict_takes_no_later_append_for_its_own() -> None:
+    with _LosesFirstTry() as fake, Partitions(fake.server) as logs:
+        fake.create("t")
+        with pytest.raises(OffsetConflict):
+            logs.append("t", 0, b"late", expected_next_offset=1)
+        fake.store_late()
+        assert logs.append("t", 0, b"next") == PartitionAppendResult(1, 2)
+        assert fake.values("t") == [b"late", b"next"]
+
+
+def test_a_late_try_behind_a_conflict_in_asyncio() -> None:
+    async def main(fake: _LosesFirstTry) -> None:
+        async with aio.Partitions(fake.server) as logs:
+            with pytest.raises(OffsetConflict):
+                await logs.append("t", 0, b"late", expected_next_offset=1)
+            fake.store_late()
+            assert await logs.append("t", 0, b"next") == PartitionAppendResult(1, 2)
+
+    with _LosesFirstTry() as fake:
+        fake.create("t")
+        asyncio.run(main(fake))
+        assert fake.values("t") == [b"late", b"next"]
 
 
 def test_an_unreachable_node_has_stored_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from streamlog.client.calls.topic import init_producer_id
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry
 from streamlog.client.producer_identity import NO_IDENTITY
 from streamlog.client.tls import Tls
-from streamlog.errors import Conflict, StreamlogError
+from streamlog.errors import StreamlogError
 from streamlog.runtime.buffers import Buffer
 
 
@@ -97,8 +97,7 @@ class Partitions(CallingClient):
                     wait_s = tries.wait_s(error)
                 await asyncio.sleep(wait_s)
         except BaseException as error:
-            # A conflict used up no sequence number; after all else nobody can be sure.
-            if not isinstance(error, Conflict):
+            if not tries.used_no_sequence_number(error):
                 appends.forget()
             raise
 

@@ -153,7 +153,8 @@ class AppendTries:
     """The tries of one append, all with the same batch: it is stored once, or not at all.
 
     A Conflict counts even where an earlier try may still be under way: the end of a log does not
-    come back, and a token is not meant to.
+    come back, and a token is not meant to. Where the end is not reached yet, or the token not set,
+    that try may be stored later; the next append must not be taken for it.
     """
 
     def __init__(self, retry: Retry) -> None:
@@ -178,6 +179,10 @@ class AppendTries:
                 "append again",
                 **final.fields,
             ) from final
+
+    def used_no_sequence_number(self, error: BaseException) -> bool:
+        """`error` ended the tries, and none of them is stored, or will be."""
+        return isinstance(error, Conflict) and self._unknown is None
 
 
 def waited_in_vain(topic: str, partition: int, timeout_ms: int) -> DeadlinePassed:
