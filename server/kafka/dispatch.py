@@ -40,6 +40,14 @@ from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 log = logging.getLogger(__name__)
 
 OK = "OK"
+_UNBOUNDED = (ApiKey.API_VERSIONS, ApiKey.METADATA)
+"""APIs that are served above the bound on requests, too.
+
+They are answered from memory, and a connection has one of them under way, so that the bound on
+connections holds for them. Clients that are refused here do not just ask again. At ApiVersions they
+take the node for one that is too old to know it, and do without what they have learnt since; at
+Metadata, whose answer would have no brokers, the cluster for one without brokers and topics.
+"""
 
 
 class Peer(NamedTuple):
@@ -159,14 +167,7 @@ class Dispatcher:
         return Request(header, call, message, route)
 
     async def answer(self, request: Request) -> Answered:
-        """Serves the request.
-
-        ApiVersions, which waits for nothing, is served above the bound on requests, too: clients
-        take an error for a node that is too old to know it, and do without what they have learnt
-        since.
-
-        Errors: CloseConnection, Bug.
-        """
+        """Serves the request. Errors: CloseConnection, Bug."""
         if request.route is None:
             return Answered(_encoded(request.header.api, 0, request.call, unsupported_version()))
         limited = request.call.limited
@@ -196,7 +197,7 @@ class Dispatcher:
         requests, status, named = self._requests, "CANCELLED", None
         requests.begin()
         try:
-            if request.header.api.key is not ApiKey.API_VERSIONS:
+            if request.header.api.key not in _UNBOUNDED:
                 requests.check_bound()
             named = requests.name(request.call.context)
             response = await route.handle(request.call, request.message)

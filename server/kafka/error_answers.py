@@ -4,11 +4,14 @@ A node may refuse a request that no handler has seen, such as one above the boun
 API has its own place for an error: beside the whole answer, with each topic, or with each partition
 that the request names. `_SHAPES` says which parts of a request come back in its answer; the
 innermost of them, and the answer itself, carry the error where their class has a field for it.
+
+An answer in which nothing can carry the error would say that there is nothing: no topics, no log
+directories. Clients take that as it is, so the connection ends in its place, and they ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -120,24 +123,39 @@ _SHAPES: dict[ApiKey, tuple[_Part, ...]] = {
     ),
 }
 """APIs that are not here have one error for the whole answer."""
+_WHOLE_FROM = {ApiKey.FETCH: 7, ApiKey.METADATA: 13, ApiKey.DESCRIBE_LOG_DIRS: 3}
+"""The first version whose whole answer has an error; without an entry: all that have the field."""
 _ACKS_NONE = 0
 
 
-def error_response(call: KafkaCall, request: Message, error: StreamlogError) -> Message:
+def error_response(
+    call: KafkaCall,
+    request: Message,
+    error: StreamlogError,
+    answer_of: Callable[[StreamlogError], ErrorAnswer] = answer_to,
+) -> Message:
     """The API's response in which everything that the request asked for has the error.
 
-    Errors: CloseConnection, where the request has no answer (`acks=0`).
+    `answer_of`: the code and message of the API for it.
+
+    Errors: CloseConnection, where the request has no answer (`acks=0`), or one that cannot carry
+    the error.
     """
     if getattr(request, "acks", None) == _ACKS_NONE:
         raise CloseConnection(f"a request with acks=0 failed: {error}")
     api = ApiKey(call.api)
     module = import_module(f"streamlog.kafka.messages.{api.name.lower()}_response")
-    answer = answer_to(error)
+    answer = answer_of(error)
     response = getattr(module, f"{APIS[api].name}Response")()
     _set_error(response, answer)
     fields: dict[str, list[Any]] = {}
     for part in _SHAPES.get(api, ()):
         fields.setdefault(part.answered, []).extend(_parts(module, part, request, answer))
+    has_whole = "error_code" in response.__slots__ and call.version >= _WHOLE_FROM.get(api, 0)
+    if not has_whole and not any(fields.values()):
+        raise CloseConnection(
+            f"the answer of {APIS[api].name} in version {call.version} cannot say: {error}"
+        )
     for name, parts in fields.items():
         setattr(response, name, parts)
     return response

@@ -18,7 +18,7 @@ from streamlog.errors import (
 )
 from streamlog.kafka.messages.create_partitions_request import CreatePartitionsTopic
 from streamlog.kafka.messages.create_topics_request import CreatableTopic
-from streamlog.kafka.protocol.errors import KafkaError, answer_to
+from streamlog.kafka.protocol.errors import ErrorAnswer, KafkaError, answer_to
 from streamlog.server.kafka.cluster_view import ClusterView
 
 DEFAULT = -1
@@ -107,16 +107,16 @@ def check_growth(partitions: int, topic: CreatePartitionsTopic, cluster: Cluster
         check_brokers(assignment.broker_ids, cluster)
 
 
-def refusal(error: StreamlogError) -> tuple[int, str]:
+def refusal(error: StreamlogError) -> ErrorAnswer:
     """Code and message of a topic's result.
 
-    NOT_CONTROLLER where nothing was done because the metadata or the store is away: Java, franz-go
-    and kafka-python look for the controller, which is this node, and ask again until their time is
-    up. They would hand any other code to their user at once.
+    NOT_CONTROLLER where nothing was done because the metadata or the store is away, or the node has
+    too many requests: Java, franz-go and kafka-python look for the controller, which is this node,
+    and ask again until their time is up. They would hand any other code to their user at once.
     """
     if isinstance(error, Refused):
-        return error.kafka_error, error.message
-    code, message = answer_to(error)
+        return ErrorAnswer(error.kafka_error, error.message)
+    answer = answer_to(error)
     if isinstance(error, Unavailable) and error.has_no_side_effects:
-        code = KafkaError.NOT_CONTROLLER
-    return code, message
+        return answer._replace(code=KafkaError.NOT_CONTROLLER)
+    return answer

@@ -46,7 +46,7 @@ from streamlog.kafka.protocol.topic_ids import id_bytes, id_text
 from streamlog.log.api.internal_topics import is_internal
 from streamlog.server.composition import Services
 from streamlog.server.context import Operation
-from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
+from streamlog.server.kafka.call import Encoded, KafkaCall, Message, Route
 from streamlog.server.kafka.cluster_view import ClusterView
 from streamlog.server.kafka.describing.large_answers import encoded
 from streamlog.server.kafka.describing.topic_requests import (
@@ -55,6 +55,7 @@ from streamlog.server.kafka.describing.topic_requests import (
     partitions_of,
     refusal,
 )
+from streamlog.server.kafka.error_answers import error_response
 from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.support.in_order import in_order
 
@@ -75,11 +76,11 @@ class TopicsHandler:
         self._clock = services.resources.clock
         self._offload = services.resources.offload
 
-    def routes(self) -> Mapping[ApiKey, Handle]:
+    def routes(self) -> Mapping[ApiKey, Route]:
         return {
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.CREATE_TOPICS: Route(self.create_topics, error_response=_failed),
+            ApiKey.DELETE_TOPICS: Route(self.delete_topics, error_response=_failed),
+            ApiKey.CREATE_PARTITIONS: Route(self.create_partitions, error_response=_failed),
         }
 
     async def create_topics(
@@ -275,3 +276,8 @@ class TopicsHandler:
                 f"{what} was under way when the request's time was up, and goes on: look again, "
                 "and ask with a longer timeout next time"
             ) from None
+
+
+def _failed(call: KafkaCall, request: Message, error: StreamlogError) -> Message:
+    """Each topic has the code that it would have if it had been refused alone."""
+    return error_response(call, request, error, refusal)

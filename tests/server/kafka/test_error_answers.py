@@ -25,6 +25,8 @@ from streamlog.server.kafka.error_answers import error_response
 ERROR = Overloaded("20000 requests are under way")
 CODE = KafkaError.KAFKA_STORAGE_ERROR
 TOPIC_ID = bytes(range(16))
+OWN = (ApiKey.FIND_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN)
+"""Their handlers bring answers to errors with them, whose places differ between versions."""
 
 
 def answer(api: ApiKey, version: int, request: Any) -> Any:
@@ -35,14 +37,19 @@ def answer(api: ApiKey, version: int, request: Any) -> Any:
     return decode_response(api, version, memoryview(encoded), 0)
 
 
-@pytest.mark.parametrize("api", list(APIS))
-def test_every_api_has_an_answer_for_an_error_in_every_version(api: ApiKey) -> None:
+@pytest.mark.parametrize("api", [api for api in APIS if api not in OWN])
+def test_an_answer_that_names_nothing_says_the_error_or_the_connection_ends(api: ApiKey) -> None:
+    """No client takes an error for "there is nothing"."""
     module = import_module(f"streamlog.kafka.messages.{api.name.lower()}_request")
     for version in range(APIS[api].first, APIS[api].last + 1):
         request = getattr(module, f"{APIS[api].name}Request")()
         if api is ApiKey.PRODUCE:
             request.acks = 1
-        answer(api, version, request)
+        try:
+            response = answer(api, version, request)
+        except CloseConnection:
+            continue
+        assert response.error_code == CODE, version
 
 
 @pytest.mark.parametrize("version", [3, 8, 12, 13])
@@ -72,9 +79,10 @@ def test_fetch_has_the_error_in_every_partition_and_beside_the_whole(version: in
     assert response.error_code == (CODE if version >= 7 else 0)
 
 
-def test_metadata_of_all_topics_names_no_broker_so_that_clients_ask_again() -> None:
-    response = answer(ApiKey.METADATA, 12, MetadataRequest(topics=None))
-    assert (response.topics, response.brokers) == ([], [])
+def test_metadata_of_all_topics_say_the_error_in_the_version_that_can() -> None:
+    with pytest.raises(CloseConnection, match="Metadata in version 12 cannot say"):
+        answer(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+    assert answer(ApiKey.METADATA, 13, MetadataRequest(topics=None)).error_code == CODE
     named = MetadataRequest(topics=[MetadataRequestTopic(name="t", topic_id=TOPIC_ID)])
     (topic,) = answer(ApiKey.METADATA, 12, named).topics
     assert (topic.name, topic.topic_id, topic.error_code) == ("t", TOPIC_ID, CODE)

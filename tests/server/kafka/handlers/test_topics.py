@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.errors import MetadataUnavailable
+from streamlog.errors import MetadataUnavailable, Overloaded
 from streamlog.kafka.messages.create_partitions_request import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -22,10 +22,13 @@ from streamlog.kafka.messages.create_topics_request import (
 )
 from streamlog.kafka.messages.create_topics_response import CreatableTopicResult
 from streamlog.kafka.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
-from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.kafka.protocol.apis import APIS, ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.kafka.protocol.primitives import ZERO_UUID
-from streamlog.server.context import Authorize, Operation, allow_all
+from streamlog.server.context import Authorize, Operation, RequestContext, allow_all
+from streamlog.server.kafka.call import KafkaCall
+from streamlog.server.kafka.handlers.table import handlers, join
+from tests.kafka_clients.wire import error_codes
 from tests.support.kafka_handlers import KafkaHandlers, all_but, kafka_handlers
 
 TIMEOUT_MS = 30_000
@@ -212,6 +215,31 @@ def test_clients_are_made_to_ask_again_while_the_metadata_is_away(
             assert await grow(kafka, ("a", 2)) == {"a": again}
         (made,) = await create(kafka, new("b"))
         assert made.error_code == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("api", "message"),
+    [
+        (ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[new("a")])),
+        (ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topics=[DeleteTopicState(name="a")])),
+        (
+            ApiKey.CREATE_PARTITIONS,
+            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a", count=2)]),
+        ),
+    ],
+)
+def test_clients_are_made_to_ask_again_where_no_handler_saw_the_request(
+    api: ApiKey, message: Any
+) -> None:
+    async def test(kafka: KafkaHandlers) -> None:
+        respond = join(handlers(kafka.services))[api].error_response
+        assert respond is not None
+        version = APIS[api].last
+        call = KafkaCall(RequestContext(), api, version, 1, "kafka", ("h", 1), 100)
+        answer = respond(call, message, Overloaded("20000 requests are under way"))
+        assert list(error_codes(answer)) == [KafkaError.NOT_CONTROLLER]
 
     run(test)
 

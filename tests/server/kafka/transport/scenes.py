@@ -12,7 +12,11 @@ from streamlog.kafka.messages.fetch_response import (
     FetchResponse,
     PartitionData,
 )
-from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
+from streamlog.kafka.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from streamlog.kafka.messages.list_offsets_response import ListOffsetsResponse
 from streamlog.kafka.messages.produce_request import (
     PartitionProduceData,
@@ -38,7 +42,8 @@ def fetch(correlation_id: int) -> bytes:
 
 
 def list_offsets(correlation_id: int) -> bytes:
-    return request_bytes(ApiKey.LIST_OFFSETS, 6, correlation_id, ListOffsetsRequest())
+    topic = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0)])
+    return request_bytes(ApiKey.LIST_OFFSETS, 6, correlation_id, ListOffsetsRequest(topics=[topic]))
 
 
 class HeldReply(Reply):

@@ -9,17 +9,21 @@ from dataclasses import replace
 import pytest
 
 from streamlog.errors import Overloaded, StoreUnavailable, StreamlogError
+from streamlog.kafka.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
+from streamlog.kafka.messages.metadata_request import MetadataRequest
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.logs import client_id, trace_id
 from streamlog.server.kafka.call import KafkaCall, Message, Route
+from streamlog.server.kafka.handlers.table import handlers, join
 from streamlog.server.kafka.transport.connection import JOINED_MAX
 from streamlog.server.kafka.transport.send import AnswerSender
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.server.kafka.transport.scenes import Scene, closing, fetch, list_offsets, produce
+from tests.support.kafka_handlers import kafka_handlers
 from tests.support.kafka_wire import API_VERSIONS, request_bytes, sized, wire
 
 
@@ -170,7 +174,9 @@ def test_a_handlers_error_is_the_apis_own_answer(api: ApiKey) -> None:
                 assert part.error_code == KafkaError.KAFKA_STORAGE_ERROR
                 assert part.error_message == "the store is away"
             else:
-                await client.answer(api, 6)
+                _, response = await client.answer(api, 6)
+                (part,) = response.topics[0].partitions
+                assert part.error_code == KafkaError.KAFKA_STORAGE_ERROR
             assert await client.is_served()
 
     asyncio.run(main())
@@ -353,6 +359,55 @@ def test_versions_are_told_above_the_nodes_bound_too() -> None:
             await until(lambda: scene.fetches == [1])
             response = await client.ask(ApiKey.API_VERSIONS, 3, API_VERSIONS)
             assert response.error_code == 0
+            scene.fetched.set()
+            await holder.answer(ApiKey.FETCH, 12)
+
+    asyncio.run(main())
+
+
+def test_metadata_are_told_above_the_nodes_bound_too() -> None:
+    """Java's listTopics takes an answer without topics for that of a cluster that has none."""
+
+    async def main() -> None:
+        scene = Scene()
+        limits = LimitsConfig(requests_max=1)
+        async with (
+            kafka_handlers() as node,
+            wire({**join(handlers(node.services)), **scene.routes()}, limits=limits) as served,
+        ):
+            await node.logs.create_topic("t", 1)
+            holder, client = await served.client(), await served.client()
+            holder.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
+            for version in (1, 8, 12, 13):
+                response = await client.ask(ApiKey.METADATA, version, MetadataRequest(topics=None))
+                assert [topic.name for topic in response.topics] == ["t"], version
+                assert len(response.brokers) == 1
+            scene.fetched.set()
+            await holder.answer(ApiKey.FETCH, 12)
+
+    asyncio.run(main())
+
+
+def test_a_refusal_above_the_nodes_bound_that_no_answer_can_say_ends_the_connection() -> None:
+    """An answer without log directories would say that the node has none."""
+
+    async def main() -> None:
+        async def described(call: KafkaCall, request: Message) -> Message:
+            raise AssertionError("it is above the bound")
+
+        scene = Scene()
+        routes = {**scene.routes(), ApiKey.DESCRIBE_LOG_DIRS: Route(described)}
+        async with wire(routes, limits=LimitsConfig(requests_max=1)) as served:
+            holder, old, new = [await served.client() for _ in range(3)]
+            holder.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
+            request = DescribeLogDirsRequest(topics=None)
+            response = await new.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, request)
+            assert response.error_code == KafkaError.KAFKA_STORAGE_ERROR
+            old.send(request_bytes(ApiKey.DESCRIBE_LOG_DIRS, 2, 1, request))
+            assert await old.rest() == b""
+            assert served.ended("refused") == 1
             scene.fetched.set()
             await holder.answer(ApiKey.FETCH, 12)
 
