@@ -65,7 +65,7 @@ class StateLog:
         if then is not None:
             self._then.append((self._added, then))
         if self._appending is None:
-            self._appending = self._background.spawn(self._run(self._append), name="append")
+            self._appending = self._spawn(self._append, "append")
 
     def check(self) -> None:
         """Errors: NotCoordinator, once the writer has ended."""
@@ -94,14 +94,19 @@ class StateLog:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         """No way out leaves anybody waiting: those are a failure, a bug, and a cancellation."""
+        task = self._background.spawn(self._run(work), name=name)
+        # One that is cancelled before its first step tells nobody by itself.
+        task.add_done_callback(lambda ended: self._fail(None) if ended.cancelled() else None)
+        return task
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except StreamlogError as error:
             self._fail(error)
         except asyncio.CancelledError:
-            self._fail(None)
             raise
         except BaseException as bug:
             self._fail(Internal(f"the coordinator's writer failed: {bug!r}"))
@@ -118,7 +123,7 @@ class StateLog:
             self._appended += len(records)
             self._acks.append((ack, self._appended))
             if self._confirming is None:
-                self._confirming = self._background.spawn(self._run(self._confirm), name="ack")
+                self._confirming = self._spawn(self._confirm, "ack")
         self._appending = None
 
     def _next_batch(self) -> list[tuple[bytes, bytes | None]]:

@@ -152,6 +152,21 @@ def test_who_waits_for_markers_is_told_when_the_partition_is_given_up(way: str) 
     run(test)
 
 
+def test_a_call_whose_write_has_not_begun_is_told_when_the_coordinator_is_closed() -> None:
+    async def test(world: World, node: Node) -> None:
+        pair = await begun(node)
+        waiting = asyncio.ensure_future(node.coordinator.add_partitions("tx", pair, [B]))
+        await asyncio.sleep(0)  # The writer's task is made, and has its first step next.
+        assert B in hosted(node).table.transactions["tx"].partitions
+        began = world.clock.monotonic()
+        await node.coordinator.close()
+        with pytest.raises(NotCoordinator):
+            await waiting
+        assert world.clock.monotonic() == began
+
+    run(test)
+
+
 def test_a_partition_that_never_answers_is_asked_again() -> None:
     async def test(world: World, node: Node) -> None:
         world.markers.held[A] = asyncio.Event()
