@@ -18,6 +18,8 @@ from streamlog.errors import Invalid
 STEPS_MAX = 1000
 SETS_MAX = 2000
 DEPTH_MAX = 50
+DIGITS_MAX = 9
+"""Of a repetition's bound: Python makes no number of thousands of digits."""
 
 Test = Callable[[str], bool]
 _Fragment = tuple[int, list[int]]
@@ -144,6 +146,8 @@ class _Parser:
         least, comma, most = inner.partition(",")
         if not closed or not least.isdecimal() or not (most.isdecimal() or not most):
             raise self._wrong("a repetition is {m}, {m,} or {m,n}")
+        if max(len(least), len(most)) > DIGITS_MAX:
+            raise self._wrong(f"a repetition's bound has more than {DIGITS_MAX} digits")
         self._at += len(inner) + 1
         return int(least), int(most) if most else None if comma else int(least)
 

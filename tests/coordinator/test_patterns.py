@@ -40,6 +40,8 @@ def test_a_pattern_that_takes_others_for_ever_is_fast() -> None:
     [
         *("(", ")", "a)", "[a", "*a", "a**", "a{2}{3}", "a{2,1}", "a{x}", "\\", "(?=a)", r"\1"),
         *("a{2000}", "(" * 60 + ")" * 60, "((a{50}){50}){50}"),
+        pytest.param("a{" + "9" * 5000 + "}", id="least of 5000 digits"),
+        pytest.param("a{1," + "9" * 5000 + "}", id="most of 5000 digits"),
     ],
 )
 def test_what_is_no_pattern_is_refused(wrong: str) -> None:
