@@ -168,13 +168,15 @@ class LogService:
     ) -> None:
         """Durable on return. `timeout_ms` 0: limits.produce_timeout_ms.
 
-        Errors: those of AbstractLog.set_fencing_token, and of finding the log.
+        Errors: those of AbstractLog.set_fencing_token, and of finding the log; InvalidName (an
+        internal topic).
         """
         deadline = self._clock.monotonic() + (timeout_ms or self._limits.produce_timeout_ms) / 1000
         if context.deadline is not None:
             deadline = min(deadline, context.deadline)
 
         async def ask(log: AbstractLog, _: int | None) -> None:
+            check_clients_write(log.topic_partition.topic)
             await log.set_fencing_token(token, condition, deadline=deadline)
 
         error = await self._answer(context, Operation.WRITE, question, ask, deadline)
