@@ -40,13 +40,19 @@ from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 log = logging.getLogger(__name__)
 
 OK = "OK"
-_UNBOUNDED = (ApiKey.API_VERSIONS, ApiKey.METADATA)
+_UNBOUNDED = (
+    ApiKey.API_VERSIONS,
+    ApiKey.METADATA,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+)
 """APIs that are served above the bound on requests, too.
 
 They are answered from memory, and a connection has one of them under way, so that the bound on
 connections holds for them. Clients that are refused here do not just ask again. At ApiVersions they
 take the node for one that is too old to know it, and do without what they have learnt since; at
-Metadata, whose answer would have no brokers, the cluster for one without brokers and topics.
+Metadata, whose answer would have no brokers, the cluster for one without brokers and topics, or
+fail. DescribeCluster and DescribeTopicPartitions ask for the same.
 """
 
 

@@ -9,7 +9,11 @@ from dataclasses import replace
 import pytest
 
 from streamlog.errors import Overloaded, StoreUnavailable, StreamlogError
+from streamlog.kafka.messages.describe_cluster_request import DescribeClusterRequest
 from streamlog.kafka.messages.describe_log_dirs_request import DescribeLogDirsRequest
+from streamlog.kafka.messages.describe_topic_partitions_request import (
+    DescribeTopicPartitionsRequest,
+)
 from streamlog.kafka.messages.list_offsets_request import ListOffsetsRequest
 from streamlog.kafka.messages.metadata_request import MetadataRequest
 from streamlog.kafka.protocol.apis import ApiKey
@@ -365,7 +369,7 @@ def test_versions_are_told_above_the_nodes_bound_too() -> None:
     asyncio.run(main())
 
 
-def test_metadata_are_told_above_the_nodes_bound_too() -> None:
+def test_brokers_and_topics_are_told_above_the_nodes_bound_too() -> None:
     """Java's listTopics takes an answer without topics for that of a cluster that has none."""
 
     async def main() -> None:
@@ -383,6 +387,12 @@ def test_metadata_are_told_above_the_nodes_bound_too() -> None:
                 response = await client.ask(ApiKey.METADATA, version, MetadataRequest(topics=None))
                 assert [topic.name for topic in response.topics] == ["t"], version
                 assert len(response.brokers) == 1
+            described = await client.ask(
+                ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest()
+            )
+            assert [(topic.name, topic.error_code) for topic in described.topics] == [("t", 0)]
+            cluster = await client.ask(ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest())
+            assert (cluster.error_code, len(cluster.brokers)) == (0, 1)
             scene.fetched.set()
             await holder.answer(ApiKey.FETCH, 12)
 
