@@ -130,26 +130,32 @@ def test_appends_whose_place_was_taken_are_not_released_silently(
     run(scenario)
 
 
+async def rebuilt_without_a_beginning(cluster: DiskCluster) -> int:
+    """The stream of which the WAL has the end alone."""
+    async with cluster.disk_node() as engine:
+        stream = await engine.streams.create_and_open_stream()
+        await append(stream, b"a")
+        await engine.drain()
+        objects = [info.key for info in (await cluster.store.list("data/")).objects]
+        # What a frame says of the release is durable with the next group.
+        await append(stream, b"b")
+    await cluster.store.delete(objects)
+    await cluster.rebuild_metadata()
+    return stream.stream_id
+
+
 def test_a_stream_whose_beginning_is_lost_is_not_released_silently(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
         cluster = DiskCluster(tmp_path)
-        async with cluster.disk_node() as engine:
-            stream = await engine.streams.create_and_open_stream()
-            await append(stream, b"a")
-            await engine.drain()
-            objects = [info.key for info in (await cluster.store.list("data/")).objects]
-            # What a frame says of the release is durable with the next group.
-            await append(stream, b"b")
-        await cluster.store.delete(objects)
-        await cluster.rebuild_metadata()
+        stream_id = await rebuilt_without_a_beginning(cluster)
         with pytest.raises(WalPending, match=r"offsets 1 to 2.*only its end"):
             async with cluster.disk_node():
                 pass
         async with cluster.disk_node(accept_data_loss=True) as engine:
             with pytest.raises(StreamNotFound):
-                await engine.streams.open_stream(stream.stream_id)
+                await engine.streams.open_stream(stream_id)
 
     run(scenario)
 
@@ -161,14 +167,7 @@ def test_a_recovery_that_starts_from_the_checkpoint_of_another_knows_no_more(
 
     async def scenario() -> None:
         cluster = DiskCluster(tmp_path)
-        async with cluster.disk_node() as engine:
-            stream = await engine.streams.create_and_open_stream()
-            await append(stream, b"a")
-            await engine.drain()
-            objects = [info.key for info in (await cluster.store.list("data/")).objects]
-            await append(stream, b"b")
-        await cluster.store.delete(objects)
-        await cluster.rebuild_metadata()
+        await rebuilt_without_a_beginning(cluster)
         async with cluster.disk_node(2) as engine:
             await engine.metadata.checkpoint()
         await cluster.rebuild_metadata()
