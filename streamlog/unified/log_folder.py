@@ -442,9 +442,16 @@ class LogFolder:
 
     # What open partitions ask for
 
-    def distrust(self, partition: TopicPartition, synced: SyncedTo) -> None:
-        """A log failed: of its active segment only so much is durable."""
-        self._distrusted[partition] = synced
+    def distrust(
+        self, partition: TopicPartition, folder: PartitionFolder, synced: SyncedTo
+    ) -> None:
+        """A log failed: of its active segment only so much is durable.
+
+        Not of one whose files an open of the partition has closed: that open has read them since,
+        and other batches lie behind.
+        """
+        if self._in_use.get(partition) is folder:
+            self._distrusted[partition] = synced
 
     def closed(self, partition: TopicPartition, folder: PartitionFolder) -> None:
         """The log's files are closed."""

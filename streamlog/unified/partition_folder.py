@@ -132,7 +132,7 @@ class PartitionFolder:
         await self.offload.run(Lane.FILES, self.files.close)
         if self._has_failed:
             self._has_failed = False
-            self._owner.distrust(self._partition, self.files.synced)
+            self._owner.distrust(self._partition, self, self.files.synced)
         self._owner.closed(self._partition, self)
 
     async def delete(self) -> None:

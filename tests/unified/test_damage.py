@@ -14,7 +14,7 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import OffsetOutOfRange, StoreUnavailable, StreamlogError
+from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable, StreamlogError
 from streamlog.format.kafka_files.names import (
     INDEX,
     LOG,
@@ -24,6 +24,8 @@ from streamlog.format.kafka_files.names import (
     file_name,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
+from streamlog.log.api.topic_config import parse
+from streamlog.log.partition.producer_state_manager import ProducerLimits
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.rand import SeededRandom
@@ -37,6 +39,8 @@ from streamlog.testing.logs.transaction_conformance import (
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import read_file
+from streamlog.unified.disk.log_files import SyncedTo
+from streamlog.unified.recovery.loader import LoadPlan, load
 from streamlog.unified.state.segment import UnifiedLogSegment
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
@@ -343,3 +347,22 @@ def test_transactions_that_overlap_are_no_damage(
 
     asyncio.run(body())
     assert [one.message for one in caplog.records if "made anew" in one.message] == []
+
+
+def test_a_log_that_is_refused_keeps_its_bytes(tmp_path: Path) -> None:
+    """Also where what was synced is said to end before what was durable."""
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            await append(t.log, encoded([b"a"]))
+            data = tmp_path / "t-0" / file_name(0, LOG)
+            synced = SyncedTo(0, len(data.read_bytes()))
+            await append(t.log, encoded([b"b"]))
+            await t.log.close()
+            content = data.read_bytes()
+            plan = LoadPlan(2, 0, 0, parse({}), ProducerLimits(expiration_ms=1), synced)
+            with pytest.raises(Corrupt, match="offsets 1 to 1 are lost"):
+                load(SystemTree(tmp_path).open("t-0"), plan)
+            assert data.read_bytes() == content
+
+    asyncio.run(body())

@@ -184,6 +184,32 @@ def test_whoever_waits_for_the_disk_hears_that_the_log_was_killed() -> None:
     asyncio.run(body())
 
 
+def test_a_close_that_an_open_overtakes_distrusts_nothing_of_the_open_log() -> None:
+    """The open closes the files of the log before: that one fails, and is not the owner by then."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree) as t:
+            await append(t.log, encoded([b"old"]))
+            t.hold()
+            pending = await t.log.append(encoded([b"pending"]))
+            closing = asyncio.ensure_future(t.log.close())
+            await turns()
+            opening = asyncio.ensure_future(t.open())
+            await turns()
+            t.release()
+            await asyncio.gather(closing, opening, pending, return_exceptions=True)
+            await opening
+            for number in range(5):
+                await append(t.log, encoded([b"new%d" % number]))
+            shown = await values(t.log)
+            await t.log.close()
+            await t.open()
+            assert await values(t.log) == shown
+
+    asyncio.run(body())
+
+
 def test_one_write_is_under_way_at_a_time_when_syncs_are_due_by_the_clock() -> None:
     """Two would bring the batches out of order."""
 

@@ -270,12 +270,12 @@ class LogLoader:
 
     def _recover(self, segment: UnifiedLogSegment, file: GrowingFile) -> int:
         """Reads the segment from the recovery point on; returns how many bytes it cut off."""
-        synced = self._plan.synced
+        synced, size = self._plan.synced, file.size()
         if synced is not None and synced.base_offset == segment.base_offset:
-            self._truncate(segment, file, min(synced.size_bytes, file.size()))
+            size = min(synced.size_bytes, size)
         position, next_offset = self._index_below_recovery_point(segment, file)
         self._read_aborted(segment)
-        self._read_from(segment, file, position, next_offset)
+        self._read_from(segment, file, position, next_offset, size)
         return self._cut(segment, file, segment.size)
 
     def _index_below_recovery_point(
@@ -359,12 +359,17 @@ class LogLoader:
                 floor, seen = entries[-1].last_stable_offset, segment
 
     def _read_from(
-        self, segment: UnifiedLogSegment, file: GrowingFile, position: int, next_offset: int
+        self,
+        segment: UnifiedLogSegment,
+        file: GrowingFile,
+        position: int,
+        next_offset: int,
+        size: int | None = None,
     ) -> None:
-        """Accounts for the sound batches from the position on."""
+        """Accounts for the sound batches from the position on, of as many bytes (None: all)."""
         config, epochs = self._plan.config, self._loaded.epochs
         point = self._plan.recovery_point if position else -1
-        for batch in batches(file, position, next_offset, verify=True):
+        for batch in batches(file, position, next_offset, verify=True, end=size):
             header = batch.header
             if header.last_offset - segment.base_offset > (1 << 31) - 1:
                 break
