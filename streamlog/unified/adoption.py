@@ -6,15 +6,13 @@ crash: the first open reads every batch. It blocks: call it through Offload.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from streamlog.errors import Corrupt, DataInUse, Invalid
+from streamlog.errors import Corrupt, Invalid
 from streamlog.format.kafka_files.checkpoints import decode_offsets
 from streamlog.format.kafka_files.names import (
     LEADER_EPOCHS,
@@ -28,6 +26,7 @@ from streamlog.format.kafka_files.names import (
 from streamlog.format.kafka_files.properties import decode_partition_metadata
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.lockfile import check_free
 from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.unified.token_file import TOKEN
 
@@ -51,12 +50,14 @@ class FoundTopic(NamedTuple):
     partitions: tuple[FoundPartition, ...]
 
 
-def find_topics(source: Path, names: Sequence[str]) -> list[FoundTopic]:
+def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[FoundTopic]:
     """The topics of a log folder: those named, or all but internal ones where none is.
 
-    Errors: Invalid (none there, or a partition is missing), DataInUse, Corrupt, OSError.
+    `is_own`: this process has the folder. Errors: Invalid (none there, or a partition is missing),
+    DataInUse (a Kafka or a node has it), Corrupt, OSError.
     """
-    _check_unused(source)
+    if not is_own:
+        check_free(str(source / LOCK))
     starts = _log_starts(source)
     found: dict[tuple[str, UUID], dict[int, FoundPartition]] = {}
     for path in sorted(source.iterdir()):
@@ -100,26 +101,6 @@ def _topic(name: str, topic_id: UUID, partitions: dict[int, FoundPartition]) -> 
 def _log_starts(source: Path) -> dict[TopicPartition, int]:
     path = source / LOG_STARTS
     return decode_offsets(str(path), path.read_bytes()) if path.is_file() else {}
-
-
-def _check_unused(source: Path) -> None:
-    """Errors: DataInUse, where a Kafka has the folder."""
-    path = source / LOCK
-    if not path.is_file():
-        return
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        # Java takes this kind of lock, which this process may hold twice.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise DataInUse(
-            f"{source} is in use by another process: stop that Kafka first",
-            path=str(path),
-            pid=0,
-            host="",
-        ) from error
-    finally:
-        os.close(descriptor)
 
 
 def copy_partition(source: Path, target: GrowingFolder) -> int:

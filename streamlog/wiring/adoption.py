@@ -31,8 +31,11 @@ async def adopt(
     folder = engine.log_folder
     if folder is None:
         raise PolicyViolation("topics are taken into a log folder: open the engine with log_dir")
+    is_own = source.resolve() == Path(str(folder)).resolve()
     try:
-        topics = await engine.offload.run(Lane.FILES, find_topics, source, tuple(names))
+        topics = await engine.offload.run(
+            Lane.FILES, lambda: find_topics(source, names, is_own=is_own)
+        )
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
     for topic in topics:

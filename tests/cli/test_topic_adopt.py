@@ -69,6 +69,31 @@ def test_a_topic_keeps_its_id_offsets_and_start(source: Path, tmp_path: Path) ->
     assert sorted(path.name for path in source.iterdir() if path.is_dir()) == ["taken-0", "taken-1"]
 
 
+def test_what_was_put_aside_comes_from_the_nodes_own_folder(source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        node.stop()
+    for number in range(2):
+        aside = f"taken-{number}.{number:032x}-stray"
+        shutil.copytree(source / f"taken-{number}", data / "logs" / aside)
+    adopted = run("topic", "adopt", data / "logs", "--data", data)
+    assert adopted.returncode == 0, adopted.stderr
+    assert b"adopted taken with 2 partitions" in adopted.stderr
+
+
+def test_the_folder_of_a_running_node_is_refused(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    with NodeProcess(other, wal="disk") as node:
+        node.stop()
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("used", 1, CONFIGS)
+        refused = run("topic", "adopt", data / "logs", "--data", other)
+        node.stop()
+    assert refused.returncode != 0
+    assert b"is held by process" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.errors import DataInUse, StoreUnavailable
-from streamlog.runtime.disk.lockfile import hold
+from streamlog.runtime.disk.lockfile import check_free, hold
 
 CHILD = """
 import sys
@@ -21,6 +22,15 @@ lock = hold(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
+
+JAVA = """
+import fcntl, sys
+file = open(sys.argv[1], "a")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""Takes the lock of Java's FileChannel."""
 
 
 def test_a_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
@@ -77,3 +87,37 @@ def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="a file stands where a folder is needed"):
         hold(str(tmp_path / "file" / "lock"))
+
+
+def test_a_kafka_that_has_the_lock_keeps_others_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    hold(str(path)).release()  # Whom the file names has ended.
+    child = subprocess.Popen(
+        [sys.executable, "-c", JAVA, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "held\n"
+    for taking in (hold, check_free):
+        with pytest.raises(DataInUse, match="such as a Kafka") as raised:
+            taking(str(path))
+        assert raised.value.pid == 0
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    child.stdin.close()
+    check_free(str(path))
+    hold(str(path)).release()
+
+
+def test_the_lock_keeps_a_kafka_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with hold(str(path)), path.open("a") as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.open("a").close()  # The process's other locks of a file end with any descriptor of it.
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

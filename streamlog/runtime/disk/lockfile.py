@@ -1,16 +1,19 @@
 """A lock on a folder that names its holder.
 
-The lock is the kernel's (flock): it ends with the process, however that ends. The file's content
-only names the holder to other processes; it is stale when the lock is free. A child made by fork
-without exec shares the lock.
+The lock is the kernel's: it ends with the process, however that ends. It is of two kinds: flock,
+and a lock of the open file description. Java's locks conflict with the second one, so that a Kafka
+and a node keep each other out of a log folder. The file's content only names the holder to other
+processes; it is stale when the lock is free. A child made by fork without exec shares the lock.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import struct
 import sys
 from datetime import UTC, datetime
 from types import TracebackType
@@ -18,6 +21,9 @@ from typing import Any
 
 from streamlog.errors import DataInUse, StoreUnavailable, Unavailable
 from streamlog.runtime.disk.folders import typed_os_error
+
+_FLOCK = struct.Struct("hhqqi0q")
+"""C's struct flock: type, whence, start, length (0: all), pid."""
 
 
 class Lock:
@@ -54,14 +60,13 @@ def hold(path: str, unavailable: type[Unavailable] = StoreUnavailable) -> Lock:
     descriptor = -1
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(path, descriptor, is_shared=False)
         content = json.dumps(_who()).encode() + b"\n"
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, content, 0)
-    except BlockingIOError as error:
-        holder = _read(descriptor)
+    except DataInUse:
         os.close(descriptor)
-        raise _in_use(path, holder) from error
+        raise
     except OSError as error:
         if descriptor >= 0:
             os.close(descriptor)
@@ -93,11 +98,34 @@ def check_free(path: str) -> None:
     except FileNotFoundError:
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _in_use(path, _read(descriptor)) from error
+        _take(path, descriptor, is_shared=True)
     finally:
         os.close(descriptor)
+
+
+def _take(path: str, descriptor: int, *, is_shared: bool) -> None:
+    """Both kinds, until the descriptor is closed. Errors: DataInUse, OSError."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(path, _read(descriptor)) from error
+    if sys.platform != "linux":
+        return  # The kernels of BSD and macOS compare both kinds with each other.
+    kind = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+    except BlockingIOError as error:
+        # This program would have the other kind, too: what the file says is of an earlier holder.
+        raise DataInUse(
+            f"{path} is held by another program, such as a Kafka; stop it or use another folder",
+            path=path,
+            pid=0,
+            host="",
+        ) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # gVisor's kernel does not know this kind: nodes keep each other out by the other one.
 
 
 def _who() -> dict[str, str | int]:
