@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from streamlog.errors import PolicyViolation, StoreUnavailable, TopicAlreadyExists
@@ -14,19 +14,29 @@ from streamlog.wiring.engine import OpenEngine
 
 OnPartition = Callable[[str, int], None]
 
+CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Settings of an adopted topic that were not given: a log folder does not say what they were, and
+the node's defaults would delete records of it within minutes."""
+
 
 async def adopt(
     engine: OpenEngine,
     source: Path,
     names: Sequence[str] = (),
     on_partition: OnPartition = lambda _name, _bytes: None,
+    configs: Mapping[str, str] = CONFIGS,
 ) -> list[TopicDescription]:
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
     `names`: those to take; all but internal ones where none is given. `on_partition` is called with
-    the name and bytes of each that was copied. A call that is cut off leaves whole topics, and
-    files that the next start puts aside. Errors: Invalid, DataInUse, Corrupt, TopicAlreadyExists,
-    PolicyViolation (there is no log folder), StoreUnavailable.
+    the name and bytes of each that was copied. `configs`: of each topic, beside those of CONFIGS. A
+    call that is cut off leaves whole topics, and files that the next start puts aside. Errors:
+    Invalid, InvalidConfig, DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log
+    folder, or the topic is an internal one), StoreUnavailable.
     """
     folder = engine.log_folder
     if folder is None:
@@ -38,8 +48,13 @@ async def adopt(
         )
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
+    configs = {**CONFIGS, **configs, "log.type": "unified"}
     for topic in topics:
         _check_free(engine, topic)
+        # What is refused is refused before anything is copied.
+        await engine.logs.create_topic(
+            topic.name, len(topic.partitions), configs, validate_only=True
+        )
     adopted: list[TopicDescription] = []
     for topic in topics:
         for found in topic.partitions:
@@ -51,7 +66,7 @@ async def adopt(
             await engine.logs.create_topic(
                 topic.name,
                 len(topic.partitions),
-                {"log.type": "unified"},
+                configs,
                 topic_id=topic.topic_id,
             )
         )

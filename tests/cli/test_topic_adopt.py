@@ -55,6 +55,9 @@ def test_a_topic_keeps_its_id_offsets_and_start(source: Path, tmp_path: Path) ->
             described = admin.describe_topic("taken")
             assert described.topic_id == told["topic_id"]
             assert [one.log_start_offset for one in described.partitions] == [0, TRIMMED]
+            configs = {one.name: one.value for one in admin.describe_configs(topic="taken")}
+            kept = ("cleanup.policy", "retention.ms", "retention.bytes")
+            assert [configs[name] for name in kept] == ["delete", "-1", "-1"]
         values = [(n % 2, n // 2, b"%d" % n) for n in range(COUNT)]
         expected = sorted(one for one in values if one[0] == 0 or one[1] >= TRIMMED)
         assert read(node.server) == expected
@@ -67,6 +70,25 @@ def test_a_topic_keeps_its_id_offsets_and_start(source: Path, tmp_path: Path) ->
     assert b"delete it first" in again.stderr
     # The source was not touched, and the topic's own folder is not another's.
     assert sorted(path.name for path in source.iterdir() if path.is_dir()) == ["taken-0", "taken-1"]
+
+
+def test_the_settings_of_an_adopted_topic_can_be_given(source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        node.stop()
+    adopt = ("topic", "adopt", source, "--data", data, "--topic-config")
+    refused = run(*adopt, "retention.ms=long")
+    assert refused.returncode != 0
+    assert b"retention.ms" in refused.stderr
+    assert [one for one in (data / "logs").iterdir() if one.is_dir()] == []
+    adopted = run(*adopt, "cleanup.policy=compact")
+    assert adopted.returncode == 0, adopted.stderr
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            configs = {one.name: one.value for one in admin.describe_configs(topic="taken")}
+        node.stop()
+    names = ("log.type", "cleanup.policy", "retention.ms")
+    assert [configs[name] for name in names] == ["unified", "compact", "-1"]
 
 
 def test_what_was_put_aside_comes_from_the_nodes_own_folder(source: Path, tmp_path: Path) -> None:

@@ -171,6 +171,14 @@ def delete(state: State, name: str) -> None:
 @topic.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--topic", "names", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option(
+    "--topic-config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs,
+    help="A setting of the topics, such as cleanup.policy=compact; may be repeated.",
+)
 @place_options
 @config_option
 @json_option
@@ -180,6 +188,7 @@ def adopt(
     /,
     folder: Path,
     names: tuple[str, ...],
+    configs: dict[str, str],
     file: str | None,
     **places: str | None,
 ) -> None:
@@ -189,6 +198,9 @@ def adopt(
     end in -stray. Their files are copied into the log folder of the node, which is stopped too, and
     the topics are created with log.type=unified, under their topic ids and offsets. FOLDER stays as
     it is. Without --topic all topics are taken but those whose names begin with __.
+
+    FOLDER does not have the settings of its topics. Unless --topic-config says otherwise, they keep
+    all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1.
     """
     import asyncio
 
@@ -214,7 +226,7 @@ def adopt(
             log_dir=node.log_dir,
             node_id=node.node_id,
         ) as engine:
-            for one in await adopt_topics(engine, folder, names, copied):
+            for one in await adopt_topics(engine, folder, names, copied, configs):
                 if state.json:
                     emit({"name": one.name, "topic_id": one.topic_id, "partitions": one.partitions})
                 else:
