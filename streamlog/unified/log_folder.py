@@ -8,6 +8,7 @@ partition.metadata has the topic's id: a folder of another topic of the same nam
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -377,11 +378,18 @@ class LogFolder:
                 await self._remove(partition)
 
     async def _remove(self, partition: TopicPartition) -> None:
-        self._topic_ids.pop(partition, None)
-        self._claimed.pop(partition, None)
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, DELETE_FOLDER)
-        await self._run(self._tree.rename, folder_name(partition), name)
+
+        def rename() -> None:
+            # It is gone where a call that was cut off has renamed it, or somebody removed it.
+            with contextlib.suppress(FileNotFoundError):
+                self._tree.rename(folder_name(partition), name)
+
+        await self._run(rename)
+        # Not before: after an error the deletion is repeated, and has to find the partition.
+        self._topic_ids.pop(partition, None)
+        self._claimed.pop(partition, None)
         self._distrusted.pop(partition, None)
         for checkpoint in self._checkpoints:
             checkpoint.forget(partition)

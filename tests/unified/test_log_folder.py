@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -300,5 +301,49 @@ def test_a_creation_that_was_cut_off_leaves_no_folder_behind_the_next() -> None:
         await log.close()
         await made.create()
         assert [name for name in tree.folders() if name.endswith("-stray")], "it had a record"
+
+    asyncio.run(body())
+
+
+class _UnwillingTree(TornTree):
+    """Its next rename fails."""
+
+    is_unwilling = False
+
+    def rename(self, old: str, new: str) -> None:
+        if self.is_unwilling:
+            self.is_unwilling = False
+            raise OSError(errno.EIO, "injected disk fault", old)
+        super().rename(old, new)
+
+
+def test_a_deletion_that_failed_is_made_by_the_next_call() -> None:
+    async def body() -> None:
+        tree = _UnwillingTree(SeededRandom(7))
+        made = Folder(tree, BasicKV())
+        await made.open()
+        handles = await made.create()
+        log = await made.log(0)
+        await append(log, encoded([b"v"]))
+        await log.close()
+        tree.is_unwilling = True
+        await refused(StoreUnavailable, made.factory.remove(handles[0]))
+        assert tree.folders() == ["t-0", "t-1"]
+        for _ in range(2):
+            await made.factory.remove(handles[0])
+            assert tree.folders() == ["t-1"]
+
+    asyncio.run(body())
+
+
+def test_a_deletion_of_a_folder_that_is_gone_has_ended() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(7))
+        made = Folder(tree, BasicKV())
+        await made.open()
+        handles = await made.create()
+        tree.remove("t-0")
+        await made.factory.remove(handles[0])
+        assert made.folder.topic_id_of(TopicPartition("t", 0)) is None
 
     asyncio.run(body())
