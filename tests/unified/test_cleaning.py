@@ -21,6 +21,7 @@ from streamlog.testing.logs.log_conformance import append
 from streamlog.testing.logs.transaction_conformance import begin, end
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.recovery.snapshots import snapshot_offsets
 from tests.unified.harness import unified_log
 
 COMPACT = {
@@ -59,6 +60,25 @@ def test_a_cleaning_that_fails_at_any_call_of_the_disk_loses_no_newest_value(ste
             await t.crashed()
             assert newest(await contents(t.log)) == expected
             assert t.log.log_start_offset == 0
+
+    asyncio.run(body())
+
+
+def test_the_snapshots_of_segments_that_were_merged_go_with_them() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+
+            def snapshots() -> list[int]:
+                return snapshot_offsets(tree.open("t-0").list())
+
+            for number in range(3):
+                await append(t.log, keyed(b"k%d" % number, b"v"))
+                await t.log.roll()
+            assert snapshots() == [1, 2, 3]
+            await clean(t, configs=COMPACT)
+            assert [one.base_offset for one in t.log.segments] == [0, 3]
+            assert snapshots() == [3]
 
     asyncio.run(body())
 

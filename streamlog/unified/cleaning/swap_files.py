@@ -10,6 +10,7 @@ from streamlog.format.kafka_files.names import (
     INDEX,
     LOG,
     SEGMENT_SUFFIXES,
+    SNAPSHOT,
     SWAP,
     TIME_INDEX,
     TXN_INDEX,
@@ -61,7 +62,9 @@ def swap(folder: GrowingFolder, base_offset: int, old: Sequence[int]) -> list[st
     folder.sync()
     renamed: list[str] = []
     for base in old:
-        for suffix in SEGMENT_SUFFIXES:
+        # The snapshot of the producers at the new segment's first offset is its own.
+        snapshots = () if base == base_offset else (SNAPSHOT,)
+        for suffix in (*SEGMENT_SUFFIXES, *snapshots):
             name = file_name(base, suffix)
             if name in there:
                 folder.rename(name, name + DELETED)
