@@ -76,8 +76,12 @@ class SimulationLeaders:
             self._tell()
 
     async def settle(self) -> None:
-        """Returns when every serving node knows every leader."""
+        """Returns when every serving node knows every leader, and each leader serves: a machine
+        whose node ended last has no other one."""
         ends_at = self._world.now + TELL_S_MAX
+        if any(self.node_of(partition) is None for partition in self._leaders):
+            while not await self._move() and self._world.now < ends_at:
+                await asyncio.sleep(TELL_S)
         while self._tell():
             if self._world.now >= ends_at:
                 raise Violation(f"a node was not told its leaders within {TELL_S_MAX:.0f} s")
@@ -98,12 +102,13 @@ class SimulationLeaders:
     def coordinator_of(self, transactional_id: str) -> SimulationNode | None:
         return self.node_of(STATE[partition_of(transactional_id, len(STATE))])
 
-    async def _move(self) -> None:
-        """Moves one partition, or all that a machine leads which has no node."""
+    async def _move(self) -> bool:
+        """Moves one partition, or all that a machine leads which has no node. Whether the new
+        leader has the streams of those that have ended."""
         random = self._random.random
         serving = self._world.serving()
         if not serving:
-            return
+            return False
         heir = serving[int(random() * len(serving))]
         to, partitions = heir.machine.node_id, list(self._leaders)
         served = {node.machine.node_id for node in serving}
@@ -113,9 +118,9 @@ class SimulationLeaders:
         for partition in moved:
             self._leaders[partition] = to
         self._world.trace.add("leads", heir.name, len(moved))
-        await self._take_over_dead(heir)
+        return await self._take_over_dead(heir)
 
-    async def _take_over_dead(self, heir: SimulationNode) -> None:
+    async def _take_over_dead(self, heir: SimulationNode) -> bool:
         for node in self._world.nodes[-4:]:
             tenure = node.tenure
             if node.incarnation.is_alive or tenure is None or node.machine is heir.machine:
@@ -123,7 +128,8 @@ class SimulationLeaders:
             try:
                 await self._network.call(heir, "take over", partial(_take_over, tenure), 10.0)
             except (NoAnswer, *PASSING):
-                return
+                return False
+        return True
 
     def _tell(self) -> bool:
         """Begins to tell nodes what they do not know; whether there is anything."""
