@@ -9,6 +9,13 @@ from typing import cast
 import pytest
 
 from streamlog.errors import StreamlogError
+from streamlog.format.kafka_files.names import (
+    INDEX,
+    RECOVERY_POINTS,
+    SNAPSHOT,
+    TXN_INDEX,
+    file_name,
+)
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import parse
@@ -16,11 +23,18 @@ from streamlog.log.cleaning.cleanable import log_to_clean
 from streamlog.log.cleaning.cleaner import LogCleaning
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.logs.cleaning_conformance import clean, contents, keyed, newest
-from streamlog.testing.logs.log_conformance import append
-from streamlog.testing.logs.transaction_conformance import begin, end
+from streamlog.testing.logs.cleaning_conformance import (
+    batches,
+    clean,
+    contents,
+    keyed,
+    newest,
+)
+from streamlog.testing.logs.log_conformance import UNCOMMITTED, append
+from streamlog.testing.logs.transaction_conformance import AT_MS, begin, end
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.disk.files import write_new
 from streamlog.unified.recovery.snapshots import snapshot_offsets
 from tests.unified.harness import unified_log
 
@@ -113,6 +127,57 @@ def test_a_committed_fetch_of_offsets_that_a_cleaning_emptied_goes_on_behind_the
             assert await t.log.fetch(1, 1000)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("lost", [RECOVERY_POINTS, INDEX, SNAPSHOT, TXN_INDEX])
+def test_the_header_that_a_cleaning_left_of_a_marker_is_read_by_every_recovery(lost: str) -> None:
+    """The last marker of a producer, when it bumped the epoch, keeps its header for the epoch."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            await begin(t.log, keyed(b"k", b"old", producer=(1, 0, 0), is_transactional=True))
+            await end(t.log, is_commit=True, epoch=1)
+            for number in range(6):
+                await append(t.log, keyed(b"k", b"%d" % number, at_ms=AT_MS + number))
+                await append(t.log, keyed(b"k%d" % number, b"kept", at_ms=AT_MS + number))
+                await t.log.roll()
+                t.clock.advance(2000)
+                await clean(t, configs=COMPACT)
+            left = [header.record_count for header, _ in await batches(t.log) if header.is_control]
+            assert left == [0]
+            await append(t.log, keyed(b"l", b"active"))
+            expected = await contents(t.log)
+            places = [await t.log.offset_for_timestamp(AT_MS + n, UNCOMMITTED) for n in range(6)]
+            await t.log.close()
+            await t.folder.close()
+            lose(tree, lost)
+            await t.open_folder()
+            await t.open()
+            assert await contents(t.log) == expected
+            assert places == [
+                await t.log.offset_for_timestamp(AT_MS + n, UNCOMMITTED) for n in range(6)
+            ]
+            assert t.log.last_stable_offset == t.log.log_end_offset == 15
+            await append(t.log, keyed(b"m", b"goes on"))
+
+    asyncio.run(body())
+
+
+def lose(tree: TornTree, what: str) -> None:
+    """Removes a checkpoint, or all of a partition's files of a kind; an index of aborted
+    transactions is damaged, because none is what there mostly is."""
+    if what == RECOVERY_POINTS:
+        tree.top.remove(what)
+        tree.top.sync()
+        return
+    folder = tree.open("t-0")
+    names = [name for name in folder.list() if name.endswith(what)]
+    for name in names:
+        folder.remove(name)
+    if what == TXN_INDEX:
+        write_new(folder, file_name(0, TXN_INDEX), b"damaged")
+    folder.sync()
 
 
 def test_a_crash_after_a_cleaning_meets_no_recovery_point_within_the_new_segment() -> None:

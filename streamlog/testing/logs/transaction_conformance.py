@@ -120,7 +120,7 @@ def _visible(data: bytes, aborted: Sequence[AbortedTransaction], offset: int) ->
         while todo and todo[-1].first_offset <= header.last_offset:
             dropped.add(todo.pop().producer_id)
         if header.is_control:
-            marker = decode_end_marker(view)
+            marker = decode_end_marker(view) if header.record_count else None
             if marker is not None and marker.control_type is ControlType.ABORT:
                 dropped.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in dropped):

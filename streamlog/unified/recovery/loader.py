@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamlog.codec.batch import CONTROL
 from streamlog.codec.control import decode_end_marker
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.format.kafka_files import offset_index, time_index
@@ -387,12 +386,18 @@ class LogLoader:
 
     def _metadata(self, batch: FoundBatch) -> LogBatchMetadata | None:
         """None for a control batch that cannot be read."""
-        header = batch.header
-        try:
-            marker = decode_end_marker(batch.view) if header.attributes & CONTROL else None
-        except StreamlogError:
-            return None
+        header, marker = batch.header, None
         stamp = header.max_timestamp_ms
+        if not header.record_count:
+            stamp = -1  # No look-up by time finds what a cleaning left of it.
+            if header.is_control:
+                # Its transaction is gone: for producers it says nothing, in Kafka's replay neither.
+                header = header._replace(producer_id=-1)
+        elif header.is_control:
+            try:
+                marker = decode_end_marker(batch.view)
+            except StreamlogError:
+                return None
         return LogBatchMetadata.of(
             header,
             leader_epoch=header.leader_epoch,
