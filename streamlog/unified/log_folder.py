@@ -438,8 +438,23 @@ class LogFolder:
         async def remove() -> None:
             await self.remove(partition, topic_id)
 
-        opened = self._in_use[partition] = PartitionFolder(partition, self, folder, files, remove)
+        opened = PartitionFolder(partition, self, folder, files, remove)
+        try:
+            await self._note_loaded(partition, loaded)
+        except BaseException:
+            await opened.close()
+            raise
+        self._in_use[partition] = opened
         return opened, loaded
+
+    async def _note_loaded(self, partition: TopicPartition, loaded: LoadedLog) -> None:
+        """All that was found is durable. Durable on return, too, for the next open and for the next
+        cleaning, which may leave no batch at a recovery point of before. Errors: StoreUnavailable.
+        """
+        active = loaded.segments[-1].base_offset
+        if self.recovery_points.get(partition) < active:
+            self.recovery_points.note(partition, active)
+        await self.recovery_points.save()
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan
@@ -474,8 +489,10 @@ class LogFolder:
 
     async def _save(self) -> None:
         try:
-            await self.recovery_points.save()
-            await self.high_watermarks.save()
+            # Others note theirs while a file is written.
+            while not (self.recovery_points.is_saved and self.high_watermarks.is_saved):
+                await self.recovery_points.save()
+                await self.high_watermarks.save()
         except StreamlogError as error:
             # A recovery point that is too low costs time at the next start, and nothing else.
             log.warning("the next start may read more: %s", error)

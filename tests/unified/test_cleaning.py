@@ -209,3 +209,32 @@ def test_a_crash_after_a_cleaning_meets_no_recovery_point_within_the_new_segment
             assert newest(await contents(t.log)) == expected
 
     asyncio.run(body())
+
+
+def test_a_cleaning_after_a_crash_meets_no_recovery_point_of_before() -> None:
+    """That of the last roll was not written down when the process died."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        configs = {**COMPACT, "internal.segment.bytes": "2000"}
+        async with unified_log(lambda: tree, configs, cut_power=tree.restart) as t:
+            for key in (b"a", b"b", b"c", b"d", b"e"):
+                await append(t.log, keyed(key, b"x" * 150))
+            await append(t.log, keyed(b"l", b"superseded"))
+            await t.log.roll()
+            await t.folder.recovery_points.save()
+            tree.plan_faults(
+                lambda _, name: DiskFault.IO_ERROR if name.startswith(RECOVERY_POINTS) else None
+            )
+            await append(t.log, keyed(b"m", b"x" * 200))
+            await append(t.log, keyed(b"l", b"newest"))
+            await t.log.roll()
+            expected = newest(await contents(t.log))
+            tree.plan_faults(None)
+            await t.crashed()
+            await clean(t, configs=configs)
+            assert len(t.log.segments) == 2
+            await t.crashed()
+            assert newest(await contents(t.log)) == expected
+
+    asyncio.run(body())

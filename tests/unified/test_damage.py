@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,8 +18,10 @@ from streamlog.codec.records import iterate
 from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable, StreamlogError
 from streamlog.format.kafka_files.names import (
     INDEX,
+    LEADER_EPOCHS,
     LOG,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     TIME_INDEX,
     TXN_INDEX,
     file_name,
@@ -42,6 +45,7 @@ from streamlog.unified.disk.files import read_file
 from streamlog.unified.disk.log_files import SyncedTo
 from streamlog.unified.recovery.loader import LoadPlan, load
 from streamlog.unified.state.segment import UnifiedLogSegment
+from streamlog.unified.unified_log import UnifiedLog
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
 CONFIGS = {"internal.segment.bytes": "700", "index.interval.bytes": "200"}
@@ -301,6 +305,29 @@ async def records(log: AbstractLog, start: int = 0, end: int = COUNT) -> dict[in
         assert fetched.next_offset > position
         position = fetched.next_offset
     return found
+
+
+def test_leader_epochs_that_a_recovery_took_from_batches_are_there_after_a_crash() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, CONFIGS, cut_power=tree.restart) as t:
+            for _ in range(3):
+                await append(t.log, encoded([b"of an epoch"]))
+                await t.log.roll()
+                await t.reopened()
+            epochs = ((1, 0), (2, 1), (3, 2))
+            assert cast(UnifiedLog, t.log).leader_epochs == epochs
+            await t.log.close()
+            await t.folder.close()
+            tree.open("t-0").remove(LEADER_EPOCHS)
+            tree.top.remove(RECOVERY_POINTS)
+            await t.open_folder()
+            await t.open()
+            for _ in range(2):
+                assert cast(UnifiedLog, t.log).leader_epochs == epochs
+                await t.crashed()
+
+    asyncio.run(body())
 
 
 def test_a_folder_that_cannot_be_read_ends_no_node(tmp_path: Path) -> None:

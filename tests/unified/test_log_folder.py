@@ -22,6 +22,8 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
+from streamlog.format.kafka_files.checkpoints import decode_offsets
+from streamlog.format.kafka_files.names import RECOVERY_POINTS
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
@@ -37,6 +39,7 @@ from streamlog.testing.clocks import ManualClock
 from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.disk.files import read_file
 from streamlog.unified.folder_record import STAMP
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
@@ -262,6 +265,22 @@ def test_two_nodes_do_not_share_a_folder(tmp_path: Path) -> None:
         with pytest.raises(StreamlogError, match="several"):
             async with running_node(data=str(tmp_path / "a"), log_dir="/a,/b"):
                 pass
+
+    asyncio.run(body())
+
+
+def test_partitions_that_roll_together_have_their_recovery_points_written_down() -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree) as t:
+            points = {TopicPartition("one", 0): 10, TopicPartition("two", 0): 20}
+            for partition, offset in points.items():
+                t.folder.recovery_points.note(partition, offset)
+                t.folder.save_soon()
+                await asyncio.sleep(0)  # The first one's is being written.
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert decode_offsets("", read_file(tree.top, RECOVERY_POINTS)) == points
 
     asyncio.run(body())
 

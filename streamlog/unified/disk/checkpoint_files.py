@@ -67,6 +67,10 @@ class OffsetCheckpoint:
         if self._offsets.pop(partition, None) is not None:
             self._changes += 1
 
+    @property
+    def is_saved(self) -> bool:
+        return self._saved >= self._changes
+
     async def save(self) -> None:
         """What was noted by now is durable on return. Errors: StoreUnavailable."""
         wanted = self._changes

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from streamlog.codec.control import decode_end_marker
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.format.kafka_files import offset_index, time_index
-from streamlog.format.kafka_files.checkpoints import decode_epochs
+from streamlog.format.kafka_files.checkpoints import decode_epochs, encode_epochs
 from streamlog.format.kafka_files.names import (
     CLEANED,
     DELETED,
@@ -107,6 +107,8 @@ class LogLoader:
         """Aborted transactions behind this offset are made anew: no later snapshot is used."""
         self._unsound: set[int] = set()
         """First offsets of the segments whose transaction index is not to be used."""
+        self._is_epoch_missing = False
+        """Whether batches have a leader epoch that the checkpoint has not."""
 
     def load(self) -> LoadedLog:
         loaded, plan = self._loaded, self._plan
@@ -130,6 +132,10 @@ class LogLoader:
             loaded.log_start_offset = end
         loaded.epochs.truncate_end(end)
         loaded.epochs.raise_start(loaded.log_start_offset)
+        if self._is_epoch_missing:
+            # The next open trusts what this one has read.
+            self._write(LEADER_EPOCHS, encode_epochs(loaded.epochs.entries))
+            self._is_changed = True
         self._producers(end)
         kept = [segment.base_offset for segment in loaded.segments]
         remove_others(self._folder, kept, end)
@@ -382,6 +388,7 @@ class LogLoader:
             segment.account(header.base_offset, span, metadata, config.index_interval_bytes)
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
+                self._is_epoch_missing = True
         segment.largest_visible = segment.largest
 
     def _metadata(self, batch: FoundBatch) -> LogBatchMetadata | None:
