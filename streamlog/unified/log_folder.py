@@ -448,13 +448,18 @@ class LogFolder:
         return opened, loaded
 
     async def _note_loaded(self, partition: TopicPartition, loaded: LoadedLog) -> None:
-        """All that was found is durable. Durable on return, too, for the next open and for the next
-        cleaning, which may leave no batch at a recovery point of before. Errors: StoreUnavailable.
+        """The checkpoints say what was found, all of which is durable; they are, too, on return.
+
+        New records come at the offsets of lost ones, and one that is ahead would speak of them. The
+        next cleaning may leave no batch at a recovery point of before. Errors: StoreUnavailable.
         """
-        active = loaded.segments[-1].base_offset
-        if self.recovery_points.get(partition) < active:
-            self.recovery_points.note(partition, active)
-        await self.recovery_points.save()
+        active = loaded.segments[-1]
+        for checkpoint in self._checkpoints:
+            checkpoint.lower(partition, active.end)
+        if self.recovery_points.get(partition) < active.base_offset:
+            self.recovery_points.note(partition, active.base_offset)
+        for checkpoint in self._checkpoints:
+            await checkpoint.save()
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan

@@ -104,12 +104,14 @@ class UnifiedLogUnderTest:
     def factory(self) -> UnifiedLogFactory:
         return UnifiedLogFactory(self.folder)
 
-    async def open_folder(self) -> None:
+    async def open_folder(self, *, accepts_data_loss: bool = False) -> None:
         metrics = LogMetrics(CollectorRegistry())
         environment = LogEnvironment(
             self.clock, self.random, self.config, metrics, self.offload, self.throttle
         )
-        self.folder = await LogFolder.open(self._tree_of(), OWNER, environment, self.offload)
+        self.folder = await LogFolder.open(
+            self._tree_of(), OWNER, environment, self.offload, accepts_data_loss=accepts_data_loss
+        )
 
     async def open(self) -> None:
         opened = await self.factory.open(PARTITION, self.handle, parse(self.configs), self._failed)

@@ -32,6 +32,7 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import COMPACT, clean, contents, keyed
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.logs.transaction_conformance import (
     begin,
@@ -305,6 +306,71 @@ async def records(log: AbstractLog, start: int = 0, end: int = COUNT) -> dict[in
         assert fetched.next_offset > position
         position = fetched.next_offset
     return found
+
+
+def test_records_at_the_offsets_of_lost_ones_are_not_deleted_with_them() -> None:
+    """A log start is durable at once, and appends are not, as `flush.messages` asks."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        lazy = {"flush.messages": "100000"}
+        async with unified_log(lambda: tree, lazy, cut_power=tree.crash) as t:
+            for number in range(COUNT):
+                await append(t.log, encoded([b"old %d" % number]))
+            await t.log.delete_records(COUNT)
+            await t.crashed()
+            assert t.log.log_end_offset < COUNT
+            for _ in range(COUNT):
+                await append(t.log, encoded([b"new"]))
+            start, end = t.log.log_start_offset, t.log.log_end_offset
+            await t.reopened()
+            assert (t.log.log_start_offset, t.log.log_end_offset) == (start, end)
+            assert len(await records(t.log, start, end)) == COUNT
+
+    asyncio.run(body())
+
+
+def test_data_loss_is_accepted_once() -> None:
+    """What was durable, and what was clean, is lowered to what is left."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        configs = {**COMPACT, "log.type": "unified"}
+        async with unified_log(lambda: tree, configs, cut_power=tree.restart) as t:
+            await append(t.log, keyed(b"x", b"deleted later"))
+            await t.log.roll()
+            for number in range(10):
+                await append(t.log, keyed(b"k%d" % number, b"lost"))
+            await t.log.roll()
+            await clean(t, configs=configs)
+            await t.log.close()
+            await t.folder.close()
+            folder = tree.open("t-0")
+            for name in folder.list():
+                if name[:20].isdigit() and not name.startswith(file_name(0, "")):
+                    folder.remove(name)
+            folder.sync()
+            await t.open_folder()
+            with pytest.raises(Corrupt, match="--accept-data-loss"):
+                await t.open()
+            await t.open_folder(accepts_data_loss=True)
+            await t.open()
+            await append(t.log, keyed(b"y", b"acknowledged"))
+            await t.crashed()
+            await t.log.roll()
+            await append(t.log, keyed(b"x", None))
+            await t.log.roll()
+            for _ in range(12):
+                await append(t.log, keyed(b"y", b"behind what was clean"))
+            await t.log.roll()
+            for _ in range(3):
+                t.clock.advance(5000)
+                await append(t.log, keyed(b"z", b"dirty"))
+                await t.log.roll()
+                await clean(t, configs=configs)
+            assert {key for key, _ in (await contents(t.log)).values()} == {b"y", b"z"}
+
+    asyncio.run(body())
 
 
 def test_leader_epochs_that_a_recovery_took_from_batches_are_there_after_a_crash() -> None:

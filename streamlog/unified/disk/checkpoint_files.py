@@ -63,6 +63,11 @@ class OffsetCheckpoint:
             self._offsets[partition] = offset
             self._changes += 1
 
+    def lower(self, partition: TopicPartition, end_offset: int) -> None:
+        """The log ends there: an offset behind that is of records that were lost."""
+        if self._offsets.get(partition, end_offset) > end_offset:
+            self.note(partition, end_offset)
+
     def forget(self, partition: TopicPartition) -> None:
         if self._offsets.pop(partition, None) is not None:
             self._changes += 1
