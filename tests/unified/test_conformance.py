@@ -22,6 +22,7 @@ class TestOverARealFolder(
     ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
 ):
     batches_remembered = DEFAULTS.producer_batches_remembered
+    knows_append_times = False
 
     @pytest.fixture(autouse=True)
     def _root(self, tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ class TestOverATornFolder(
     ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
 ):
     batches_remembered = DEFAULTS.producer_batches_remembered
+    knows_append_times = False
 
     @asynccontextmanager
     async def make(self, configs: CONFIG) -> AsyncIterator[LogUnderTest]:

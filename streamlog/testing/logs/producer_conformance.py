@@ -34,6 +34,8 @@ class ProducerConformance(ABC):
     """Of each producer, for duplicates: Kafka's 5, or more."""
     expiration_ms = 86_400_000
     """After so long without an append a producer is unknown (`producer.id.expiration.ms`)."""
+    knows_append_times = True
+    """Whether a crash leaves known when a batch came; else its producer's time begins anew."""
 
     @abstractmethod
     def make(self, configs: CONFIG) -> AbstractAsyncContextManager[LogUnderTest]:
@@ -160,7 +162,25 @@ class ProducerConformance(ABC):
             await append(t.log, sent(0))
             t.clock.advance(self.expiration_ms)
             await t.crashed()
+            if not self.knows_append_times:
+                await refused(OutOfOrderSequence, append(t.log, sent(5)))
+                t.clock.advance(self.expiration_ms)
             assert not (await append(t.log, sent(5))).is_duplicate
+
+        self.run(test)
+
+    def test_old_records_that_came_just_now_are_known_as_duplicates(self) -> None:
+        async def test(t: LogUnderTest) -> None:
+            at_ms = t.clock.now_ms() - 2 * self.expiration_ms
+            batches = [
+                encoded([b"v"], at_ms=at_ms, producer=(PRODUCER, 0, sequence))
+                for sequence in range(3)
+            ]
+            for data in batches:
+                await append(t.log, data)
+            for sudden in (True, False, True):
+                await (t.crashed() if sudden else t.reopened())
+                assert [(await append(t.log, data)).base_offset for data in batches] == [0, 1, 2]
 
         self.run(test)
 

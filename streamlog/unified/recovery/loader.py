@@ -62,8 +62,8 @@ log = logging.getLogger(__name__)
 class LoadPlan(NamedTuple):
     """What is known of a partition besides its folder. Offsets of 0: nothing.
 
-    `now_ms`: batches are taken to have come by then. `synced`: what a failed log of this process
-    knew to be durable; all behind it in that segment is cut off.
+    `now_ms`: batches that are read are taken to have come then. `synced`: what a failed log of this
+    process knew to be durable; all behind it in that segment is cut off.
     """
 
     recovery_point: int
@@ -408,7 +408,9 @@ class LogLoader:
         return LogBatchMetadata.of(
             header,
             leader_epoch=header.leader_epoch,
-            append_time_ms=stamp if 0 <= stamp < self._plan.now_ms else self._plan.now_ms,
+            # When it came is not known, and records may be far older than their append: a producer
+            # that is forgotten too early has its retries stored twice.
+            append_time_ms=self._plan.now_ms,
             max_timestamp_ms=stamp,
             marker=marker,
         )
