@@ -357,6 +357,19 @@ def test_retention_spares_an_empty_active_segment_and_falls_back_to_append_time(
     assert expired(log([Segment(0, 9, 10, -1)]), settings, 10**9) == []
 
 
+@pytest.mark.parametrize(("now", "end"), [(1500, 0), (1501, 20), (3501, 40)])
+def test_a_segment_that_a_cleaning_emptied_holds_none_behind_it_back(now, end):
+    segments = [
+        Segment(0, 10, 0, -1),
+        Segment(10, 20, 100, 1000),
+        Segment(20, 30, 0, -1),
+        Segment(30, 40, 100, 3000),
+        Segment(40, 50, 0, -1),
+    ]
+    steps = expired(log(segments), replace(TopicConfig(), retention_ms=500), now)
+    assert steps == ([Expired(end, "ms")] if end else [])
+
+
 def test_an_active_segment_past_a_limit_is_closed_where_closed_ones_are_copied():
     def due(segments, now, high_watermark=100, **values) -> bool:
         settings = config(log_type="unified", local_retention_ms=500, **values)

@@ -1,12 +1,20 @@
-"""A clock that goes back between segments hides no record from a look-up by time."""
+"""What a unified log makes of time: a clock that goes back, records without a timestamp."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
+from struct import Struct
 
 import pytest
 
+from streamlog.codec.batch import resealed
+from streamlog.format.kafka_files.names import INDEX, LOG, file_name
 from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.topic_config import parse
+from streamlog.log.partition.retention import Expired, expired
+from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
@@ -17,6 +25,9 @@ CONFIGS = {
     "internal.segment.bytes": "600",
     "index.interval.bytes": "100",
 }
+TIMES = Struct(">qq")
+TIMES_AT = 27
+"""Where a batch has its base timestamp, and its largest behind it."""
 STEPS_MS = (0, 70, -5000, 30, 30, -200, 9000, -8000, 1)
 
 
@@ -40,5 +51,34 @@ def test_look_ups_by_time_meet_segments_in_no_order_of_time(dies: bool) -> None:
                     first = next((offset for at, offset in stored if at >= target), -1)
                     assert found.offset == first, target
                 await (t.crashed() if dies else t.reopened())
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("lost", [None, INDEX])
+def test_a_segment_without_timestamps_expires_after_a_restart(
+    tmp_path: Path, lost: str | None
+) -> None:
+    """By the time at which its file was changed last, as in Kafka."""
+
+    async def body() -> None:
+        configs = {"retention.ms": "1000"}
+        async with unified_log(lambda: SystemTree(tmp_path), configs) as t:
+            untimed = bytearray(encoded([b"v"]))
+            TIMES.pack_into(untimed, TIMES_AT, -1, -1)
+            await append(t.log, bytes(resealed(untimed)))
+            await t.log.roll()
+            await append(t.log, encoded([b"v"], at_ms=t.clock.now_ms()))
+            await t.log.roll()
+            changed_s = t.clock.now_ms() // 1000
+            os.utime(tmp_path / "t-0" / file_name(0, LOG), (changed_s, changed_s))
+            if lost is not None:
+                (tmp_path / "t-0" / file_name(0, lost)).unlink()
+            t.clock.advance(1000)
+            await t.reopened()
+            assert t.log.segments[0].largest_timestamp_ms == -1
+            assert expired(t.log, parse(configs), t.clock.now_ms()) == []
+            t.clock.advance(1)
+            assert expired(t.log, parse(configs), t.clock.now_ms()) == [Expired(2, "ms")]
 
     asyncio.run(body())

@@ -7,7 +7,8 @@
 The last two are those of `cleanup.policy=delete`. Where a remote tier takes copies, they have the
 limits of the local part (`local.retention.*`), and a segment that is not copied stays: the tier's
 own limits say how long the copy does. Each rule takes a prefix of the segments that the
-rules before it left. A segment whose end is not durable stays, and so does an empty active segment.
+rules before it left; what a cleaning has emptied, and has no age, keeps none behind it. A segment
+whose end is not durable stays, and so does an empty active segment.
 Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
@@ -102,9 +103,11 @@ def _is_old(segment: AbstractLogSegment, now_ms: int, retention_ms: int) -> bool
 def _prefix(
     segments: Sequence[AbstractLogSegment], is_expired: Callable[[AbstractLogSegment], bool]
 ) -> int:
+    """How many of the first ones are expired; those of no bytes go with an expired one behind."""
     count = 0
-    for segment in segments:
-        if not is_expired(segment):
+    for number, segment in enumerate(segments, 1):
+        if is_expired(segment):
+            count = number
+        elif segment.size_bytes:
             break
-        count += 1
     return count

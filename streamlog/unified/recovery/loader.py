@@ -235,6 +235,12 @@ class LogLoader:
             segment.end = following
             self._seal(segment)
 
+    def _changed_ms(self, segment: UnifiedLogSegment) -> int:
+        """When its file was changed last, as far as that is known."""
+        path = self._folder.path_of(segment.log_name)
+        now_ms = self._plan.now_ms
+        return now_ms if path is None else min(now_ms, path.stat().st_mtime_ns // 1_000_000)
+
     def _trusted(self, segment: UnifiedLogSegment, file: GrowingFile, end: int) -> None:
         offsets = read_if_there(self._folder, segment.index_name)
         times = read_if_there(self._folder, segment.time_index_name)
@@ -251,11 +257,14 @@ class LogLoader:
                 segment.log_name,
             )
             self._read_from(segment, file, 0, segment.base_offset)
+            segment.last_append = self._changed_ms(segment)
             segment.end = end
             self._seal(segment)
             return
         segment.restore(bytearray(), bytearray(times))
         segment.size, segment.end, segment.is_sealed = size, end, True
+        # By it a segment without timestamps expires, as in Kafka.
+        segment.last_append = self._changed_ms(segment)
         first = header_at(file, 0)
         segment.first_timestamp = -1 if first is None else first.max_timestamp_ms
         segment.drop_indexes()
