@@ -448,18 +448,18 @@ class LogFolder:
         return opened, loaded
 
     async def _note_loaded(self, partition: TopicPartition, loaded: LoadedLog) -> None:
-        """The checkpoints say what was found, all of which is durable; they are, too, on return.
+        """The checkpoints say what was found, all of which is durable.
 
-        New records come at the offsets of lost ones, and one that is ahead would speak of them. The
-        next cleaning may leave no batch at a recovery point of before. Errors: StoreUnavailable.
+        New records come at the offsets of lost ones: no checkpoint is ahead of them on return.
+        The next cleaning may leave no batch at a recovery point of before, and it waits until the
+        one that is noted here is written down. Errors: StoreUnavailable.
         """
         active = loaded.segments[-1]
         for checkpoint in self._checkpoints:
-            checkpoint.lower(partition, active.end)
+            await checkpoint.lower(partition, active.end)
         if self.recovery_points.get(partition) < active.base_offset:
             self.recovery_points.note(partition, active.base_offset)
-        for checkpoint in self._checkpoints:
-            await checkpoint.save()
+            self.save_soon()
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan

@@ -238,3 +238,25 @@ def test_a_cleaning_after_a_crash_meets_no_recovery_point_of_before() -> None:
             assert newest(await contents(t.log)) == expected
 
     asyncio.run(body())
+
+
+def test_a_log_opens_while_its_recovery_point_cannot_be_written() -> None:
+    """The disk is full, and what is there can be read."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT, cut_power=tree.restart) as t:
+            tree.plan_faults(
+                lambda _, name: DiskFault.FULL if name.startswith(RECOVERY_POINTS) else None
+            )
+            await append(t.log, keyed(b"k", b"v"))
+            await t.log.roll()
+            expected = await contents(t.log)
+            await t.crashed()
+            assert await contents(t.log) == expected
+            await t.log.kill()
+            await t.open()
+            assert await contents(t.log) == expected
+            tree.plan_faults(None)
+
+    asyncio.run(body())

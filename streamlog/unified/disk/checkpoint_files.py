@@ -63,10 +63,18 @@ class OffsetCheckpoint:
             self._offsets[partition] = offset
             self._changes += 1
 
-    def lower(self, partition: TopicPartition, end_offset: int) -> None:
-        """The log ends there: an offset behind that is of records that were lost."""
-        if self._offsets.get(partition, end_offset) > end_offset:
-            self.note(partition, end_offset)
+    async def lower(self, partition: TopicPartition, end_offset: int) -> None:
+        """The log ends there: an offset behind that is of records that were lost. Durable on
+        return. Errors: StoreUnavailable (the offset is as before)."""
+        before = self.find(partition)
+        if before <= end_offset:
+            return
+        self.note(partition, end_offset)
+        try:
+            await self.save()
+        except BaseException:
+            self.note(partition, before)
+            raise
 
     def forget(self, partition: TopicPartition) -> None:
         if self._offsets.pop(partition, None) is not None:
