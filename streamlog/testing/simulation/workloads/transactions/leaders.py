@@ -80,7 +80,9 @@ class SimulationLeaders:
         whose node ended last has no other one."""
         ends_at = self._world.now + TELL_S_MAX
         if any(self.node_of(partition) is None for partition in self._leaders):
-            while not await self._move() and self._world.now < ends_at:
+            while self._world.now < ends_at:
+                if await self._move():
+                    break
                 await asyncio.sleep(TELL_S)
         while self._tell():
             if self._world.now >= ends_at:
