@@ -5,8 +5,9 @@ API has its own place for an error: beside the whole answer, with each topic, or
 that the request names. `_SHAPES` says which parts of a request come back in its answer; the
 innermost of them, and the answer itself, carry the error where their class has a field for it.
 
-An answer in which nothing can carry the error would say that there is nothing: no topics, no log
-directories. Clients take that as it is, so the connection ends in its place, and they ask again.
+Where a request that names nothing asks for all, an answer in which nothing can carry the error
+would say that there is nothing: no topics, no log directories. Clients take that as it is, so the
+connection ends in its place, and they ask again.
 """
 
 from __future__ import annotations
@@ -123,8 +124,10 @@ _SHAPES: dict[ApiKey, tuple[_Part, ...]] = {
     ),
 }
 """APIs that are not here have one error for the whole answer."""
-_WHOLE_FROM = {ApiKey.FETCH: 7, ApiKey.METADATA: 13, ApiKey.DESCRIBE_LOG_DIRS: 3}
+_WHOLE_FROM = {ApiKey.METADATA: 13, ApiKey.DESCRIBE_LOG_DIRS: 3}
 """The first version whose whole answer has an error; without an entry: all that have the field."""
+ALL_OF_NOTHING = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_LOG_DIRS)
+"""A request that names nothing asks for all."""
 _ACKS_NONE = 0
 
 
@@ -152,7 +155,7 @@ def error_response(
     for part in _SHAPES.get(api, ()):
         fields.setdefault(part.answered, []).extend(_parts(module, part, request, answer))
     has_whole = "error_code" in response.__slots__ and call.version >= _WHOLE_FROM.get(api, 0)
-    if not has_whole and not any(fields.values()):
+    if api in ALL_OF_NOTHING and not has_whole and not any(fields.values()):
         raise CloseConnection(
             f"the answer of {APIS[api].name} in version {call.version} cannot say: {error}"
         )
