@@ -39,6 +39,7 @@ TELL_S = 0.2
 MOVE_S = 4.0
 """Between two moves, mostly."""
 TELL_S_MAX = 60.0
+LAST_MOVES_S = 30.0
 STATE = [
     TopicPartition(TRANSACTION_STATE_TOPIC, n) for n in range(NODE_TRANSACTIONS.state_partitions)
 ]
@@ -76,14 +77,15 @@ class SimulationLeaders:
             self._tell()
 
     async def settle(self) -> None:
-        """Returns when every serving node knows every leader, and each leader serves: a machine
-        whose node ended last has no other one."""
-        ends_at = self._world.now + TELL_S_MAX
+        """Returns when every serving node knows every leader. What a machine leads whose node ended
+        last goes to another one, if that can have its streams."""
         if any(self.node_of(partition) is None for partition in self._leaders):
-            while self._world.now < ends_at:
+            moves_until = self._world.now + LAST_MOVES_S
+            while self._world.now < moves_until:
                 if await self._move():
                     break
                 await asyncio.sleep(TELL_S)
+        ends_at = self._world.now + TELL_S_MAX
         while self._tell():
             if self._world.now >= ends_at:
                 raise Violation(f"a node was not told its leaders within {TELL_S_MAX:.0f} s")
