@@ -59,6 +59,7 @@ FULL_BYTES = GIB
 """Of appends at full rate in a turn. The first turns are faster than the disk is for long."""
 APPEND_ROUNDS = 5
 """Of appends at half rate without tiers and with them: as of readers."""
+APPENDS_GONE_S = 0.3
 RUN_EVERY_MS = 2000
 """Runs of copies, of which a turn has several: with the default of 30 s it would take minutes."""
 READER_TURNS = 10
@@ -167,6 +168,8 @@ async def _moved(report: Report, folder: Path, server: S3Server, total: int) -> 
 async def _copied(engine: OpenEngine) -> tuple[float, dict[str, float]]:
     """MB/s of a round of tasks that copies all closed segments."""
     assert engine.tiers is not None
+    # Beside appends, copies give way.
+    await until(time.perf_counter() + APPENDS_GONE_S)
     cpu, began = own_cpu_s(), time.perf_counter()
     before = _counted(engine, "streamlog_remote_copy_bytes_total")
     while True:
