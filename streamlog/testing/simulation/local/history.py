@@ -39,6 +39,8 @@ from streamlog.tiered.reading.index_cache import FOLDER as INDEX_CACHE
 
 ANSWER_S_MAX = 150.0
 """Virtual seconds within which a healed node answers."""
+UNHEALED_S_MAX = 1500.0
+"""Within which the last node before that comes up, whose every try may meet a fault."""
 HISTORY_S_MAX = 1800.0
 LEFT_OVER_S_MAX = 120.0
 """Virtual seconds within which a healed node has removed what copies and deletions left."""
@@ -317,7 +319,7 @@ class _LocalHistory:
     async def _finish(self) -> None:
         """Without faults, several nodes in a row must show everything that was promised."""
         world = self._world
-        node = await self._restarted()
+        node = await self._restarted(UNHEALED_S_MAX)
         tasks = self._work(node)
         await asyncio.sleep(self._random.random())
         for zombie in self._zombies:
@@ -339,17 +341,19 @@ class _LocalHistory:
         await self._within("the deletion", node.incarnation.start(self._empty(node), name="empty"))
         await node.close(ANSWER_S_MAX)
 
-    async def _restarted(self) -> LogNode:
+    async def _restarted(self, most_s: float = ANSWER_S_MAX) -> LogNode:
         node = self._start()
         opening = node.incarnation.start(node.open_until_up(), name="open")
-        await self._within("the node comes up", opening)
+        await self._within("the node comes up", opening, most_s)
         return node
 
-    async def _within(self, what: str, task: asyncio.Task[None]) -> None:
+    async def _within(
+        self, what: str, task: asyncio.Task[None], most_s: float = ANSWER_S_MAX
+    ) -> None:
         """Errors: Violation, when it takes too long; those of the task."""
-        await asyncio.wait([task], timeout=ANSWER_S_MAX)
+        await asyncio.wait([task], timeout=most_s)
         if not task.done():
-            raise Violation(f"{what}: not within {ANSWER_S_MAX:.0f} s")
+            raise Violation(f"{what}: not within {most_s:.0f} s")
         if not task.cancelled():
             task.result()
 
