@@ -8,6 +8,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,24 +51,33 @@ def test_a_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
     hold(str(path)).release()
 
 
-def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
+@contextmanager
+def held_by(program: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A child process that takes the lock, and is killed at the end."""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)],
+        [sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert child.stdout is not None
     assert child.stdin is not None
-    assert child.stdout.readline() == "held\n"
-    with pytest.raises(DataInUse) as raised:
-        hold(str(path))
-    assert raised.value.pid == child.pid
-    child.kill()
-    child.wait()
-    child.stdout.close()
-    child.stdin.close()
+    try:
+        assert child.stdout.readline() == "held\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        child.stdin.close()
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with held_by(CHILD, path) as child:
+        with pytest.raises(DataInUse) as raised:
+            hold(str(path))
+        assert raised.value.pid == child.pid
     with hold(str(path)):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
@@ -92,23 +103,11 @@ def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
 def test_a_kafka_that_has_the_lock_keeps_others_out(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     hold(str(path)).release()  # Whom the file names has ended.
-    child = subprocess.Popen(
-        [sys.executable, "-c", JAVA, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdin is not None
-    assert child.stdout.readline() == "held\n"
-    for taking in (hold, check_free):
-        with pytest.raises(DataInUse, match="such as a Kafka") as raised:
-            taking(str(path))
-        assert raised.value.pid == 0
-    child.kill()
-    child.wait()
-    child.stdout.close()
-    child.stdin.close()
+    with held_by(JAVA, path):
+        for taking in (hold, check_free):
+            with pytest.raises(DataInUse, match="such as a Kafka") as raised:
+                taking(str(path))
+            assert raised.value.pid == 0
     check_free(str(path))
     hold(str(path)).release()
 
