@@ -242,6 +242,13 @@ class BrokerConfig:
         minimum=1,
         maximum=1000,
     )
+    remote_log_copy_spread_ms: int = setting(
+        60_000,
+        "How long what waits to be copied is spread over while appends or reads of newest records "
+        "are served (not one of Kafka's settings). Longer: they are delayed less, and local disks "
+        "hold so much more of what comes in; 0: copies always have full speed.",
+        minimum=0,
+    )
     remote_log_purge_interval_ms: int = setting(
         86_400_000,
         "Time between two looks for files in the remote storage that no metadata names (not one of "

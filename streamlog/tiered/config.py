@@ -38,6 +38,7 @@ class RemoteLogConfig:
     fetch_wait_ms: int = 500
     look_up_wait_ms: int = 30_000
     copy_timeout_ms: int = 600_000
+    copy_spread_ms: int = 60_000
     metadata_timeout_ms: int = 30_000
     copy_bytes_per_second: int = UNLIMITED
     copy_windows: int = 61
@@ -62,6 +63,7 @@ TOPIC_BASED = (
 KAFKA_NAMES = {
     "remote.fetch.max.wait.ms": "fetch_wait_ms",
     "remote.list.offsets.request.timeout.ms": "look_up_wait_ms",
+    "remote.log.copy.spread.ms": "copy_spread_ms",
     "remote.log.index.file.cache.total.size.bytes": "index_cache_bytes",
     "remote.log.manager.copier.thread.pool.size": "copier_tasks",
     "remote.log.manager.copy.max.bytes.per.second": "copy_bytes_per_second",

@@ -22,6 +22,7 @@ from streamlog.tiered.api.storage_manager import IndexType, RemoteStorageManager
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyParts
+from streamlog.tiered.copying.pace import CopyPace
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.copying.stranger_purge import PurgeConfig, StrangerPurge
 from streamlog.tiered.metrics import RemoteLogMetrics
@@ -36,9 +37,6 @@ from streamlog.tiered.remote_log_manager import RemoteLogManager, RemoteLogParts
 
 LATE_PART = 5
 """Which part of the memory for reads is for indexes that came late: one of so many."""
-
-SPREAD_PART = 0.8
-"""Of the time between two runs: for so long may a run of copies give way to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +109,17 @@ async def open_remote_log_manager(
         config.look_up_wait_ms,
     )
     purge = StrangerPurge(storage, plugins.metadata, calls, metrics, clock, _purge_config(config))
-    copier = _copier(plugins, quotas, runtime, config, removal, calls, failures)
+    # Half of a copy's time is for what its plug-in needs beside the reads.
+    spread_ms = min(config.copy_spread_ms, config.copy_timeout_ms / 2)
+    pace = CopyPace(runtime.throttle, clock, spread_ms / 1000)
+    copier = _copier(plugins, quotas, runtime, config, removal, calls, failures, pace)
     manager = RemoteLogManager(
         RemoteLogParts(
             storage,
             plugins.metadata,
             reads,
             copier,
+            pace,
             removal,
             purge,
             failures,
@@ -181,6 +183,7 @@ def _copier(
     removal: SegmentRemoval,
     calls: PluginCalls,
     failures: RemoteFailures,
+    pace: CopyPace,
 ) -> Copier:
     return Copier(
         CopyParts(
@@ -193,10 +196,9 @@ def _copier(
             runtime.clock,
             runtime.random,
             runtime.broker_id,
+            pace,
             config.custom_metadata_bytes_max,
             config.copy_timeout_ms,
-            runtime.throttle,
-            min(SPREAD_PART * config.task_interval_ms, config.copy_timeout_ms / 2) / 1000,
         )
     )
 

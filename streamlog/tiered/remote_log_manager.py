@@ -39,6 +39,7 @@ from streamlog.tiered.api.storage_manager import RemoteStorageManager
 from streamlog.tiered.copying.backoff import TaskBackoff
 from streamlog.tiered.copying.copier import Copier, CopyQuota
 from streamlog.tiered.copying.expiration import expired_segments
+from streamlog.tiered.copying.pace import CopyPace
 from streamlog.tiered.copying.partition_deletions import PartitionDeletions
 from streamlog.tiered.copying.removal import SegmentRemoval
 from streamlog.tiered.copying.stranger_purge import StrangerPurge, TopicNames
@@ -86,6 +87,7 @@ class RemoteLogParts:
     metadata: RemoteLogMetadataManager
     reads: TierReads
     copier: Copier
+    pace: CopyPace
     removal: SegmentRemoval
     purge: StrangerPurge
     failures: RemoteFailures
@@ -393,7 +395,9 @@ class RemoteLogManager:
         for led in tuple(self._led.values()):
             self._begin_tasks(led)
         metrics, reads = self._parts.metrics, self._parts.reads
-        metrics.lag(self._by_topic(self._lag_of))
+        lags = self._by_topic(self._lag_of)
+        metrics.lag(lags)
+        self._parts.pace.note_waiting(sum(size_bytes for _, size_bytes in lags.values()))
         metrics.size(self._by_topic(lambda led: led.remote))
         metrics.reads_pending.set(reads.chunks.pending)
         metrics.reads_pending_bound.set(reads.chunks.pending_max)

@@ -29,7 +29,6 @@ from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.tiering import LocalSegmentFiles, TierableLog
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.cancellation import to_its_end
-from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, ReadThrottle
 from streamlog.runtime.rand import Random
 from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import (
@@ -64,8 +63,7 @@ class CopyQuota(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyParts:
-    """What all copies of a node share. `timeout_ms`: of one copy. `spread_s`: how long a run may
-    give way to others."""
+    """What all copies of a node share. `timeout_ms`: of one copy."""
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
@@ -76,10 +74,9 @@ class CopyParts:
     clock: Clock
     random: Random
     broker_id: int
+    pace: CopyPace
     custom_metadata_bytes_max: int = 128
     timeout_ms: int = 600_000
-    throttle: ReadThrottle = NO_THROTTLE
-    spread_s: float = 0.0
 
 
 class Copied(Protocol):
@@ -160,8 +157,18 @@ class Copier:
         """
         parts = self._parts
         may_go = candidates(log, highest_offset, parts.clock.now_ms())
-        size_bytes = sum(segment.size_bytes for segment in may_go)
-        pace = CopyPace(parts.throttle, parts.clock, size_bytes, parts.spread_s)
+        with parts.pace.run(sum(segment.size_bytes for segment in may_go)):
+            return await self._run(partition, log, may_go, hears)
+
+    async def _run(
+        self,
+        partition: TopicIdPartition,
+        log: TierableLog,
+        may_go: list[AbstractLogSegment],
+        hears: Copied,
+    ) -> bool:
+        """As `run`, of these segments."""
+        parts = self._parts
         for done, segment in enumerate(may_go):
             wanted = partial(is_wanted, log, segment)
             if not wanted():
@@ -175,7 +182,7 @@ class Copier:
                 hears.waits_for_quota = False
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))
-                files = files._replace(log_segment=pace.of(files.log_segment))
+                files = files._replace(log_segment=parts.pace.of(files.log_segment))
                 hears.copied(await self._copy(partition, log, segment, files, held))
         return True
 
