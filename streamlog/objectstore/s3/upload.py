@@ -1,8 +1,9 @@
 """An object that is sent while it grows; its bytes stay in memory until their part is stored.
 
 1. `finish` stores a small object by one PUT.
-2. For a larger one, each `write` sends the parts that are complete, several at a time, and keeps a
-   copy of the other bytes, so that the caller's buffers are free.
+2. For a larger one, each `write` sends the parts that are complete, several at a time, and keeps
+   the other bytes: a copy where they lie in memory that the caller may use again, or are little of
+   what they would hold.
 3. `finish` sends the last part and completes the upload.
 """
 
@@ -106,8 +107,15 @@ class S3Upload:
     def _keep(self, parts: Sequence[Buffer]) -> None:
         size_bytes = parts_size(parts)
         if size_bytes:
-            self._rest.append(bytes(join(parts)))
+            is_kept = len(parts) == 1 and _may_be_kept(parts[0])
+            self._rest.append(parts[0] if is_kept else bytes(join(parts)))
             self._rest_bytes += size_bytes
+
+
+def _may_be_kept(part: Buffer) -> bool:
+    """A copy of megabytes would hold the event loop up for milliseconds."""
+    owner = part.obj if isinstance(part, memoryview) else part
+    return isinstance(owner, bytes) and 2 * len(part) >= len(owner)
 
 
 def _gone(error: StreamlogError) -> StoreUnavailable:

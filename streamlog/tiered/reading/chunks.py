@@ -3,8 +3,9 @@
 1. A chunk is loaded by one task, however many readers wait for it, and the task goes on when they
    stop waiting: a store that is slower than a fetch may wait still makes progress, because the next
    fetch finds the chunk here.
-2. A reader that goes through a segment has its next chunk loaded ahead, and one more where hardly
-   another one loads.
+2. A reader that goes through a segment has its next chunk loaded ahead, and two more while those on
+   their way have no more than half of the memory: what is loaded for many readers at a time must
+   not push out what the first of them have not read yet.
 3. Memory is bounded: chunks that were not used for longest go first. Loads under way are bounded,
    too: `loads` run at a time, and beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
@@ -99,6 +100,11 @@ class ChunkCache:
     @property
     def pending(self) -> int:
         return len(self._loading)
+
+    @property
+    def has_room_far_ahead(self) -> bool:
+        """Whether chunks may be loaded for which nobody will ask next."""
+        return 2 * (len(self._loading) + 1) * self._config.chunk_bytes <= self._config.cache_bytes
 
     async def get(
         self, segment: RemoteLogSegmentMetadata, number: int, deadline: float

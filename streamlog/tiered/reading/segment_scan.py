@@ -18,9 +18,8 @@ from streamlog.runtime.buffers import Parts
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata
 from streamlog.tiered.reading.chunks import ChunkCache
 
-FEW_LOADS = 2
 FAR_AHEAD = 3
-"""Chunks that a reader alone has in memory or on their way."""
+"""Chunks that a reader has on their way where there is room for them."""
 _unpack_frame = Struct(">qi11xi").unpack_from
 
 
@@ -94,12 +93,12 @@ class SegmentScan:
 
     def ahead(self, position: int) -> None:
         """Has the chunk loaded behind the one that the bytes before the position lie in, and more
-        where hardly another reader loads: a chunk takes longer to load than to read, so a reader
-        alone would have one request under way at a time."""
+        where there is room: a chunk takes longer to load than to read, so with one ahead a reader
+        would have one request under way at a time."""
         number = max(position - 1, 0) // self._chunks.chunk_bytes + 1
         self._chunks.ahead(self.segment, number)
         for more in range(1, FAR_AHEAD):
-            if self._chunks.pending < FEW_LOADS:
+            if self._chunks.has_room_far_ahead:
                 self._chunks.ahead(self.segment, number + more)
 
     def _at_hand(self, position: int, length: int) -> memoryview | None:
