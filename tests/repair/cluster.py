@@ -13,6 +13,7 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.config import LogConfig
 from streamlog.model.batch import RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
@@ -40,6 +41,7 @@ class Cluster:
     clock: SystemClock = field(default_factory=SystemClock)
     random: SeededRandom = field(default_factory=lambda: SeededRandom(5))
     config: StreamEngineConfig = field(default_factory=StreamEngineConfig)
+    logs: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
         self.store: ObjectStore = MemoryObjectStore(self.clock)
@@ -57,6 +59,7 @@ class Cluster:
             wal=wal,
             node_id=node_id,
             config=self.config,
+            logs=self.logs,
             components=parts,
         ) as engine:
             yield engine
@@ -122,7 +125,7 @@ async def read(stream: Stream) -> dict[int, bytes]:
     return payloads
 
 
-async def recovered(cluster: Cluster, **options: bool) -> RepairReport:
+async def recovered(cluster: Cluster, **options: Any) -> RepairReport:
     return await recover(
         cluster.kv,
         cluster.store,
@@ -140,7 +143,7 @@ async def backed_up(cluster: Cluster) -> Backup:
     return decode(b"".join(pieces), "test")
 
 
-async def restored(cluster: Cluster, content: Backup, **options: bool) -> RepairReport:
+async def restored(cluster: Cluster, content: Backup, **options: Any) -> RepairReport:
     return await restore(
         cluster.kv,
         cluster.store,

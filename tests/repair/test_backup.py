@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, UnsupportedVersion
 from streamlog.kvstore.interface import StoredKeyValue
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.repair.backup.file import (
@@ -19,6 +21,7 @@ from streamlog.repair.backup.file import (
     encode_head,
     encode_keys,
 )
+from streamlog.repair.findings import Severity
 from streamlog.runtime.rand import SeededRandom
 from tests.repair.cluster import (
     Cluster,
@@ -176,5 +179,102 @@ def test_a_backup_of_another_cluster_is_refused() -> None:
         cluster.lose_metadata()
         with pytest.raises(ForeignCluster, match="backup is of cluster"):
             await restored(cluster, content)
+
+    run(scenario)
+
+
+FOR_EVER, A_DAY, A_WEEK = "-1", "86400000", "604800000"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restored_to"),
+    [
+        ({}, {"retention.ms": FOR_EVER}, {"retention.ms": FOR_EVER}),
+        ({"retention.ms": A_DAY}, {}, {"retention.ms": A_WEEK}),
+        ({"retention.ms": FOR_EVER}, {"retention.ms": A_DAY}, {"retention.ms": FOR_EVER}),
+        ({"retention.bytes": "5000000"}, {}, {"retention.bytes": "-1"}),
+        ({}, {"retention.bytes": "5000000"}, {}),
+        ({"cleanup.policy": "compact,delete"}, {}, {"cleanup.policy": "delete"}),
+        ({}, {"cleanup.policy": "compact,delete"}, {}),
+        (
+            {"cleanup.policy": "compact"},
+            {},
+            {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
+        ),
+    ],
+)
+def test_of_settings_that_delete_the_value_counts_that_deletes_less(
+    before: dict[str, str], after: dict[str, str], restored_to: dict[str, str]
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            await engine.logs.create_topic("altered", 1, before)
+            await partition(engine, "altered")
+            content = await backed_up(cluster)
+            await engine.logs.alter_topic_configs("altered", set=after, is_replacing=True)
+        cluster.lose_metadata()
+        dry = await restored(cluster, content, dry_run=True)
+        report = await restored(cluster, content)
+        told = [one for one in report.findings if one.severity is Severity.WARNING]
+        assert [one.detail for one in dry.findings] == [one.detail for one in report.findings]
+        if restored_to == before:
+            assert not told
+        else:
+            (finding,) = told
+            assert "altered" in finding.detail
+            assert all(f"{name}={value}" in finding.detail for name, value in restored_to.items())
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("altered")
+            assert topic is not None
+            assert dict(topic.configs) == restored_to
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topic_made", ["before the backup", "after it"])
+def test_settings_of_brokers_in_a_backup_delete_nothing_that_newer_ones_keep(
+    topic_made: str,
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        setting = "log.retention.ms"
+        async with cluster.node() as engine:
+            await engine.logs.alter_broker_configs(None, lambda _: {setting: A_DAY})
+            if topic_made == "before the backup":
+                await engine.logs.create_topic("by-default", 1)
+            content = await backed_up(cluster)
+            await engine.logs.alter_broker_configs(None, lambda _: {setting: FOR_EVER})
+            if topic_made == "after it":
+                await engine.logs.create_topic("by-default", 1)
+            await partition(engine, "by-default")
+        cluster.lose_metadata()
+        report = await restored(cluster, content)
+        assert ("by-default" in str(report.findings)) is (topic_made == "before the backup")
+        async with cluster.node() as engine:
+            assert engine.logs.broker_configs.of(None) == {setting: A_DAY}
+            topic = engine.logs.topic("by-default")
+            assert topic is not None
+            assert topic.configs["retention.ms"] == FOR_EVER
+
+    run(scenario)
+
+
+def test_what_nodes_give_topics_by_their_own_settings_is_no_newer_setting() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        defaults = TopicConfig(retention_ms=int(FOR_EVER))
+        cluster.logs = LogConfig(topic_defaults=defaults)
+        async with cluster.node() as engine:
+            await engine.logs.create_topic("by-default", 1)
+            await partition(engine, "by-default")
+            content = await backed_up(cluster)
+        cluster.lose_metadata()
+        report = await restored(cluster, content, topic_defaults=defaults)
+        assert report.is_clean
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("by-default")
+            assert topic is not None
+            assert not topic.configs
 
     run(scenario)

@@ -105,9 +105,11 @@ def restore(state: State, backup_file: Path, **flags: Unpack[RebuildFlags]) -> N
 
     Stop the nodes first; a node that still runs on the old metadata is ended. Works as streamlog
     recover, and takes from the backup what the store does not hold: user values, settings of
-    topics, fencing tokens. Records stored after the backup are read from the objects, so that an
-    old backup loses nothing that was acknowledged with --wal object. Nothing in the store is
-    deleted. After an interruption, run it again.
+    topics, fencing tokens. Of retention.* and cleanup.policy the value counts that deletes less,
+    the backup's or a topic's own in the store; the report names each topic that changes. With the
+    nodes' --config it knows what topics have that set nothing. Records stored after the backup are
+    read from the objects, so that an old backup loses nothing that was acknowledged with
+    --wal object. Nothing in the store is deleted. After an interruption, run it again.
     """
     from streamlog.repair.backup.file import decode
     from streamlog.repair.backup.restore import restore as rebuild

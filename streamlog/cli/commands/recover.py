@@ -107,6 +107,7 @@ def rebuild_metadata(
         overwrite=flags["overwrite"],
         accept_data_loss=flags["accept_data_loss"],
         grace_ms=round(flags["grace_s"] * 1000),
+        topic_defaults=locations.topic_defaults,
     )
 
     async def run() -> Any:

@@ -18,6 +18,7 @@ from streamlog.cli.support.data_places import checked_places
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, Progress, RepairReport, no_progress
 from streamlog.runtime.clock import Clock, SystemClock
@@ -48,6 +49,7 @@ class DataLocations:
     meta: str | None
     config: StreamEngineConfig
     tiers: RemoteLogConfig = field(default_factory=RemoteLogConfig)
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
 
 
 def locations_of(
@@ -60,7 +62,9 @@ def locations_of(
     assert node.store is not None
     if node.data is not None and not Path(node.data, "objects").is_dir():
         raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")
-    return DataLocations(node.store, node.meta, loaded.engine, loaded.remote_log_config())
+    return DataLocations(
+        node.store, node.meta, loaded.engine, loaded.remote_log_config(), loaded.topic_config()
+    )
 
 
 @asynccontextmanager

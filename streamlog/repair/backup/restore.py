@@ -6,17 +6,24 @@ with the backup for what the bucket does not tell:
 
 1. Streams come from the backup, or from a newer checkpoint in the bucket, and go on with all
    objects that neither knows.
-2. Topics are those whose streams are there; settings and deletions under way are the backup's.
+2. Topics are those whose streams are there; settings and deletions under way are the backup's. Of
+   settings that delete records, the meta stream's count where they delete less.
 3. Users' values are the backup's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from streamlog.errors import Corrupt, ForeignCluster, StreamlogError
+from streamlog.errors import Corrupt, ForeignCluster, InvalidConfig, StreamlogError
 from streamlog.kvstore.interface import KVStore, StoredKeyValue
+from streamlog.log.api import topic_config
+from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogKind
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.broker.broker_record import CONFIG_NAMESPACE, config_key, decode_configs
+from streamlog.log.broker.log_defaults import LogDefaults
 from streamlog.log.topics import producer_ids
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
@@ -28,6 +35,7 @@ from streamlog.log.topics.topic_record import (
 from streamlog.metadata.keys import id_block, node
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.repair.backup.deletion_settings import deleting_less
 from streamlog.repair.backup.file import Backup
 from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import (
@@ -98,7 +106,9 @@ async def restore(
         store, bucket, newer or view, report, offload=offload, progress=progress
     )
     recovered.revision_max = max(recovered.revision_max, revision_max)
+    found = _configs_of_topics(recovered)
     _take_backup(backup, recovered, report)
+    _keep_records(found, recovered, options.topic_defaults, report)
     await check_and_hand_over(
         kv,
         store,
@@ -230,3 +240,69 @@ def _take_topics(
                 f"topic {topic} is in the backup and its streams are gone: it was deleted since",
             )
         )
+
+
+def _configs_of_topics(recovered: Recovered) -> dict[bytes, Mapping[str, str]]:
+    """Topic → its settings by its meta streams."""
+    return {
+        name: decode_topic(name.decode(), value).configs
+        for (namespace, name), value in recovered.values.items()
+        if namespace == TOPIC_NAMESPACE
+    }
+
+
+def _keep_records(
+    found: Mapping[bytes, Mapping[str, str]],
+    recovered: Recovered,
+    static: TopicConfig,
+    report: RepairReport,
+) -> None:
+    """Changes the settings by which nodes would delete what they keep by those that were found."""
+    defaults = _node_defaults(recovered, static)
+    for name, configs in sorted(found.items()):
+        topic, key = name.decode(), (TOPIC_NAMESPACE, name)
+        topic_record = decode_topic(topic, recovered.values[key])
+        try:
+            changed = deleting_less(topic_record.configs, configs, defaults)
+        except InvalidConfig as error:
+            detail = (
+                f"topic {topic}: whether its newer settings delete less than the backup's is "
+                f"unknown: {error}"
+            )
+            report.add(Finding(FindingKind.TOPIC, Severity.WARNING, detail))
+            continue
+        if not changed:
+            continue
+        recovered.values[key] = encode_topic(
+            replace(topic_record, configs={**topic_record.configs, **changed})
+        )
+        before = topic_config.parse(topic_record.configs, defaults[0], is_stored=True)
+        told = ", ".join(
+            f"{setting}={value} (by the backup {topic_config.value_of(before, setting)})"
+            for setting, value in changed.items()
+        )
+        detail = (
+            f"topic {topic} gets {told}: its meta stream has settings that are newer than the "
+            "backup, and the value counts that deletes less"
+        )
+        advice = "Where the backup's value is the right one, set it by streamlog topic alter."
+        report.add(Finding(FindingKind.TOPIC, Severity.WARNING, detail, advice))
+
+
+def _node_defaults(recovered: Recovered, static: TopicConfig) -> list[TopicConfig]:
+    """What topics have that set nothing: on nodes without settings of their own, then on others."""
+    stored: dict[bytes, Mapping[str, str]] = {}
+    for (namespace, name), value in recovered.values.items():
+        if namespace == CONFIG_NAMESPACE:
+            try:
+                stored[name] = decode_configs(name, value)
+            except StreamlogError:
+                # A node with such a record deletes nothing of topics that depend on it.
+                continue
+    of_all = stored.pop(config_key(None).name, {})
+    defaults = []
+    for of_one in ({}, *stored.values()):
+        node_defaults = LogDefaults(LogConfig(topic_defaults=static))
+        node_defaults.apply({**of_all, **of_one})
+        defaults.append(node_defaults.topic)
+    return defaults

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
+from streamlog.log.api import topic_config
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster.guard import check_same, read_cluster
 from streamlog.objectstore.interface import ObjectStore
@@ -46,13 +48,15 @@ class RecoverOptions:
 
     `accept_data_loss`: go on without objects that cannot be read. `grace_ms`: how long it waits for
     nodes on the old metadata to notice that they were overtaken (`handover`); 0 only where none can
-    be running.
+    be running. `topic_defaults`: what the nodes' own settings give topics that set nothing; a
+    restore compares with them.
     """
 
     dry_run: bool = False
     overwrite: bool = False
     accept_data_loss: bool = False
     grace_ms: int = 0
+    topic_defaults: TopicConfig = topic_config.DEFAULTS
 
 
 async def recover(
