@@ -37,7 +37,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.api.topic_revisions import TopicRevisions
 from streamlog.log.broker.broker_configs import BrokerConfigs
 from streamlog.log.broker.client_configs import ClientConfigs
-from streamlog.log.broker.log_defaults import LogDefaults
+from streamlog.log.broker.log_defaults import DELETING, LogDefaults
 from streamlog.log.broker.stored.stored_configs import Change
 from streamlog.log.cleaning.log_cleaner import LogCleaner
 from streamlog.log.partition.retention import UNLIMITED, expired, is_roll_due
@@ -380,12 +380,17 @@ class LogManager:
         self._check_open()
         await self.client_configs.alter(client_id, change)
 
+    def config_alarms(self) -> list[str]:
+        """What is wrong with the settings of brokers."""
+        return [*self.broker_configs.alarms(), *self.defaults.alarms()]
+
     def on_broker_configs(self, listener: Callable[[], None]) -> None:
         """`listener()` is called after each change of broker settings that concerns this node."""
         self._config_listeners.append(listener)
 
     def _broker_configs_changed(self) -> None:
-        if self.defaults.apply(self.broker_configs.in_force()):
+        configs = self.broker_configs
+        if self.defaults.apply(configs.in_force(), configs.unknown(DELETING)):
             self._logs.follow_defaults()
         for listener in self._config_listeners:
             listener()

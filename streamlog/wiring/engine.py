@@ -136,7 +136,7 @@ class OpenEngine:
             *(f"waiting_for_deletion: {reason}" for reason in self.metadata.waiting_for_sweep()),
             *([f"log_folder: {lost}"] if (lost := self._local_logs.alarm) else []),
             *self._local_logs.tier_alarms(),
-            *(f"broker_settings: {reason}" for reason in self.logs.broker_configs.alarms()),
+            *(f"broker_settings: {reason}" for reason in self.logs.config_alarms()),
             *(f"quotas: {reason}" for reason in self.logs.client_configs.alarms()),
         )
 

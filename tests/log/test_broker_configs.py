@@ -192,6 +192,81 @@ def test_a_record_of_another_version_ends_no_node_and_is_not_written_over(data: 
     run(test)
 
 
+async def kept_at_a_retention_check(made: Cluster, logs: LogManager) -> set[str]:
+    """The topics of OWN_SETTINGS that keep a record of ten years ago."""
+    for name in OWN_SETTINGS:
+        await append(await logs.log(TopicPartition(name, 0)), encoded([b"old"]))
+    made.clock.advance(TEN_YEARS_MS)
+    await logs.retention_tick()
+    await heard()
+    kept = set()
+    for name in OWN_SETTINGS:
+        opened = await logs.log(TopicPartition(name, 0))
+        if opened.log_start_offset < opened.log_end_offset:
+            kept.add(name)
+    return kept
+
+
+TEN_YEARS_MS = 10 * 365 * 86_400_000
+OWN_SETTINGS = {
+    "none": {},
+    "age": {"retention.ms": "5"},
+    "policy": {"cleanup.policy": "delete"},
+    "both": {"cleanup.policy": "delete", "retention.ms": "5"},
+}
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_one", "kept"),
+    [
+        (b"\x02later", None, {"none", "age", "policy"}),
+        (None, b"\x02later", {"none", "age", "policy"}),
+        (b"\x02later", {"log.retention.ms": "6"}, {"none", "age"}),
+        (b"\x02later", {"log.retention.ms": "6", "log.cleanup.policy": "delete"}, set()),
+        ({"log.retention.ms": "soon"}, None, {"none", "policy"}),
+        ({"log.cleanup.policy": "shred"}, None, {"none", "age"}),
+        ({"log.retention.ms": "-1"}, None, {"none", "policy"}),
+        ({"num.partitions": "many"}, None, set()),
+    ],
+)
+def test_what_a_setting_that_cannot_be_read_may_keep_is_kept(
+    of_all: Any, of_one: Any, kept: set[str]
+) -> None:
+    async def test(made: Cluster, logs: LogManager) -> None:
+        for name, own in OWN_SETTINGS.items():
+            await logs.create_topic(name, 1, own)
+        await made.stop()
+        for node_id, stored in ((None, of_all), (1, of_one)):
+            if stored is not None:
+                data = stored if isinstance(stored, bytes) else encode_configs(stored)
+                await made.medium.kv.put_kv(config_key(node_id), data)
+        logs = await made.node()
+        alarms = [alarm for alarm in logs.config_alarms() if "keeps what they may delete" in alarm]
+        is_unreadable = of_all not in ({"log.retention.ms": "-1"}, {"num.partitions": "many"})
+        assert bool(alarms) is is_unreadable
+        assert await kept_at_a_retention_check(made, logs) == kept
+        for node_id in (None, 1):
+            key = config_key(node_id)
+            if await made.medium.kv.get_kv(key) is not None:
+                await made.medium.kv.put_kv(key, encode_configs({}))
+        await heard()
+        assert logs.config_alarms() == []
+        assert await kept_at_a_retention_check(made, logs) == set()
+
+    run(test)
+
+
+def test_a_record_that_comes_unreadable_where_none_was_keeps_what_it_may_keep() -> None:
+    async def test(made: Cluster, logs: LogManager) -> None:
+        for name, own in OWN_SETTINGS.items():
+            await logs.create_topic(name, 1, own)
+        await made.medium.kv.put_kv(config_key(None), b"\x02later")
+        await heard()
+        assert await kept_at_a_retention_check(made, logs) == {"none", "age", "policy"}
+
+    run(test)
+
+
 def test_a_topic_of_a_name_and_a_change_of_it_at_once_end_in_one_order() -> None:
     async def test(made: Cluster, logs: LogManager) -> None:
         other = await made.node(node_id=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from streamlog.log.broker.broker_record import CONFIG_NAMESPACE, config_key
 from streamlog.log.broker.stored.stored_configs import Change, Configs, StoredConfigs
@@ -30,6 +30,15 @@ class BrokerConfigs:
     def in_force(self) -> dict[str, str]:
         """What was set for all nodes, with what was set for this one over it."""
         return {**self.of(None), **self.of(self.node_id)}
+
+    def unknown(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the settings that may be set for this node, in a record that was never read."""
+        own = config_key(self.node_id).name
+        if self._stored.is_unknown(own):
+            return frozenset(names)
+        if self._stored.is_unknown(config_key(None).name):
+            return frozenset(names) - self._stored.of(own).keys()
+        return frozenset()
 
     def nodes(self) -> list[int]:
         """The nodes that have settings of their own."""

@@ -4,7 +4,8 @@ Namespace `_config`, key `brokers` for all nodes, `broker/<node id>` for one. No
 set. The newest value counts whole; a change is a compare-and-set of the key.
 
     at  field    type   meaning
-    0   version  u8     1; a reader of another version changes nothing and goes on with what it had
+    0   version  u8     1; a reader of another version changes nothing and goes on with what it had;
+                        where it had nothing, it deletes no records by what the key may say
     1   configs  texts  settings under Kafka's broker names, others under their paths
 """
 

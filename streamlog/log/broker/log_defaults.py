@@ -1,13 +1,15 @@
 """What topics get that set nothing themselves, and other settings that change at run time.
 
 The static part comes from LogConfig; broker settings that were set at run time lie over it. One
-that cannot be read is passed over with a warning: another version may have stored it.
+that cannot be read is passed over with a warning: another version may have stored it. Of those by
+which records are deleted the static value may delete what the unknown one keeps, so topics that
+leave them to the brokers delete nothing meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,14 +30,29 @@ NUMBERS: Mapping[str, tuple[str, type[int] | type[float]]] = {
 """Broker settings of the log layer that change at run time → fields of LogConfig, and their types.
 All of them are at least 1."""
 
+_DELETES_NOTHING: Mapping[str, Mapping[str, str | int]] = {
+    # Neither delete nor compact: there is no policy without either.
+    "cleanup.policy": {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1},
+    "retention.bytes": {"retention_bytes": -1},
+    "retention.ms": {"retention_ms": -1},
+}
+"""Topic setting by which records are deleted → what is in force where its value is unknown.
+
+`local.retention.*` is not among them: what goes by it is in the remote tier."""
+DELETING = frozenset(
+    broker for broker, topic in TOPIC_SETTINGS.items() if topic in _DELETES_NOTHING
+)
+"""Broker settings by which records are deleted."""
+
 
 class LogDefaults:
     """The values in force; read them anew for each use."""
 
     def __init__(self, static: LogConfig) -> None:
         self._static = static
-        self._configs: Mapping[str, str] = {}
+        self._given: tuple[Mapping[str, str], frozenset[str]] = {}, frozenset()
         self._in_force = static
+        self._unknown: frozenset[str] = frozenset()
 
     @property
     def topic(self) -> TopicConfig:
@@ -53,19 +70,45 @@ class LogDefaults:
     def cleaner_io_bytes_per_second_max(self) -> float:
         return self._in_force.cleaner_io_bytes_per_second_max
 
-    def apply(self, configs: Mapping[str, str]) -> bool:
-        """Puts broker settings into force; whether topics get others than before."""
-        if configs == self._configs:
-            return False
-        self._configs = dict(configs)
-        before = self._in_force.topic_defaults
-        numbers: dict[str, Any] = _numbers(configs)
-        defaults = self._topic_defaults(configs)
-        self._in_force = replace(self._static, topic_defaults=defaults, **numbers)
-        return before != self._in_force.topic_defaults
+    def of_topic(self, own: Mapping[str, str], *, is_internal: bool = False) -> TopicConfig:
+        """The settings in force for a topic that sets `own` itself. Errors: InvalidConfig."""
+        config = topic_config.parse(own, self.topic, is_stored=True, is_internal=is_internal)
+        for broker in sorted(self._unknown):
+            name = TOPIC_SETTINGS[broker]
+            if name not in own:
+                in_force: Mapping[str, Any] = _DELETES_NOTHING[name]
+                config = replace(config, **in_force)
+        return config
 
-    def _topic_defaults(self, configs: Mapping[str, str]) -> TopicConfig:
-        defaults = self._static.topic_defaults
+    def apply(self, configs: Mapping[str, str], unknown: Collection[str] = ()) -> bool:
+        """Puts broker settings into force; whether topics get others than before.
+
+        `unknown`: those of DELETING of which nobody can tell whether and to what they are set.
+        """
+        given = dict(configs), frozenset(unknown)
+        if given == self._given:
+            return False
+        self._given = given
+        before = self._in_force.topic_defaults, self._unknown
+        numbers: dict[str, Any] = _numbers(configs)
+        defaults, passed_over = self._topic_defaults(configs)
+        self._in_force = replace(self._static, topic_defaults=defaults, **numbers)
+        self._unknown = DELETING.intersection({*unknown, *passed_over})
+        return before != (self._in_force.topic_defaults, self._unknown)
+
+    def alarms(self) -> list[str]:
+        """That topics delete nothing, because it is unknown when they should."""
+        if not self._unknown:
+            return []
+        names = ", ".join(sorted(TOPIC_SETTINGS[broker] for broker in self._unknown))
+        return [
+            f"what brokers have for {names} cannot be read: a topic that does not set all of "
+            "them itself keeps what they may delete"
+        ]
+
+    def _topic_defaults(self, configs: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
+        """The defaults, and the settings that were passed over."""
+        defaults, passed_over = self._static.topic_defaults, []
         for broker, topic in TOPIC_SETTINGS.items():
             if broker in configs:
                 try:
@@ -74,7 +117,8 @@ class LogDefaults:
                     )
                 except InvalidConfig as error:
                     _passed_over(broker, error)
-        return defaults
+                    passed_over.append(broker)
+        return defaults, passed_over
 
 
 def _numbers(configs: Mapping[str, str]) -> dict[str, float]:

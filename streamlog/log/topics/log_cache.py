@@ -133,7 +133,7 @@ class LogCache:
         if value is None:
             raise unknown_topic(partition.topic)
         handle = decode_partition(key.name, value.data)
-        settings, defaults = self.settings(partition.topic, topic.record), self._defaults.topic
+        settings = self.settings(partition.topic, topic.record)
         factory = self._factories.of(topic.record.log_kind)
         opened = await factory.open(partition, handle, settings, self._failed)
         current = self._topics.get(partition.topic)
@@ -143,9 +143,9 @@ class LogCache:
         if not self._leadership.is_led_here(partition):
             await self._close_one(opened)
             self._leadership.check_led_here(partition)
-        is_altered = current.record.configs != topic.record.configs
-        if is_altered or self._defaults.topic != defaults:
-            await opened.configure(self.settings(partition.topic, current.record))
+        newest = self.settings(partition.topic, current.record)
+        if newest != settings:
+            await opened.configure(newest)
         return opened
 
     async def _put_back(self, opened: AbstractLog, topic: str) -> None:
@@ -174,9 +174,7 @@ class LogCache:
 
     def settings(self, name: str, record: TopicRecord) -> TopicConfig:
         """The settings in force for the topic on this node."""
-        stored = topic_config.parse(
-            record.configs, self._defaults.topic, is_stored=True, is_internal=is_internal(name)
-        )
+        stored = self._defaults.of_topic(record.configs, is_internal=is_internal(name))
         return topic_config.capped(stored, self._config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:

@@ -297,7 +297,7 @@ def _node_defaults(recovered: Recovered, static: TopicConfig) -> list[TopicConfi
             try:
                 stored[name] = decode_configs(name, value)
             except StreamlogError:
-                # A node with such a record deletes nothing of topics that depend on it.
+                # Nodes delete nothing of topics that depend on it until someone removes it.
                 continue
     of_all = stored.pop(config_key(None).name, {})
     defaults = []

@@ -5,7 +5,8 @@ changes of other nodes come by a watch. A value counts only where its revision i
 cached one, so that neither can put an older value into force.
 
 A record that cannot be read (a newer version wrote it, or it is damaged) keeps the values that were
-in force, and refuses changes: it must not end the node, and its contents must not be lost.
+in force, and refuses changes: it must not end the node, and its contents must not be lost. Where no
+record was read before, as at a start, its values are unknown.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ Change = Callable[[Configs], Configs]
 
 @dataclass(frozen=True, slots=True)
 class CachedConfigs:
-    """`error`: why the stored record is not what `configs` has."""
+    """`error`: why the stored record is not what `configs` has. `is_unknown`: no record was read
+    before it, either."""
 
     configs: Configs
     revision: int
     error: StreamlogError | None = None
+    is_unknown: bool = False
 
 
 _NOTHING = CachedConfigs({}, 0)
@@ -59,6 +62,10 @@ class StoredConfigs:
     def of(self, name: bytes) -> Configs:
         """What was set under the name; empty where nothing was."""
         return self._records.get(name, _NOTHING).configs
+
+    def is_unknown(self, name: bytes) -> bool:
+        """Whether something is stored under the name, and nothing of it was ever read."""
+        return self._records.get(name, _NOTHING).is_unknown
 
     def names(self) -> list[bytes]:
         """Those under which something is set, sorted."""
@@ -173,7 +180,8 @@ class StoredConfigs:
             self._records[name] = CachedConfigs(decode_configs(name, value.data), value.revision)
         except StreamlogError as error:
             log.warning("%s; the settings that were in force stay so", error)
-            self._records[name] = CachedConfigs(cached.configs, value.revision, error)
+            is_unknown = cached is _NOTHING or cached.is_unknown
+            self._records[name] = CachedConfigs(cached.configs, value.revision, error, is_unknown)
         self._on_change(name)
 
     def _drop(self, name: bytes) -> None:
