@@ -38,7 +38,7 @@ def handlers(services: Services, principal_of: PrincipalOf) -> list[Handlers]:
             metrics=resources.metrics,
         ).handlers(),
         staging.GrpcStaging(services.staging, calls=calls, budgets=budgets).handlers(),
-        kv.GrpcKV(services.kv, calls=calls, drain=drain).handlers(),
+        kv.GrpcKV(services.kv, calls=calls, budgets=budgets, drain=drain).handlers(),
         admin.GrpcAdmin(
             services.admin,
             services.configs,

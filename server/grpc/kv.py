@@ -1,4 +1,8 @@
-"""KVService over gRPC; in a request for several keys each key has its own error."""
+"""KVService over gRPC; in a request for several keys each key has its own error.
+
+A request names a thousand keys, and the same one as often, so each answer is bounded by the bytes
+of its values. Messages with values to put count in the connection's bytes in flight.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from typing import Any
 
 import grpc
 
-from streamlog.errors import Closed, Invalid, StreamlogError
+from streamlog.errors import Closed, Invalid, MessageTooLarge, StreamlogError
 from streamlog.model.kv import Key, Value
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
+from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
-from streamlog.server.services.kv import KVService, PutMode, checked_limit
+from streamlog.server.services.kv import ANSWER_BYTES_MAX, KVService, PutMode, checked_limit
 from streamlog.v1 import kv_pb2
 from streamlog.v1support.errors import to_proto
 
@@ -28,17 +33,48 @@ _MODES = {
 }
 
 
+class _Room:
+    """What is left of an answer's bytes of values."""
+
+    def __init__(self) -> None:
+        self._used_bytes = 0
+
+    async def fill(
+        self,
+        entry: kv_pb2.KvEntry,
+        work: Callable[[], Awaitable[Value | None]],
+        sent_bytes: int = 0,
+    ) -> None:
+        """Does the work for one key, if there is room for its value, of which the client has sent
+        so many bytes itself."""
+        try:
+            if self._used_bytes >= ANSWER_BYTES_MAX:
+                raise MessageTooLarge(
+                    f"the answer has {self._used_bytes} bytes of values, and nothing was done for "
+                    "this key: name it in another request",
+                    size_bytes=self._used_bytes,
+                    max_bytes=ANSWER_BYTES_MAX,
+                )
+            value = await work()
+        except StreamlogError as error:
+            entry.error.CopyFrom(to_proto(error))
+        else:
+            if value is not None:
+                self._used_bytes += max(0, len(value.data) - sent_bytes)
+                _set_value(entry, value)
+
+
 class GrpcKV:
-    def __init__(self, kv: KVService, *, calls: Calls, drain: Drain) -> None:
+    def __init__(self, kv: KVService, *, calls: Calls, budgets: Budgets, drain: Drain) -> None:
         self._kv = kv
         self._calls = calls
+        self._budgets = budgets
         self._drain = drain
 
     def handlers(self) -> Handlers:
         raw: dict[str, Any] = {}
         for name, handle, request, response in (
             ("GetKvs", self._get, kv_pb2.GetKvsRequest, kv_pb2.GetKvsResponse),
-            ("PutKvs", self._put, kv_pb2.PutKvsRequest, kv_pb2.PutKvsResponse),
             ("DeleteKvs", self._delete, kv_pb2.DeleteKvsRequest, kv_pb2.DeleteKvsResponse),
             ("ListKvs", self._list, kv_pb2.ListKvsRequest, kv_pb2.ListKvsResponse),
         ):
@@ -47,6 +83,10 @@ class GrpcKV:
                 request_deserializer=deserializer(request),
                 response_serializer=response.SerializeToString,
             )
+        raw["PutKvs"] = grpc.unary_unary_rpc_method_handler(
+            self._calls.unary("KVService/PutKvs", self._put),
+            response_serializer=kv_pb2.PutKvsResponse.SerializeToString,
+        )
         raw["WatchKvs"] = grpc.unary_stream_rpc_method_handler(
             self._calls.streaming("KVService/WatchKvs", self._watch),
             request_deserializer=deserializer(kv_pb2.WatchKvsRequest),
@@ -58,20 +98,30 @@ class GrpcKV:
         self, context: RequestContext, request: kv_pb2.GetKvsRequest, _: Rpc
     ) -> kv_pb2.GetKvsResponse:
         _check_count(len(request.keys))
-        response = kv_pb2.GetKvsResponse()
+        response, room = kv_pb2.GetKvsResponse(), _Room()
         for key in request.keys:
-            await _entry(response.entries.add(key=key), partial(self._kv.get, context, _key(key)))
+            await room.fill(
+                response.entries.add(key=key), partial(self._kv.get, context, _key(key))
+            )
         return response
 
-    async def _put(
-        self, context: RequestContext, request: kv_pb2.PutKvsRequest, _: Rpc
+    async def _put(self, context: RequestContext, message: bytes, _: Rpc) -> kv_pb2.PutKvsResponse:
+        with self._budgets.of(context.peer) as budget:
+            await budget.take(len(message))
+            try:
+                return await self._put_all(context, parse(kv_pb2.PutKvsRequest, message))
+            finally:
+                budget.release(len(message))
+
+    async def _put_all(
+        self, context: RequestContext, request: kv_pb2.PutKvsRequest
     ) -> kv_pb2.PutKvsResponse:
         _check_count(len(request.puts))
         if any(put.mode not in _MODES for put in request.puts):
             raise Invalid("a put has an unknown mode")
-        response = kv_pb2.PutKvsResponse()
+        response, room = kv_pb2.PutKvsResponse(), _Room()
         for put in request.puts:
-            await _entry(
+            await room.fill(
                 response.entries.add(key=put.key),
                 partial(
                     self._kv.put,
@@ -81,6 +131,7 @@ class GrpcKV:
                     _MODES[put.mode],
                     put.expected_revision,
                 ),
+                sent_bytes=len(put.data),
             )
         return response
 
@@ -88,9 +139,9 @@ class GrpcKV:
         self, context: RequestContext, request: kv_pb2.DeleteKvsRequest, _: Rpc
     ) -> kv_pb2.DeleteKvsResponse:
         _check_count(len(request.keys))
-        response = kv_pb2.DeleteKvsResponse()
+        response, room = kv_pb2.DeleteKvsResponse(), _Room()
         for key in request.keys:
-            await _entry(
+            await room.fill(
                 response.entries.add(key=key), partial(self._kv.delete, context, _key(key))
             )
         return response
@@ -98,15 +149,15 @@ class GrpcKV:
     async def _list(
         self, context: RequestContext, request: kv_pb2.ListKvsRequest, _: Rpc
     ) -> kv_pb2.ListKvsResponse:
-        items = await self._kv.list(
+        page, more = await self._kv.list(
             context,
             request.namespace,
             request.prefix,
             request.after if request.HasField("after") else None,
             checked_limit(request.limit),
         )
-        response = kv_pb2.ListKvsResponse()
-        for item in items:
+        response = kv_pb2.ListKvsResponse(more=more)
+        for item in page:
             entry = response.entries.add()
             _set_key(entry.key, item.key)
             _set_value(entry, item.value)
@@ -139,16 +190,6 @@ def _check_count(count: int) -> None:
 
 def _key(key: kv_pb2.KvKey) -> Key:
     return Key(key.name, key.namespace)
-
-
-async def _entry(entry: kv_pb2.KvEntry, work: Callable[[], Awaitable[Value | None]]) -> None:
-    try:
-        value = await work()
-    except StreamlogError as error:
-        entry.error.CopyFrom(to_proto(error))
-    else:
-        if value is not None:
-            _set_value(entry, value)
 
 
 def _set_key(proto: kv_pb2.KvKey, key: Key) -> None:

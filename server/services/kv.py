@@ -13,6 +13,11 @@ from streamlog.settings.limits import KV_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, Li
 
 _NAMESPACE = re.compile(r"[a-zA-Z0-9.-][a-zA-Z0-9._-]*")
 
+ANSWER_BYTES_MAX = 4 << 20
+"""Bytes of values in one answer; the value that passes it is in it."""
+READ_AT_ONCE = 16
+"""Keys of a list that are read at once, before anyone knows how large their values are."""
+
 
 class PutMode(Enum):
     ALWAYS = 1
@@ -73,9 +78,26 @@ class KVService:
         prefix: bytes,
         after: bytes | None,
         limit: int,
-    ) -> list[KeyValue]:
+    ) -> tuple[list[KeyValue], bool]:
+        """A page of `limit` keys at most, and whether there may be more behind it.
+
+        It ends behind the value with which it has ANSWER_BYTES_MAX.
+        """
         namespace = self._namespace(context, Operation.READ, namespace)
-        return await self._kv.list_kv(namespace, prefix, after=after, limit=limit)
+        page: list[KeyValue] = []
+        size_bytes = 0
+        while len(page) < limit:
+            step = min(READ_AT_ONCE, limit - len(page))
+            found = await self._kv.list_kv(namespace, prefix, after=after, limit=step)
+            for entry in found:
+                page.append(entry)
+                size_bytes += len(entry.value.data)
+                if size_bytes >= ANSWER_BYTES_MAX:
+                    return page, True
+            if len(found) < step:
+                return page, False
+            after = found[-1].key.name
+        return page, True
 
     async def watch(
         self, context: RequestContext, namespace: str, prefix: bytes, from_revision: int | None

@@ -75,9 +75,9 @@ class KV(CallingClient):
         """All keys with that prefix, in order, page by page."""
         after: bytes | None = None
         while True:
-            page = self._caller.run(kv_calls.list_page(namespace, prefix, after))
+            page, more = self._caller.run(kv_calls.list_page(namespace, prefix, after))
             yield from page
-            if len(page) < kv_calls.PAGE:
+            if not more:
                 return
             after = page[-1].key.name
 

@@ -37,9 +37,9 @@ class LimitsConfig:
     )
     in_flight_bytes_per_connection_max: int = setting(
         32 * MIB,
-        "Bytes of produce and append requests of one connection that are not answered yet; above "
-        "this the connection is not read from (streams) or the request waits (unary calls). One "
-        "request may pass the bound when it is alone.",
+        "Bytes of produce and append requests of one connection, and of those that put small "
+        "values, that are not answered yet; above this the connection is not read from (streams) "
+        "or the request waits (unary calls). One request may pass the bound when it is alone.",
         minimum=64 * 1024,
         maximum=1024 * MIB,
     )

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from streamlog.v1 import error_pb2 as streamlog_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15streamlog/v1/kv.proto\x12\x0cstreamlog.v1\x1a\x18streamlog/v1/error.proto\"(\n\x05KvKey\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\x0c\")\n\x07KvValue\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08revision\x18\x02 \x01(\x03\"u\n\x07KvEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.streamlog.v1.KvKey\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.streamlog.v1.KvValue\x12\"\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x13.streamlog.v1.Error\"2\n\rGetKvsRequest\x12!\n\x04keys\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.KvKey\"8\n\x0eGetKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"w\n\x05PutKv\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.streamlog.v1.KvKey\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.streamlog.v1.PutMode\x12\x19\n\x11\x65xpected_revision\x18\x04 \x01(\x03\"2\n\rPutKvsRequest\x12!\n\x04puts\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.PutKv\"8\n\x0ePutKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"5\n\x10\x44\x65leteKvsRequest\x12!\n\x04keys\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.KvKey\";\n\x11\x44\x65leteKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"`\n\x0eListKvsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05limit\x18\x04 \x01(\x05\x42\x08\n\x06_after\"9\n\x0fListKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"b\n\x0fWatchKvsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\x1a\n\rfrom_revision\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_from_revision\"L\n\x10WatchKvsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12&\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x15.streamlog.v1.KvEntry*n\n\x07PutMode\x12\x18\n\x14PUT_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPUT_MODE_ALWAYS\x10\x01\x12\x16\n\x12PUT_MODE_IF_ABSENT\x10\x02\x12\x1c\n\x18PUT_MODE_COMPARE_AND_SET\x10\x03\x32\xf8\x02\n\tKVService\x12\x43\n\x06GetKvs\x12\x1b.streamlog.v1.GetKvsRequest\x1a\x1c.streamlog.v1.GetKvsResponse\x12\x43\n\x06PutKvs\x12\x1b.streamlog.v1.PutKvsRequest\x1a\x1c.streamlog.v1.PutKvsResponse\x12L\n\tDeleteKvs\x12\x1e.streamlog.v1.DeleteKvsRequest\x1a\x1f.streamlog.v1.DeleteKvsResponse\x12\x46\n\x07ListKvs\x12\x1c.streamlog.v1.ListKvsRequest\x1a\x1d.streamlog.v1.ListKvsResponse\x12K\n\x08WatchKvs\x12\x1d.streamlog.v1.WatchKvsRequest\x1a\x1e.streamlog.v1.WatchKvsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15streamlog/v1/kv.proto\x12\x0cstreamlog.v1\x1a\x18streamlog/v1/error.proto\"(\n\x05KvKey\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\x0c\")\n\x07KvValue\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08revision\x18\x02 \x01(\x03\"u\n\x07KvEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.streamlog.v1.KvKey\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.streamlog.v1.KvValue\x12\"\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x13.streamlog.v1.Error\"2\n\rGetKvsRequest\x12!\n\x04keys\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.KvKey\"8\n\x0eGetKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"w\n\x05PutKv\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.streamlog.v1.KvKey\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.streamlog.v1.PutMode\x12\x19\n\x11\x65xpected_revision\x18\x04 \x01(\x03\"2\n\rPutKvsRequest\x12!\n\x04puts\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.PutKv\"8\n\x0ePutKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"5\n\x10\x44\x65leteKvsRequest\x12!\n\x04keys\x18\x01 \x03(\x0b\x32\x13.streamlog.v1.KvKey\";\n\x11\x44\x65leteKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\"`\n\x0eListKvsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05limit\x18\x04 \x01(\x05\x42\x08\n\x06_after\"G\n\x0fListKvsResponse\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.streamlog.v1.KvEntry\x12\x0c\n\x04more\x18\x02 \x01(\x08\"b\n\x0fWatchKvsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\x1a\n\rfrom_revision\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_from_revision\"L\n\x10WatchKvsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12&\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x15.streamlog.v1.KvEntry*n\n\x07PutMode\x12\x18\n\x14PUT_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPUT_MODE_ALWAYS\x10\x01\x12\x16\n\x12PUT_MODE_IF_ABSENT\x10\x02\x12\x1c\n\x18PUT_MODE_COMPARE_AND_SET\x10\x03\x32\xf8\x02\n\tKVService\x12\x43\n\x06GetKvs\x12\x1b.streamlog.v1.GetKvsRequest\x1a\x1c.streamlog.v1.GetKvsResponse\x12\x43\n\x06PutKvs\x12\x1b.streamlog.v1.PutKvsRequest\x1a\x1c.streamlog.v1.PutKvsResponse\x12L\n\tDeleteKvs\x12\x1e.streamlog.v1.DeleteKvsRequest\x1a\x1f.streamlog.v1.DeleteKvsResponse\x12\x46\n\x07ListKvs\x12\x1c.streamlog.v1.ListKvsRequest\x1a\x1d.streamlog.v1.ListKvsResponse\x12K\n\x08WatchKvs\x12\x1d.streamlog.v1.WatchKvsRequest\x1a\x1e.streamlog.v1.WatchKvsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'streamlog.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PUTMODE']._serialized_start=1061
-  _globals['_PUTMODE']._serialized_end=1171
+  _globals['_PUTMODE']._serialized_start=1075
+  _globals['_PUTMODE']._serialized_end=1185
   _globals['_KVKEY']._serialized_start=65
   _globals['_KVKEY']._serialized_end=105
   _globals['_KVVALUE']._serialized_start=107
@@ -57,11 +57,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTKVSREQUEST']._serialized_start=726
   _globals['_LISTKVSREQUEST']._serialized_end=822
   _globals['_LISTKVSRESPONSE']._serialized_start=824
-  _globals['_LISTKVSRESPONSE']._serialized_end=881
-  _globals['_WATCHKVSREQUEST']._serialized_start=883
-  _globals['_WATCHKVSREQUEST']._serialized_end=981
-  _globals['_WATCHKVSRESPONSE']._serialized_start=983
-  _globals['_WATCHKVSRESPONSE']._serialized_end=1059
-  _globals['_KVSERVICE']._serialized_start=1174
-  _globals['_KVSERVICE']._serialized_end=1550
+  _globals['_LISTKVSRESPONSE']._serialized_end=895
+  _globals['_WATCHKVSREQUEST']._serialized_start=897
+  _globals['_WATCHKVSREQUEST']._serialized_end=995
+  _globals['_WATCHKVSRESPONSE']._serialized_start=997
+  _globals['_WATCHKVSRESPONSE']._serialized_end=1073
+  _globals['_KVSERVICE']._serialized_start=1188
+  _globals['_KVSERVICE']._serialized_end=1564
 # @@protoc_insertion_point(module_scope)

@@ -106,10 +106,12 @@ class ListKvsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[bytes] = ..., after: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListKvsResponse(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "more")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[KvEntry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[KvEntry, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class WatchKvsRequest(_message.Message):
     __slots__ = ("namespace", "prefix", "from_revision")

@@ -28,6 +28,10 @@ if _version_not_supported:
 class KVServiceStub:
     """Small values under names; linearizable. Namespaces that start with "_" are the engine's own and
     out of reach.
+
+    An answer has 4 MiB of values, and one value more at most. A list ends there, with `more`. In a
+    request for several keys each further key has MessageTooLarge, and nothing was done for it: name
+    it in another request. Of puts only what the answer has beyond the put's own data counts.
     """
 
     def __init__(self, channel):
@@ -66,6 +70,10 @@ class KVServiceStub:
 class KVServiceServicer:
     """Small values under names; linearizable. Namespaces that start with "_" are the engine's own and
     out of reach.
+
+    An answer has 4 MiB of values, and one value more at most. A list ends there, with `more`. In a
+    request for several keys each further key has MessageTooLarge, and nothing was done for it: name
+    it in another request. Of puts only what the answer has beyond the put's own data counts.
     """
 
     def GetKvs(self, request, context):
@@ -138,6 +146,10 @@ def add_KVServiceServicer_to_server(servicer, server):
 class KVService:
     """Small values under names; linearizable. Namespaces that start with "_" are the engine's own and
     out of reach.
+
+    An answer has 4 MiB of values, and one value more at most. A list ends there, with `more`. In a
+    request for several keys each further key has MessageTooLarge, and nothing was done for it: name
+    it in another request. Of puts only what the answer has beyond the put's own data counts.
     """
 
     @staticmethod

@@ -75,10 +75,10 @@ class KV(CallingClient):
         """All keys with that prefix, in order, page by page."""
         after: bytes | None = None
         while True:
-            page = await self._caller.run(kv_calls.list_page(namespace, prefix, after))
+            page, more = await self._caller.run(kv_calls.list_page(namespace, prefix, after))
             for entry in page:
                 yield entry
-            if len(page) < kv_calls.PAGE:
+            if not more:
                 return
             after = page[-1].key.name
 

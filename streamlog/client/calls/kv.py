@@ -56,17 +56,20 @@ def delete(key: Key) -> Call:
 
 
 def list_page(namespace: str, prefix: bytes, after: bytes | None) -> Call:
+    """Its result: a page, and whether there may be more behind it."""
     request = kv_pb2.ListKvsRequest(namespace=namespace, prefix=prefix, limit=PAGE)
     if after is not None:
         request.after = after
 
-    def read(response: Any) -> list[KeyValue]:
+    def read(response: Any) -> tuple[list[KeyValue], bool]:
         key_values: list[KeyValue] = []
         for entry in response.entries:
             value = _value(entry)
             if value is not None:
                 key_values.append(KeyValue(Key(entry.key.name, entry.key.namespace), value))
-        return key_values
+        # A node that does not know `more` fills its pages.
+        more = response.more or len(key_values) >= PAGE
+        return key_values, more and bool(key_values)
 
     return Call("KVService/ListKvs", request, kv_pb2.ListKvsResponse, read)
 

@@ -10,6 +10,9 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
+from streamlog.client.aio import KV
+from streamlog.engine.kv_client import EngineKVClient
+from streamlog.model.kv import NAMESPACE_DEFAULT, Key, Value
 from streamlog.v1 import admin_pb2, kv_pb2, log_pb2, stream_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.running_node import RunningNode, running_node
@@ -57,6 +60,98 @@ def test_values_are_put_read_listed_and_deleted() -> None:
             gone = await node.kv.DeleteKvs(kv_pb2.DeleteKvsRequest(keys=[key(b"a")]))
             assert gone.entries[0].value.data == b"3"
 
+    asyncio.run(main())
+
+
+def as_large(entries: Any) -> list[int | None]:
+    """The sizes of the values; None where the key is to be named in another request."""
+    sizes: list[int | None] = []
+    for entry in entries:
+        if entry.HasField("error"):
+            assert isinstance(from_proto(entry.error), errors.MessageTooLarge)
+        sizes.append(None if entry.HasField("error") else len(entry.value.data))
+    return sizes
+
+
+HALF_A_MIB = 512 * 1024
+
+
+def test_an_answer_has_bounded_bytes_of_values_whatever_is_asked_for() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            value = bytes(HALF_A_MIB)
+            names = [b"%02d" % number for number in range(12)]
+            eight_and_no_more = [HALF_A_MIB] * 8 + [None] * 4
+            put = [kv_pb2.PutKv(key=key(name), data=value) for name in names]
+            stored = await node.kv.PutKvs(kv_pb2.PutKvsRequest(puts=put))
+            assert as_large(stored.entries) == [HALF_A_MIB] * 12
+            one_key = await node.kv.GetKvs(kv_pb2.GetKvsRequest(keys=[key(b"00")] * 12))
+            assert as_large(one_key.entries) == eight_and_no_more
+            for request in put:
+                request.data, request.mode = b"", kv_pb2.PUT_MODE_IF_ABSENT
+            kept = await node.kv.PutKvs(kv_pb2.PutKvsRequest(puts=put))
+            assert as_large(kept.entries) == eight_and_no_more
+            delete = kv_pb2.DeleteKvsRequest(keys=[key(name) for name in names])
+            gone = await node.kv.DeleteKvs(delete)
+            assert as_large(gone.entries) == eight_and_no_more
+            left = await node.kv.ListKvs(kv_pb2.ListKvsRequest())
+            assert [entry.key.name for entry in left.entries] == names[8:]
+            assert not left.more
+
+    asyncio.run(main())
+
+
+def test_a_page_ends_where_its_values_fill_an_answer_and_says_so() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            names = [b"%02d" % number for number in range(40)]
+            for name in names:
+                await put(node, name, bytes(HALF_A_MIB if name < b"30" else 1))
+            pages: list[list[bytes]] = []
+            after = b""
+            while True:
+                page = await node.kv.ListKvs(kv_pb2.ListKvsRequest(after=after, limit=35))
+                pages.append([entry.key.name for entry in page.entries])
+                after = pages[-1][-1]
+                if not page.more:
+                    break
+            assert pages == [names[:8], names[8:16], names[16:24], names[24:]]
+            async with KV(node.banner.grpc) as kv:
+                assert [entry.key.name async for entry in kv.list()] == names
+            some = await node.kv.ListKvs(kv_pb2.ListKvsRequest(after=b"30", limit=3))
+            assert (len(some.entries), some.more) == (3, True)
+
+    asyncio.run(main())
+
+
+def test_puts_of_one_connection_wait_for_each_others_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_store = asyncio.Event()
+    begun = 0
+    put_kv = EngineKVClient.put_kv
+
+    async def held(self: EngineKVClient, kv_key: Key, data: bytes) -> Value:
+        nonlocal begun
+        if kv_key.namespace == NAMESPACE_DEFAULT:
+            begun += 1
+            await may_store.wait()
+        return await put_kv(self, kv_key, data)
+
+    async def main() -> None:
+        bound = {"limits__in_flight_bytes_per_connection_max": str(HALF_A_MIB)}
+        async with running_node(**bound) as node:
+            puts = [
+                asyncio.ensure_future(put(node, b"%d" % number, bytes(400 * 1024)))
+                for number in range(4)
+            ]
+            while node.metric("streamlog_in_flight_waits_total") < 3:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+            assert begun == 1
+            may_store.set()
+            assert all(entry.HasField("value") for entry in await asyncio.gather(*puts))
+
+    monkeypatch.setattr(EngineKVClient, "put_kv", held)
     asyncio.run(main())
 
 
