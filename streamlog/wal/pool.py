@@ -10,6 +10,8 @@ Invariants
   left, on the disk or in free files: a full log can only be emptied if the disk has room for the
   uploads. While an upload finds none (`give_room`), free files are removed and none are made:
   appends wait for uploads, not the other way round.
+- A released file that the disk does not free is removed instead. One that cannot be removed either
+  stays among the sealed ones, counts in the bound, and holds up no other file.
 - Before a file is removed, the identity file states that its groups are released; a freed file
   states it in its own superblock. So an absent group is always known to be released.
 """
@@ -17,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -76,6 +79,8 @@ class FilePool:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._trouble: OSError | None = None
+        self._stuck: set[str] = set()
+        """Names of files that the disk did not free or remove."""
         self._is_closed = False
         self._is_giving_room = False
         # A file's groups take a little more space as objects, with their indexes; and later ones of
@@ -191,8 +196,19 @@ class FilePool:
             file.file.close()
 
     async def _tidy(self) -> None:
+        trouble: OSError | None = None
         for file in [file for file in self._shelf.sealed if self._may_go(file)]:
-            await self._recycle(file)
+            try:
+                await self._recycle(file)
+            except OSError as error:
+                self._note_stuck(file, error)
+                trouble = error
+        await self._fill()
+        if trouble is not None and self._wanted_bytes and not self._free:
+            raise trouble
+
+    async def _fill(self) -> None:
+        """Removes and makes files until there are as many as there should be."""
         size = self._config.file_bytes
         if self._is_giving_room:
             await self._give_back()
@@ -242,16 +258,31 @@ class FilePool:
     async def _recycle(self, file: WalFile) -> None:
         is_too_much = self._disk_bytes > self._config.wal_bytes_max
         is_misfit = file.size_bytes != self._config.file_bytes
-        if is_misfit or is_too_much or self._is_giving_room:
-            await self._remove(file, self._shelf.sealed)
-            return
-        superblock = replace(
-            file.superblock, state=FileState.FREE, released_through=self._released_through
-        )
-        await self._offload.run(Lane.CPU, file.free, superblock)
-        self._shelf.sealed.remove(file)
-        self._free.append(file)
-        self._changed.set()
+        is_stuck = file.name in self._stuck
+        if not (is_misfit or is_too_much or is_stuck or self._is_giving_room):
+            superblock = replace(
+                file.superblock, state=FileState.FREE, released_through=self._released_through
+            )
+            try:
+                await self._offload.run(Lane.CPU, file.free, superblock)
+            except OSError as error:
+                self._note_stuck(file, error)
+            else:
+                self._shelf.sealed.remove(file)
+                self._free.append(file)
+                self._changed.set()
+                return
+        await self._remove(file, self._shelf.sealed)
+
+    def _note_stuck(self, file: WalFile, error: OSError) -> None:
+        """The file is removed from now on, as soon as that works; told once."""
+        if file.name not in self._stuck:
+            self._stuck.add(file.name)
+            log.warning(
+                "file %s of the write-ahead log cannot be used again and is to be removed: %s",
+                file.name,
+                error,
+            )
 
     async def _make_large(self, size: int) -> None:
         """Makes a file for one group that no regular file can hold; removes free regular files."""
@@ -296,12 +327,13 @@ class FilePool:
         owner.remove(file)
         try:
             await self._persist_release(self._released_through)
+            await self._offload.run(Lane.CPU, _remove_if_there, self._disk, file.name)
         except OSError:
             owner.append(file)
             raise
         file.file.close()
+        self._stuck.discard(file.name)
         self._count(-file.size_bytes)
-        await self._offload.run(Lane.CPU, self._disk.remove, file.name)
         self._changed.set()
 
     def _count(self, size_bytes: int) -> None:
@@ -312,6 +344,12 @@ class FilePool:
 
 def _no_room(why: str) -> OSError:
     return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({why})")
+
+
+def _remove_if_there(disk: Disk, name: str) -> None:
+    """A removal whose sync failed has taken the name away."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(name)
 
 
 def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -> WalFile:

@@ -43,6 +43,10 @@ def fail_writes(operation: str, name: str) -> DiskFault | None:
     return DiskFault.IO_ERROR if operation == "write" else None
 
 
+def fail_writes_and_removals(operation: str, name: str) -> DiskFault | None:
+    return DiskFault.IO_ERROR if operation in ("write", "remove") else None
+
+
 def no_new_files(operation: str, name: str) -> DiskFault | None:
     return DiskFault.FULL if operation == "create" else None
 
@@ -165,11 +169,11 @@ async def files_that_were_removed_are_not_missed(disk: TornDisk) -> None:
 
 
 async def what_a_restart_leaves_out_stays_away(disk: TornDisk) -> None:
-    """The first file could be neither activated nor freed: it may read as free, and be in use on
-    the medium."""
+    """The first file could be neither activated nor freed nor removed: it may read as free, and be
+    in use on the medium."""
     wal = await begin(disk)
     await turns()
-    disk.plan_faults = fail_writes
+    disk.plan_faults = fail_writes_and_removals
     for payload in (b"one", b"two"):
         with pytest.raises(StoreUnavailable):
             await wal.append(group(payload))

@@ -334,3 +334,43 @@ def test_a_file_whose_first_group_cannot_be_encoded_is_there_for_the_next(
         await wal.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("broken", [{"write"}, {"write", "remove"}, {"remove"}])
+@pytest.mark.parametrize("is_opened_again", [False, True])
+def test_a_file_that_the_disk_does_not_free_holds_up_no_append(
+    broken: set[str], is_opened_again: bool
+) -> None:
+    """It is removed instead, as soon as the disk does that."""
+
+    async def scenario() -> None:
+        first, faults = "wal-00000001", set[str]()
+        disk = TornDisk(
+            SeededRandom(1),
+            lambda operation, name: (
+                DiskFault.IO_ERROR if name == first and operation in faults else None
+            ),
+        )
+        wal = await begin(disk)
+
+        async def append(count: int) -> None:
+            for number in range(count):
+                wal.release(await wal.append(group(b"%03d" % number * 2000)))
+                await turns(50)
+
+        for number in range(12):
+            await wal.append(group(b"%03d" % number * 2000))
+        faults |= broken
+        if is_opened_again:
+            await wal.close()
+            wal = await begin(disk, 2)
+            assert len(await recovered(wal)) == 12
+        await append(100)
+        faults.clear()
+        await append(3)
+        files = [name for name in disk.list() if "identity" not in name]
+        assert (first in files) is (broken == {"remove"})
+        assert len(files) * SMALL.file_bytes <= SMALL.wal_bytes_max
+        await wal.close()
+
+    asyncio.run(scenario())
