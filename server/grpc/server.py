@@ -16,6 +16,9 @@ from streamlog.server.grpc.library.connections import count_connections, last_se
 from streamlog.server.grpc.library.ended_calls import quiet_grpc
 from streamlog.settings.limits import LimitsConfig
 
+PENDING_REQUESTS_MIN = 40_000
+"""Requests of a burst that wait to be looked at, at least."""
+
 
 class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]
     """Ends its watches when the server stops: they have no end of their own, and would make every
@@ -55,6 +58,9 @@ class GrpcServer:
     ) -> None:
         """`credentials` None: the port speaks no TLS."""
         quiet_grpc()
+        # Not by requests_max alone: it may rise at run time, and these stay; and a burst comes
+        # before anyone looks at it, however low it is.
+        pending_max = max(2 * limits.requests_max, PENDING_REQUESTS_MIN)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -63,8 +69,8 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", limits.requests_per_connection_max),
                 # gRPC's default cancels, without a reason, requests of a burst beyond 1,000 that
                 # wait. With these bounds, requests_max refuses them first, with a reason.
-                ("grpc.server.max_pending_requests", 2 * limits.requests_max),
-                ("grpc.server.max_pending_requests_hard_limit", 4 * limits.requests_max),
+                ("grpc.server.max_pending_requests", pending_max),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * pending_max),
                 ("grpc.max_allowed_incoming_connections", limits.connections_max),
                 ("grpc.max_metadata_size", 16 * 1024),
                 # A client that vanished without closing its connection is noticed within 30 s.

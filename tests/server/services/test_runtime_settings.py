@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
-from streamlog.v1 import admin_pb2, log_pb2
+from streamlog.v1 import admin_pb2, kv_pb2, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_harness import batch
@@ -102,6 +102,30 @@ def test_what_counts_is_the_topics_then_this_nodes_then_all_nodes_then_the_files
             assert (await entry(node, TOPIC, "retention.ms")).value == "18000000"
             own = await entry(node, TOPIC, "segment.ms")
             assert (own.value, own.source_kind) == ("77", admin_pb2.CONFIG_SOURCE_STATIC_BROKER)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_each_call_of_a_burst_is_answered_or_refused_with_a_reason(is_raised: bool) -> None:
+    """Whatever the bound was at the start."""
+
+    async def main() -> None:
+        async with running_node(limits__requests_max="10") as node:
+            if is_raised:
+                assert await alter(node, ALL, "limits.requests_max", "20000") is None
+
+            async def outcome() -> str:
+                request = kv_pb2.GetKvsRequest(keys=[kv_pb2.KvKey(name=b"x")])
+                try:
+                    await node.kv.GetKvs(request)
+                except grpc.aio.AioRpcError as error:
+                    return f"{error.code().name}: {error.details()}"
+                return "answered"
+
+            outcomes = set(await asyncio.gather(*(outcome() for _ in range(1000))))
+            reason = "RESOURCE_EXHAUSTED: 10 requests are under way; retry with back-off"
+            assert outcomes <= ({"answered"} if is_raised else {"answered", reason})
 
     asyncio.run(main())
 
