@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamlog.engine.cluster import read_cluster_id
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, UnsupportedVersion
-from streamlog.kvstore.interface import StoredKeyValue
+from streamlog.kvstore.interface import OPERATIONS_MAX, Put, StoredKeyValue
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.metadata.keys.space import prefix_of
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.repair.backup.file import (
@@ -118,6 +120,26 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             assert await read(stream) == {n: b"%d" % n for n in range(start, end)}
             await append(stream, b"more")
         await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_keys_that_are_smaller_than_their_headers_fill_a_chunk_too() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node():
+            cluster_id = await read_cluster_id(cluster.kv)
+        assert cluster_id is not None
+        before = len((await backed_up(cluster)).kvs)
+        names = [
+            prefix_of(cluster_id) + b"u/%c/" % namespace + number.to_bytes(2, "big")
+            for namespace in b"abc"
+            for number in range(50_000)
+        ]
+        for low in range(0, len(names), OPERATIONS_MAX):
+            puts = [Put(name, b"\1") for name in names[low : low + OPERATIONS_MAX]]
+            await cluster.kv.txn((), puts)
+        assert len((await backed_up(cluster)).kvs) == before + len(names)
 
     run(scenario)
 

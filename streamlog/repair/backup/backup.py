@@ -10,6 +10,7 @@ from streamlog.kvstore.interface import KVStore, StoredKeyValue, prefix_end
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.repair.backup.file import (
     CHUNK_BYTES_TARGET,
+    KEY,
     BackupHead,
     encode_end,
     encode_head,
@@ -36,7 +37,7 @@ async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterato
     part: list[StoredKeyValue] = []
     size = 0
     async for pair in _keys(kv, prefix_of(cluster_id), revision):
-        bytes_more = len(pair.key) + len(pair.value)
+        bytes_more = KEY.size + len(pair.key) + len(pair.value)
         if part and size + bytes_more > CHUNK_BYTES_TARGET:
             yield await offload.run(Lane.CPU, encode_keys, part)
             part, size = [], 0
