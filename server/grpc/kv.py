@@ -180,7 +180,8 @@ class GrpcKV:
             if change.value is not None:
                 _set_value(entry, change.value)
             await rpc.write(response)
-        raise Closed("the node is shutting down; watch again, from the last revision seen + 1")
+        # It forgets old changes with its memory: no watch goes on behind its restart.
+        raise Closed("the node is shutting down; read the keys again, and watch from then on")
 
 
 def _check_count(count: int) -> None:

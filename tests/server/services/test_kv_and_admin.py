@@ -202,6 +202,29 @@ def test_a_watch_from_a_revision_before_the_first_reports_all_changes(revision: 
     asyncio.run(main())
 
 
+def test_a_watch_that_a_stop_ends_says_how_to_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node("serve", data=str(tmp_path / "data")) as node:
+            watch = node.kv.WatchKvs(kv_pb2.WatchKvsRequest())
+            await watch.read()
+            seen = (await put(node, b"a", b"1")).value.revision
+            assert (await watch.read()).revision == seen
+            await node.node.stop()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await watch.read()
+            ended = from_rpc_error(caught.value, may_have_happened=False)
+            assert isinstance(ended, errors.Closed)
+            assert "read the keys again" in str(ended)
+        async with running_node("serve", data=str(tmp_path / "data")) as node:
+            watch = node.kv.WatchKvs(kv_pb2.WatchKvsRequest(from_revision=seen + 1))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                assert [change async for change in watch] == []
+            gone = from_rpc_error(caught.value, may_have_happened=False)
+            assert isinstance(gone, errors.RevisionCompacted)
+
+    asyncio.run(main())
+
+
 async def create_topic(node: RunningNode, name: str, **fields: Any) -> admin_pb2.TopicResult:
     request = admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(name=name, **fields)])
     [result] = (await node.admin.CreateTopics(request)).topics
