@@ -138,7 +138,7 @@ class LimitsConfig:
         maximum=1000,
     )
     kv_value_bytes_max: int = setting(
-        512 * 1024, "Size of one value put through KVService.", minimum=1, maximum=1_400_000
+        512 * 1024, "Size of one value put through KVService.", minimum=1, maximum=MIB
     )
 
 

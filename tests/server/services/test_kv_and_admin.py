@@ -13,6 +13,7 @@ from streamlog import errors
 from streamlog.client.aio import KV
 from streamlog.engine.kv_client import EngineKVClient
 from streamlog.model.kv import NAMESPACE_DEFAULT, Key, Value
+from streamlog.settings.schema import knobs
 from streamlog.v1 import admin_pb2, kv_pb2, log_pb2, stream_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.running_node import RunningNode, running_node
@@ -120,6 +121,20 @@ def test_a_page_ends_where_its_values_fill_an_answer_and_says_so() -> None:
                 assert [entry.key.name async for entry in kv.list()] == names
             some = await node.kv.ListKvs(kv_pb2.ListKvsRequest(after=b"30", limit=3))
             assert (len(some.entries), some.more) == (3, True)
+
+    asyncio.run(main())
+
+
+def test_the_largest_value_that_the_setting_allows_is_stored() -> None:
+    setting = "limits.kv_value_bytes_max"
+    most = knobs()[setting].maximum
+    assert most is not None
+
+    async def main() -> None:
+        async with running_node(**{setting.replace(".", "__"): str(most)}) as node:
+            assert not (await put(node, b"a", bytes(int(most)))).HasField("error")
+            too_large = await put(node, b"a", bytes(int(most) + 1))
+            assert isinstance(from_proto(too_large.error), errors.MessageTooLarge)
 
     asyncio.run(main())
 
