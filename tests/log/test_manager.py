@@ -701,6 +701,9 @@ def test_producer_ids_are_unique_over_nodes_and_crashes():
         ids += [(await logs.init_producer_id())[0] for _ in range(4)]
         assert len(set(ids)) == len(ids)
         assert await logs.init_producer_id(ids[0], 4) == (ids[0], 5)
+        with pytest.raises(Invalid, match="never given out"):
+            await logs.init_producer_id(ids[-1] + 1, 0)
+        assert await logs.init_producer_id() == (ids[-1] + 1, 0)
         new, epoch = await logs.init_producer_id(ids[0], 32766)
         assert epoch == 0
         assert new not in ids

@@ -49,13 +49,15 @@ class ProducerIds:
     ) -> tuple[int, int]:
         """A new id with epoch 0, or the given id with its next epoch.
 
-        Errors: Invalid for an id that was never given out.
+        Errors: Invalid for an id that was never given out, as far as this node knows: of the ids
+        in other nodes' blocks it cannot tell.
         """
         if producer_id is None or producer_id < 0:
             return await self._new(), 0
         if producer_epoch is None or producer_epoch < 0:
             raise Invalid("a producer that names its id names its epoch, too")
-        if producer_id >= self._end and producer_id >= (await self._read())[0]:
+        is_taken = producer_id < self._end or producer_id < (await self._read())[0]
+        if not is_taken or self._next <= producer_id < self._end:
             raise Invalid(f"producer id {producer_id} was never given out; ask for a new one")
         if producer_epoch >= EPOCH_MAX:
             return await self._new(), 0
