@@ -5,6 +5,7 @@ The log layer follows its own (`log/broker`): retention, sizes, partitions of ne
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from streamlog.server.metrics import ServerMetrics
 from streamlog.settings import Settings, dynamic
 from streamlog.settings.values import parse
 from streamlog.tiered.remote_log_manager import RemoteLogManager
+
+log = logging.getLogger(__name__)
 
 AUTO_CREATE = "auto.create.topics.enable"
 LOG_LEVEL = "node.log_level"
@@ -68,8 +71,12 @@ class RuntimeSettings:
 
 
 def _value(configs: Mapping[str, str], name: str, static: Any) -> Any:
-    """The static value, too, where what is stored cannot be read."""
-    if name not in configs or not dynamic.is_readable(name, configs[name]):
+    """The static value, too, where what is stored cannot be read: another version may have stored
+    it."""
+    if name not in configs:
+        return static
+    if not dynamic.is_readable(name, configs[name]):
+        log.warning("broker setting %s is passed over: %.80r cannot be read", name, configs[name])
         return static
     knob = dynamic.setting_of(name).knob
     assert knob is not None

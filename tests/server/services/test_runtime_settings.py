@@ -256,13 +256,17 @@ def test_checking_alone_changes_nothing() -> None:
     asyncio.run(main())
 
 
-def test_a_value_that_another_version_stored_is_neither_shown_nor_in_force() -> None:
+def test_a_value_that_another_version_stored_is_neither_shown_nor_in_force(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with running_node() as node:
             assert node.node.engine is not None
             logs = node.node.engine.logs
             stored = {"num.partitions": "many", "limits.requests_max": "1", "later.one": "1"}
             await logs.alter_broker_configs(None, lambda _: stored)
+            for name in ("num.partitions", "limits.requests_max"):
+                assert f"broker setting {name} is passed over" in caplog.text
             assert (await entry(node, BROKER, "broker.num.partitions")).value == "1"
             assert node.metric("streamlog_requests_bound") == 20_000
             assert await alter(node, ALL, "later.one", operation=DELETE) is None
