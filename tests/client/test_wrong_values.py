@@ -172,3 +172,40 @@ def test_offsets_of_what_is_no_partition_are_refused_at_once(
         with pytest.raises(Invalid, match="partition"):
             consumer.offsets_for_times({partition: 0})
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "values", "options"),
+    [
+        *(("get", (name,), {}) for name in ("text", None, 5)),
+        ("get", (b"a",), {"namespace": 5}),
+        ("get", (b"a",), {"namespace": "\ud800"}),
+        ("delete", ("text",), {}),
+        ("put", (b"a", "text"), {}),
+        ("put", (b"a", None), {}),
+        ("put", (b"a", b"b"), {"namespace": b"n\xff"}),
+        ("put_if_absent", ("text", b"b"), {}),
+        ("compare_and_set", (b"a", b"b", 2**63), {}),
+        ("compare_and_set", (b"a", b"b", "1"), {}),
+        ("list", (), {"prefix": "text"}),
+        ("watch", (), {"prefix": "text"}),
+        ("watch", (), {"from_revision": 2**63}),
+    ],
+)
+def test_small_values_and_names_of_another_type_are_refused_at_once(
+    node: FakeNode, call: str, values: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    match = "keys, prefixes and values are bytes|cannot be written as utf-8"
+
+    async def called(kv: aio.KV) -> None:
+        result = getattr(kv, call)(*values, **options)
+        await (anext(result) if call == "list" else result)
+
+    async def main() -> None:
+        async with aio.KV(node.server) as kv:
+            with pytest.raises(Invalid, match=match):
+                await called(kv)
+
+    with KV(node.server) as kv, pytest.raises(Invalid, match=match):
+        list(getattr(kv, call)(*values, **options))
+    asyncio.run(main())

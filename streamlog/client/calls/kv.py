@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamlog.client.channel import BaseCaller, Call
-from streamlog.errors import Internal
+from streamlog.errors import Internal, Invalid
 from streamlog.model.kv import Key, KeyValue, KVChange, Value
 from streamlog.v1 import kv_pb2
 from streamlog.v1support.errors import from_proto
@@ -35,8 +35,23 @@ def _stored(response: Any) -> Value:
     return value
 
 
+def _made(message_type: Any, **fields: Any) -> Any:
+    """Errors: Invalid for values that the message cannot hold."""
+    try:
+        if None in fields.values():
+            raise TypeError("None was given")  # It would be taken for an empty value.
+        return message_type(**fields)
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{error.object[:80]!r} cannot be written as utf-8") from error
+    except (TypeError, ValueError) as error:
+        raise Invalid(
+            "keys, prefixes and values are bytes, namespaces text, revisions integers of 64 bits; "
+            f"{error}"
+        ) from error
+
+
 def _key(key: Key) -> Any:
-    return kv_pb2.KvKey(namespace=key.namespace, name=key.name)
+    return _made(kv_pb2.KvKey, namespace=key.namespace, name=key.name)
 
 
 def get(key: Key) -> Call:
@@ -45,7 +60,9 @@ def get(key: Key) -> Call:
 
 
 def put(key: Key, data: bytes, mode: Any, expected_revision: int = 0) -> Call:
-    entry = kv_pb2.PutKv(key=_key(key), data=data, mode=mode, expected_revision=expected_revision)
+    entry = _made(
+        kv_pb2.PutKv, key=_key(key), data=data, mode=mode, expected_revision=expected_revision
+    )
     request = kv_pb2.PutKvsRequest(puts=[entry])
     return Call("KVService/PutKvs", request, kv_pb2.PutKvsResponse, _stored, writes=True)
 
@@ -57,7 +74,7 @@ def delete(key: Key) -> Call:
 
 def list_page(namespace: str, prefix: bytes, after: bytes | None) -> Call:
     """Its result: a page, and whether there may be more behind it."""
-    request = kv_pb2.ListKvsRequest(namespace=namespace, prefix=prefix, limit=PAGE)
+    request = _made(kv_pb2.ListKvsRequest, namespace=namespace, prefix=prefix, limit=PAGE)
     if after is not None:
         request.after = after
 
@@ -86,10 +103,8 @@ def watch_method(caller: BaseCaller) -> Any:
 
 
 def watch_request(namespace: str, prefix: bytes, from_revision: int | None) -> Any:
-    request = kv_pb2.WatchKvsRequest(namespace=namespace, prefix=prefix)
-    if from_revision is not None:
-        request.from_revision = from_revision
-    return request
+    begin = {} if from_revision is None else {"from_revision": from_revision}
+    return _made(kv_pb2.WatchKvsRequest, namespace=namespace, prefix=prefix, **begin)
 
 
 def changes(response: Any) -> Iterator[KVChange]:
