@@ -83,6 +83,7 @@ class LogManager:
         self.broker_configs = BrokerConfigs(kv, leadership.node_id, self._broker_configs_changed)
         self.client_configs = ClientConfigs(kv)
         self._config_listeners: list[Callable[[], None]] = []
+        self._configs_changed = asyncio.Event()
         self.revisions = TopicRevisions()
         """What was changed of topics, partitions, leaders and leader epochs; to be read alone."""
         self._logs = LogCache(
@@ -133,11 +134,7 @@ class LogManager:
                 manager._is_compacted_here,
             )
             background.spawn(manager._clean_logs(cleaner), name="cleaner")
-        background.every(
-            lambda: manager.defaults.retention_check_interval_ms / 1000,
-            manager.retention_tick,
-            name="retention",
-        )
+        background.spawn(manager._check_retention(), name="retention")
         return manager
 
     def take_staged(
@@ -392,6 +389,7 @@ class LogManager:
         configs = self.broker_configs
         if self.defaults.apply(configs.in_force(), configs.unknown(DELETING)):
             self._logs.follow_defaults()
+        self._configs_changed.set()
         for listener in self._config_listeners:
             listener()
 
@@ -403,6 +401,18 @@ class LogManager:
             self.revisions.changed(name)
         if record is not None or name not in self._admin.busy:
             self._logs.follow(name, record)
+
+    async def _check_retention(self) -> None:
+        """Ticks without end; a wait begins anew where its interval changes."""
+        while True:
+            interval_ms = self.defaults.retention_check_interval_ms
+            try:
+                async with asyncio.timeout(interval_ms / 1000):
+                    while interval_ms == self.defaults.retention_check_interval_ms:
+                        self._configs_changed.clear()
+                        await self._configs_changed.wait()
+            except TimeoutError:
+                await self.retention_tick()
 
     async def retention_tick(self) -> None:
         """Removes expired segments of the partitions that this node leads.

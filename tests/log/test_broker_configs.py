@@ -122,6 +122,20 @@ def test_changes_at_the_same_time_on_two_nodes_both_take_effect() -> None:
     run(test)
 
 
+def test_a_shorter_interval_of_retention_checks_counts_at_once() -> None:
+    async def test(made: Cluster, logs: LogManager) -> None:
+        await logs.create_topic("t", 1, {"retention.ms": "5"})
+        opened = await logs.log(TopicPartition("t", 0))
+        await append(opened, encoded([b"old"]))
+        made.clock.advance(TEN_YEARS_MS)
+        await put(logs, log_retention_check_interval_ms="1")
+        async with asyncio.timeout(60):
+            while opened.log_start_offset < opened.log_end_offset:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.001)
+
+    run(test, retention_check_interval_ms=10**12)
+
+
 def test_a_change_that_is_refused_changes_nothing() -> None:
     async def test(made: Cluster, logs: LogManager) -> None:
         def wrong(_: Mapping[str, str]) -> dict[str, str]:
