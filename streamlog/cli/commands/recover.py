@@ -73,8 +73,9 @@ def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
     Stop the nodes first; a node that still runs on the old metadata is ended. Every record that was
     acknowledged with --wal object comes back, and with --wal disk every uploaded one; start the
     node with its WAL folder afterwards for the rest. Topics come back from their own streams. User
-    values (streamlog kv) are lost, and data that was trimmed, deleted or closed since the last
-    checkpoint may come back. With a backup, use streamlog restore. Nothing in the store is deleted.
+    values (streamlog kv), settings of brokers and quotas of clients that were set at run time are
+    lost, and data that was trimmed, deleted or closed since the last checkpoint may come back. With
+    a backup, use streamlog restore. Nothing in the store is deleted.
     Topics with log.type=unified are in no store: those of DIR/logs are named, and streamlog topic
     adopt takes them back. After an interruption, run it again.
     """

@@ -85,6 +85,10 @@ async def recover(
     )
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
     recovered.revision_max = max(recovered.revision_max, revision_max)
+    report.repaired.append(
+        "what was set at run time for brokers (streamlog config alter) and the quotas of clients "
+        "are in no object: set them again"
+    )
     await check_and_hand_over(
         kv,
         store,

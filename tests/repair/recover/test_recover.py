@@ -479,3 +479,23 @@ def test_a_topic_that_was_made_anew_and_has_records_is_the_one_that_comes_back()
 
 async def _data_keys(cluster: Cluster) -> list[str]:
     return [info.key for info in (await cluster.store.list("data/")).objects]
+
+
+def test_settings_of_brokers_are_lost_and_the_report_says_so() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            await engine.logs.alter_broker_configs(None, lambda _: {"log.retention.ms": "-1"})
+            await engine.logs.create_topic("t", 1)
+            await partition(engine, "t")
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        assert report.is_clean
+        assert any("set at run time for brokers" in line for line in report.repaired)
+        async with cluster.node() as engine:
+            assert engine.logs.broker_configs.of(None) == {}
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert topic.configs["retention.ms"] == "-1"
+
+    run(scenario)
