@@ -5,11 +5,15 @@ Deadlines are monotonic seconds. A key leaves its lease when it is deleted or re
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from streamlog.kvstore.interface import StoredKeyValue, WatchBatch
+
+STALE_MAX = 1000
+"""Earlier deadlines that the heap may hold beside one for each lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class LeaseTable:
         """Ids are never given twice."""
         self._leases: dict[int, Lease] = {}
         self._keys: dict[int, set[bytes]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap. Each lease is in it with its deadline, and perhaps with earlier ones, which count
+        no more: each commit asks for the next deadline, and there may be 10,000 leases."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -46,7 +53,13 @@ class LeaseTable:
 
     def next_deadline(self) -> float:
         """Infinity if there is no lease."""
-        return min((lease.deadline for lease in self._leases.values()), default=math.inf)
+        while self._deadlines:
+            deadline, lease_id = self._deadlines[0]
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return math.inf
 
     def attach(self, kv: StoredKeyValue) -> None:
         if kv.lease_id:
@@ -69,3 +82,7 @@ class LeaseTable:
                 self._keys.pop(lease_id, None)
             else:
                 self._leases[lease_id] = lease
+                heapq.heappush(self._deadlines, (lease.deadline, lease_id))
+        if len(self._deadlines) > 2 * len(self._leases) + STALE_MAX:
+            self._deadlines = [(lease.deadline, one) for one, lease in self._leases.items()]
+            heapq.heapify(self._deadlines)
