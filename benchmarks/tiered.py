@@ -3,11 +3,12 @@
 Copies are compared with PUTs of the same files, cold reads with ranged GETs of the same objects,
 each right after the measured run, with the same client and the same concurrency. A catch-up over
 both tiers, half of its bytes in each, is compared with one of a shared topic with the same batches
-in the same store. Appends at half of the best rate run in turns on a topic that is tiered and on
-one that is not, with a store that keeps its objects in memory: with one on the same disk the disk
-would be measured, not the copies. Readers of the newest records are timed alone and beside readers
-at full speed: as many as the remote tier has tasks, of the remote tier, and of old segments in
-local files.
+in the same store. Appends at half of the best rate (at which copies keep up) run in turns on a
+topic that is tiered and on one that is not, with a store that keeps its objects in memory: with one
+on the same disk the disk would be measured, not the copies. Copies give way to them for a minute, a
+longer time than a turn; what appends feel beside copies that are due at once has a row, too.
+Readers of the newest records are timed alone and beside readers at full speed: as many as the
+remote tier has tasks, of the remote tier, and of old segments in local files.
 """
 
 from __future__ import annotations
@@ -56,8 +57,13 @@ PARTITIONS = 4
 ROUNDS = 3
 MEMORY = "/dev/shm"
 FULL_BYTES = GIB
-"""Of appends at full rate in a turn. The first turns are faster than the disk is for long."""
-APPEND_ROUNDS = 5
+"""Of appends at full rate in a turn, until the disk has them: the page cache takes them several
+times faster, but not for long. The first turns are faster than the disk is for long."""
+BACKLOG_BYTES = GIB // 2
+"""Before a turn: copies are at work when it begins."""
+DUE_ROUNDS = 3
+"""Of appends whose copies are due as fast as they come, as after a minute at this rate."""
+APPEND_ROUNDS = 9
 """Of appends at half rate without tiers and with them: as of readers."""
 APPENDS_GONE_S = 0.3
 RUN_EVERY_MS = 2000
@@ -131,6 +137,23 @@ async def _fill(logs: Sequence[AbstractLog], total: int) -> float:
         under_way.append(await logs[number % len(logs)].append(batch))
     for one in under_way:
         await one
+    return total / (time.perf_counter() - began) / 1e6
+
+
+async def _fill_disk(logs: Sequence[AbstractLog], total: int) -> float:
+    """As `_fill`, until what was appended is on the disk."""
+    began = time.perf_counter()
+    await _fill(logs, total)
+    await asyncio.to_thread(os.sync)
+    return total / (time.perf_counter() - began) / 1e6
+
+
+async def _fill_and_copy(engine: OpenEngine, logs: Sequence[AbstractLog], total: int) -> float:
+    """As `_fill_disk`, until copies have caught up: what a tiered topic takes for ever."""
+    assert engine.tiers is not None
+    began = time.perf_counter()
+    await _fill_disk(logs, total)
+    await engine.tiers.run_tasks()
     return total / (time.perf_counter() - began) / 1e6
 
 
@@ -319,31 +342,87 @@ async def _beside(report: Report, folder: Path, server: S3Server, seconds: float
         await engine.logs.create_topic("tiered", PARTITIONS, TIERED)
         local, tiered = await _logs(engine, "local"), await _logs(engine, "tiered")
         for _ in range(2):
-            rates = [await _fill(logs, FULL_BYTES) for logs in (local, tiered)]
+            rates = [await _fill_disk(logs, FULL_BYTES) for logs in (local, tiered)]
         report.add(Row("tiered", "append at full rate", rates[1], "MB/s", rates[0], "not tiered"))
-        per_s = rates[0] * 1e6 / 2 / BATCH_BYTES
-        waits: tuple[list[float], list[float]] = ([], [])
-        ratios: list[float] = []
-        spent = [0.0, 0.0]
-        for _ in range(APPEND_ROUNDS):
-            # Copies of the round before would be those of the topic that has none.
-            await _settled(engine, tiered, folder)
-            turns: list[list[float]] = []
-            for index, logs in enumerate((local, tiered)):
-                began = time.perf_counter()
-                turns.append(await _paced(logs, per_s, int(per_s * seconds)))
-                spent[index] += time.perf_counter() - began
-                waits[index].extend(turns[index])
-            ratios.append(percentile(turns[0], 0.99) / percentile(turns[1], 0.99))
-        rates = [
-            len(one) * BATCH_BYTES / took / 1e6 for one, took in zip(waits, spent, strict=True)
-        ]
+        best = await _fill_and_copy(engine, tiered, FULL_BYTES)
+        report.add(Row("tiered", "append and copy at full rate", best, "MB/s"))
+        per_s = best * 1e6 / 2 / BATCH_BYTES
+        count = int(per_s * seconds)
+        turns = await _appends(engine, (local, tiered), folder, (per_s, count, APPEND_ROUNDS))
         report.add(
-            Row("tiered", "append at half rate", rates[1], "MB/s", rates[0], "not tiered", 0.95)
+            Row(
+                "tiered",
+                "append at half rate",
+                turns.mb_s[1],
+                "MB/s",
+                turns.mb_s[0],
+                "not tiered",
+                0.95,
+            )
         )
-        _by(report, "append p99 at half rate", waits[1], waits[0], 1.5, ratios)
+        _by(
+            report,
+            "append p99 at half rate",
+            turns.waits[1],
+            turns.waits[0],
+            1.5,
+            turns.ratios,
+            copies_mb_s=turns.copies_mb_s,
+        )
         await _settled(engine, tiered, folder)
         await _readers(report, local, tiered, seconds)
+    due = RemoteLogConfig(task_interval_ms=RUN_EVERY_MS, copy_spread_ms=RUN_EVERY_MS // 2)
+    async with _engine(server, folder, due) as engine:
+        local, tiered = await _logs(engine, "local"), await _logs(engine, "tiered")
+        turns = await _appends(engine, (local, tiered), folder, (per_s, count, DUE_ROUNDS))
+        case = "append p99 at half rate, copied as fast"
+        _by(
+            report,
+            case,
+            turns.waits[1],
+            turns.waits[0],
+            None,
+            turns.ratios,
+            copies_mb_s=turns.copies_mb_s,
+        )
+
+
+class _Turns(NamedTuple):
+    """Of two topics, of which the second one is tiered. `ratios`: of rounds, of the p99."""
+
+    waits: tuple[list[float], list[float]]
+    mb_s: tuple[float, float]
+    ratios: list[float]
+    copies_mb_s: float
+
+
+async def _appends(
+    engine: OpenEngine,
+    topics: tuple[list[TierableLog], list[TierableLog]],
+    folder: Path,
+    plan: tuple[float, int, int],
+) -> _Turns:
+    """`plan`: appends a second, appends of a turn, rounds."""
+    per_s, count, rounds = plan
+    waits: tuple[list[float], list[float]] = ([], [])
+    ratios: list[float] = []
+    spent, sent = [0.0, 0.0], 0.0
+    for _ in range(rounds):
+        p99: list[float] = []
+        for index, logs in enumerate(topics):
+            # Copies of the round before would be those of the topic that has none.
+            await _settled(engine, topics[1], folder)
+            await _fill_disk(logs, BACKLOG_BYTES)
+            before = _counted(engine, "streamlog_store_sent_bytes_total")
+            began = time.perf_counter()
+            turn = await _paced(logs, per_s, count)
+            spent[index] += time.perf_counter() - began
+            sent += _counted(engine, "streamlog_store_sent_bytes_total") - before
+            waits[index].extend(turn)
+            p99.append(percentile(turn, 0.99))
+        ratios.append(p99[0] / p99[1])
+    rates = [len(one) * BATCH_BYTES / took / 1e6 for one, took in zip(waits, spent, strict=True)]
+    return _Turns(waits, (rates[0], rates[1]), ratios, sent / spent[1] / 1e6)
 
 
 def _by(
@@ -351,13 +430,14 @@ def _by(
     case: str,
     values: list[float],
     floor: list[float],
-    most: float,
+    most: float | None,
     ratios: Sequence[float] = (),
     **facts: float,
 ) -> None:
     """A row of the p99, by the other's: at most so many times as much. `ratios`: of rounds."""
     one, other = percentile(values, 0.99), percentile(floor, 0.99)
-    row = Row("tiered", case, one, "ms", other, "without", 1 / most, less_is_better=True)
+    aim = None if most is None else 1 / most
+    row = Row("tiered", case, one, "ms", other, "without", aim, less_is_better=True)
     row.ratios = list(ratios)
     row.facts = {
         "p50_ms": percentile(values, 0.5),

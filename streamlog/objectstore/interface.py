@@ -5,6 +5,7 @@ Keys are made of `[a-z0-9._-]` components joined by `/`; never of unchecked user
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -125,15 +126,29 @@ def tell_pieces(data: Buffer, sizes: Sequence[int], arrived: Arrived) -> None:
         at += size
 
 
+@dataclass(slots=True)
+class SendRate:
+    """How fast bodies are sent that have time. Whoever owns it changes it meanwhile."""
+
+    bytes_per_s: float = math.inf
+    """Of each request."""
+
+
+FULL_RATE = SendRate()
+
+
 @runtime_checkable
 class UploadingStore(Protocol):
     """A store that may take an object piece by piece."""
 
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
-        """`about_bytes`: about the object's size. None: the store takes whole objects only."""
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload | None:
+        """`about_bytes`: about the object's size. A store that sends over a network spreads the
+        bytes of each request by `rate`. None: the store takes whole objects only."""
         ...
 
 
-def upload_to(store: ObjectStore, key: str, about_bytes: int) -> ObjectUpload | None:
+def upload_to(
+    store: ObjectStore, key: str, about_bytes: int, rate: SendRate = FULL_RATE
+) -> ObjectUpload | None:
     """UploadingStore.upload; None for every other store."""
-    return store.upload(key, about_bytes) if isinstance(store, UploadingStore) else None
+    return store.upload(key, about_bytes, rate) if isinstance(store, UploadingStore) else None

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from streamlog.objectstore.interface import (
+    FULL_RATE,
     Arrived,
     ListPage,
     ObjectInfo,
     ObjectStore,
     ObjectUpload,
     PiecewiseStore,
+    SendRate,
     UploadingStore,
 )
 from streamlog.runtime.buffers import Buffer
@@ -73,8 +75,8 @@ class _Piecewise(_Observed):
 
 
 class _Uploading(_Observed):
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
-        started = cast("UploadingStore", self._store).upload(key, about_bytes)
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload | None:
+        started = cast("UploadingStore", self._store).upload(key, about_bytes, rate)
         return None if started is None else _ObservedUpload(started, self._answers)
 
 

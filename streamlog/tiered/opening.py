@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import ObjectNotFound
+from streamlog.objectstore.interface import SendRate
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
@@ -41,10 +42,12 @@ LATE_PART = 5
 
 @dataclass(frozen=True, slots=True)
 class TierPlugins:
-    """The two plug-ins, configured. The manager closes them."""
+    """The two plug-ins, configured. The manager closes them. `rate`: at which the storage sends
+    segments, if it takes one."""
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
+    rate: SendRate = field(default_factory=SendRate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ async def open_remote_log_manager(
     purge = StrangerPurge(storage, plugins.metadata, calls, metrics, clock, _purge_config(config))
     # Half of a copy's time is for what its plug-in needs beside the reads.
     spread_ms = min(config.copy_spread_ms, config.copy_timeout_ms / 2)
-    pace = CopyPace(runtime.throttle, clock, spread_ms / 1000)
+    pace = CopyPace(runtime.throttle, clock, spread_ms / 1000, plugins.rate)
+    pace.set_quota(config.copy_bytes_per_second)
     copier = _copier(plugins, quotas, runtime, config, removal, calls, failures, pace)
     manager = RemoteLogManager(
         RemoteLogParts(

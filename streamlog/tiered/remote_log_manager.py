@@ -18,10 +18,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 from uuid import UUID
 
 from streamlog.errors import NotLeader, StreamlogError
+from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.api.batch_reader import BatchRun
 from streamlog.log.api.tiering import TierableLog
 from streamlog.model.partition import TopicPartition
@@ -222,6 +224,7 @@ class RemoteLogManager:
     def set_quotas(self, copy_rate: int, fetch_rate: int) -> None:
         """Bytes a second, from now on, also for those who wait."""
         self._parts.quotas.copy.set_rate(copy_rate)
+        self._parts.pace.set_quota(copy_rate)
         self._parts.quotas.fetch.set_rate(fetch_rate)
 
     # What logs ask for
@@ -395,9 +398,10 @@ class RemoteLogManager:
         for led in tuple(self._led.values()):
             self._begin_tasks(led)
         metrics, reads = self._parts.metrics, self._parts.reads
-        lags = self._by_topic(self._lag_of)
-        metrics.lag(lags)
-        self._parts.pace.note_waiting(sum(size_bytes for _, size_bytes in lags.values()))
+        self._parts.pace.note_waiting(
+            chain.from_iterable(map(self._waiting_of, self._led.values()))
+        )
+        metrics.lag(self._by_topic(self._lag_of))
         metrics.size(self._by_topic(lambda led: led.remote))
         metrics.reads_pending.set(reads.chunks.pending)
         metrics.reads_pending_bound.set(reads.chunks.pending_max)
@@ -575,6 +579,11 @@ class RemoteLogManager:
         if not led.is_leader or not led.log.topic_config.is_copied:
             return 0, 0
         return self._parts.copier.lag(led.log, led.tier.highest_offset)
+
+    def _waiting_of(self, led: LedPartition) -> Sequence[AbstractLogSegment]:
+        if "copy" not in led.tasks or not led.log.topic_config.is_copied:
+            return ()
+        return self._parts.copier.waiting(led.log, led.tier.highest_offset)
 
     def _by_topic(
         self, of: Callable[[LedPartition], tuple[int, int]]

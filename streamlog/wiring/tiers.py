@@ -16,7 +16,10 @@ from streamlog.errors import InvalidConfig, StreamlogError
 from streamlog.log.api.internal_topics import REMOTE_LOG_METADATA
 from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVClient
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.interface import (
+    ObjectStore,
+    SendRate,
+)
 from streamlog.runtime.clock import Clock
 from streamlog.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
 from streamlog.tiered.config import TOPIC_BASED, RemoteLogConfig
@@ -47,10 +50,11 @@ def tier_plugins(
     """
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
+    rate = SendRate()
     if config.storage_class:
         storage = _storage_plugin(config)
     else:
-        storage = ObjectRemoteStorageManager(store, PREFIX)
+        storage = ObjectRemoteStorageManager(store, PREFIX, rate)
     if config.metadata_class in TOPIC_BASED:
         topic_based = TopicBasedRemoteLogMetadataManager(None, clock)
         topic_based.configure({**config.metadata_configs, "broker.id": str(broker_id)})
@@ -66,7 +70,7 @@ def tier_plugins(
         metadata = BoundedMetadataManager(plugin, config.metadata_timeout_ms)
     else:
         metadata = KVRemoteLogMetadataManager(kv)
-    return TierPlugins(storage, metadata)
+    return TierPlugins(storage, metadata, rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.errors import StreamlogError
-from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    ObjectInfo,
+    SendRate,
+)
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
@@ -21,7 +25,7 @@ class UploadingMemoryStore(MemoryObjectStore):
         """Bytes of each."""
         self.given_up: list[str] = []
 
-    def upload(self, key: str, about_bytes: int) -> MemoryUpload:
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> MemoryUpload:
         return MemoryUpload(self, key)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
 
+from streamlog.log.api.tiering import LocalSegmentFiles
+from streamlog.objectstore.interface import SendRate
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.simulation.world.loop import run
@@ -22,6 +25,7 @@ from tests.tiered.harness import BreakableStorage, TieredLogUnderTest, VirtualCl
 
 BATCH_BYTES = 256 << 10
 SEGMENTS = 4
+FOREGROUND_GONE_S = 0.3
 SEGMENT_BYTES = 4 * MIB
 CONFIGS = {"internal.segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "4096"}
 
@@ -51,15 +55,27 @@ class _Zeros:
         return bytes(min(length, self.size_bytes - position))
 
 
+async def _copy(pace: CopyPace, segment: _Zeros, piece_bytes: int = MIB) -> None:
+    """As plug-ins do: the indexes, then the log."""
+    index = _Zeros(1)
+    files = pace.of(LocalSegmentFiles(segment, index, index, index, index, b""))
+    with pace.run([segment]):
+        for one in (files.offset_index, files.time_index, files.producer_snapshot):
+            await one.read(0, 1)
+        position = 0
+        while position < segment.size_bytes:
+            position += len(await files.log_segment.read(position, piece_bytes))
+
+
 @asynccontextmanager
 async def closed_segments(
-    slowness: float, spread_ms: int
+    slowness: float, spread_ms: int, **configs: str
 ) -> AsyncIterator[tuple[TieredLogUnderTest, BusyNode]]:
     clock, tree = LateClock(slowness), TornTree(SeededRandom(3))
     config = RemoteLogConfig(copy_spread_ms=spread_ms)
     async with (
         busy_node(clock=clock) as node,
-        tiered_log(tree, CONFIGS, config, PiecewiseStorage(), clock, node.throttle) as t,
+        tiered_log(tree, CONFIGS | configs, config, PiecewiseStorage(), clock, node.throttle) as t,
     ):
         value = bytes(BATCH_BYTES - 100)
         while len(t.log.segments) <= SEGMENTS:
@@ -87,13 +103,14 @@ def test_on_a_node_with_nothing_else_to_do_a_copy_does_not_wait() -> None:
 
 @pytest.mark.parametrize(
     ("spread_ms", "least_s", "most_s"),
-    [(60_000, 1.6, 3.0), (1000, 0.9, 1.2), (0, 0, 0.1)],
+    [(60_000, 3.0, 4.2), (1000, 0.8, 1.1), (0, 0, 0.1)],
     ids=["at the least rate", "within their time", "at once"],
 )
 def test_on_a_busy_node_copies_are_spread_over_the_time_that_they_have(
     spread_ms: int, least_s: float, most_s: float
 ) -> None:
-    """At the least rate what is copied takes two seconds."""
+    """At the least rate the segments take two seconds, and their indexes, of which each counts as
+    a MiB, two more."""
     assert SEGMENTS * SEGMENT_BYTES == 2 * RATE
 
     async def body() -> None:
@@ -103,26 +120,73 @@ def test_on_a_busy_node_copies_are_spread_over_the_time_that_they_have(
     run(body)
 
 
+def test_what_may_not_be_copied_yet_hurries_nothing() -> None:
+    """Of four segments one may go; with all of them it would have half of the time."""
+
+    async def body() -> None:
+        async with closed_segments(1.1, 1000) as (t, node), node.foreground():
+            behind = sum(one.size_bytes for one in t.log.segments[1:])
+            await t.configure(remote_copy_lag_ms="-1", remote_copy_lag_bytes=str(behind))
+            began = node.clock.monotonic()
+            await t.copy()
+            assert (
+                t.manager.highest_offset(t.log.topic_partition) + 1 == t.log.segments[0].end_offset
+            )
+            assert 0.6 < node.clock.monotonic() - began < 1.0
+
+    run(body)
+
+
+def test_a_copy_that_a_quota_lets_in_is_spread_over_half_of_the_time_until_the_next_one() -> None:
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 1.0)
+            pace.set_quota(8 * MIB)
+            pace.note_waiting([_Zeros(1024 * MIB)])
+            began = node.clock.monotonic()
+            await _copy(pace, _Zeros(16 * MIB))
+            assert 0.9 < node.clock.monotonic() - began < 1.3
+
+    run(body)
+
+
+def test_copies_take_no_turns_of_readers_that_catch_up() -> None:
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 60.0)
+            pace.note_waiting([_Zeros(1024 * MIB)])
+            copies = [
+                asyncio.ensure_future(_copy(pace, _Zeros(64 * MIB), 4 * MIB)) for _ in range(10)
+            ]
+            read, began = 0, node.clock.monotonic()
+            while read < 4 * RATE:
+                async with node.throttle.admitted(MIB) as grant:
+                    read += grant.bytes_max
+                    grant.used_bytes = grant.bytes_max
+            assert node.clock.monotonic() - began < 4.5
+            for one in copies:
+                one.cancel()
+            await asyncio.wait(copies)
+
+    run(body)
+
+
 def test_what_waits_behind_other_partitions_is_due_within_the_same_time() -> None:
     """Each run alone has time enough, all of them one after another have not."""
-    partitions, size_bytes = 8, 2 * MIB
 
     async def body() -> None:
         async with busy_node() as node, node.foreground():
             pace = CopyPace(node.throttle, node.clock, 1.0)
-            pace.note_waiting(partitions * size_bytes)
-            waiting = [pace.of(_Zeros(size_bytes)) for _ in range(partitions)]
+            waiting = [_Zeros(2 * MIB)] * 8
+            pace.note_waiting(waiting)
 
             async def copier() -> None:
                 while waiting:
-                    file = waiting.pop()
-                    with pace.run(size_bytes):
-                        for position in range(0, size_bytes, MIB):
-                            await file.read(position, MIB)
+                    await _copy(pace, waiting.pop())
 
             began = node.clock.monotonic()
             await asyncio.gather(copier(), copier())
-            assert 0.9 < node.clock.monotonic() - began < 1.2
+            assert 0.7 < node.clock.monotonic() - began < 1.1
 
     run(body)
 
@@ -131,10 +195,23 @@ def test_a_run_between_two_rounds_is_due_within_its_time() -> None:
     async def body() -> None:
         async with busy_node() as node, node.foreground():
             pace = CopyPace(node.throttle, node.clock, 1.0)
-            file, began = pace.of(_Zeros(16 * MIB)), node.clock.monotonic()
-            with pace.run(file.size_bytes):
-                for position in range(0, file.size_bytes, MIB):
-                    await file.read(position, MIB)
-            assert 0.9 < node.clock.monotonic() - began < 1.2
+            began = node.clock.monotonic()
+            await _copy(pace, _Zeros(16 * MIB))
+            assert 0.7 < node.clock.monotonic() - began < 1.1
+
+    run(body)
+
+
+def test_bodies_are_spread_beside_others_and_not_without_them() -> None:
+    async def body() -> None:
+        rate = SendRate()
+        async with busy_node() as node:
+            pace = CopyPace(node.throttle, node.clock, 60.0, rate)
+            async with node.foreground():
+                await _copy(pace, _Zeros(MIB))
+                assert 0 < rate.bytes_per_s < math.inf
+            await asyncio.sleep(FOREGROUND_GONE_S)
+            await _copy(pace, _Zeros(MIB))
+            assert rate.bytes_per_s == math.inf
 
     run(body)

@@ -10,12 +10,14 @@ from streamlog.errors import Closed
 from streamlog.objectstore.hedging.hedge import Hedging
 from streamlog.objectstore.hedging.latency import LatenciesBySize
 from streamlog.objectstore.interface import (
+    FULL_RATE,
     Arrived,
     ListPage,
     ObjectInfo,
     ObjectStore,
     ObjectUpload,
     PiecewiseStore,
+    SendRate,
     upload_to,
 )
 from streamlog.objectstore.store_config import StoreConfig
@@ -59,8 +61,8 @@ class HedgedStore:
     ) -> ObjectInfo:
         return await self._store.put(key, parts, if_absent=if_absent)
 
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
-        return upload_to(self._store, key, about_bytes)
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload | None:
+        return upload_to(self._store, key, about_bytes, rate)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
         return await self._store.put_if_match(key, parts, etag)

@@ -12,7 +12,14 @@ from typing import Any, Self
 
 from streamlog.errors import Closed
 from streamlog.objectstore.errors import check_limit
-from streamlog.objectstore.interface import Arrived, ListPage, ObjectInfo, ObjectUpload
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    Arrived,
+    ListPage,
+    ObjectInfo,
+    ObjectUpload,
+    SendRate,
+)
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.local.files import LocalFiles
 from streamlog.objectstore.local.upload import LocalUpload
@@ -77,7 +84,7 @@ class LocalObjectStore:
             self._lane, self._files.put, key, parts, if_absent, None, now_ms
         )
 
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload:
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload:
         """As UploadingStore.upload."""
         self._check_open()
         check_key(key)

@@ -24,7 +24,12 @@ from urllib3.exceptions import HTTPError
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Internal, Invalid
-from streamlog.objectstore.interface import Arrived, ObjectInfo
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    Arrived,
+    ObjectInfo,
+    SendRate,
+)
 from streamlog.objectstore.s3.body import S3Body
 from streamlog.objectstore.s3.errors import lost, typed
 from streamlog.objectstore.s3.multipart import MultipartUpload
@@ -114,10 +119,14 @@ class Boto3Requests:
         return await upload.run(parts, size_bytes, condition)
 
     def multipart(
-        self, key: str, about_bytes: int, tries: Callable[[str], Tries]
+        self,
+        key: str,
+        about_bytes: int,
+        tries: Callable[[str], Tries],
+        rate: SendRate = FULL_RATE,
     ) -> MultipartUpload:
         return MultipartUpload(
-            self, key, about_bytes, self._config, tries, self._background, self._spawn_abort
+            self, key, about_bytes, self._config, tries, self._background, self._spawn_abort, rate
         )
 
     async def get(self, key: str, start: int, end: int | None) -> Buffer:
@@ -182,13 +191,10 @@ class Boto3Requests:
         )
         return str(response["UploadId"])
 
-    async def part(
-        self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], size_bytes: int
-    ) -> dict[str, Any]:
+    async def part(self, key: str, upload_id: str, number: int, body: S3Body) -> dict[str, Any]:
         """The part as `complete` needs it."""
-        answer = await self._run(
-            Lane.STORE, "part", key, self._part, key, upload_id, number, parts, size_bytes
-        )
+        size_bytes = len(body)
+        answer = await self._run(Lane.STORE, "part", key, self._part, key, upload_id, number, body)
         self._metrics.sent_bytes.inc(size_bytes)
         return answer
 
@@ -252,17 +258,15 @@ class Boto3Requests:
             arguments["Metadata"] = {PUT_ID: condition.put_id}
         return self._call("put_object", arguments)
 
-    def _part(
-        self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], size_bytes: int
-    ) -> dict[str, Any]:
-        checksum = self._checksum(parts)
+    def _part(self, key: str, upload_id: str, number: int, body: S3Body) -> dict[str, Any]:
+        checksum = self._checksum(body.parts)
         response = self._call(
             "upload_part",
             {
                 "Key": key,
                 "UploadId": upload_id,
                 "PartNumber": number,
-                "Body": S3Body(parts, size_bytes),
+                "Body": body,
                 **checksum,
             },
         )

@@ -22,8 +22,12 @@ from streamlog.errors import (
     StreamlogError,
     ValueConflict,
 )
-from streamlog.objectstore.interface import ObjectInfo
-from streamlog.objectstore.s3.body import split
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    ObjectInfo,
+    SendRate,
+)
+from streamlog.objectstore.s3.body import S3Body, split
 from streamlog.objectstore.s3.requests import Condition
 from streamlog.objectstore.s3.retry import Tries
 from streamlog.objectstore.store_config import StoreConfig
@@ -42,9 +46,7 @@ class MultipartRequests(Protocol):
 
     async def create(self, key: str, put_id: str | None) -> str: ...
 
-    async def part(
-        self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], size_bytes: int
-    ) -> dict[str, Any]: ...
+    async def part(self, key: str, upload_id: str, number: int, body: S3Body) -> dict[str, Any]: ...
 
     async def complete(
         self,
@@ -70,6 +72,7 @@ class MultipartUpload:
         tries: Callable[[str], Tries],
         background: Background,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        rate: SendRate = FULL_RATE,
     ) -> None:
         """`about_bytes`: about the object's size. `spawn` starts the abort, which outlives the
         call."""
@@ -80,6 +83,7 @@ class MultipartUpload:
         self._tries = tries
         self._background = background
         self._spawn = spawn
+        self._rate = rate
         self._upload_id = ""
         self._under_way = 0
         self._quiet = asyncio.Event()
@@ -134,7 +138,8 @@ class MultipartUpload:
         size_bytes = parts_size(pieces)
 
         async def send() -> dict[str, Any]:
-            return await self._requests.part(self._key, self._upload_id, number, pieces, size_bytes)
+            body = S3Body(pieces, size_bytes, self._rate)
+            return await self._requests.part(self._key, self._upload_id, number, body)
 
         async with self._slots:
             try:

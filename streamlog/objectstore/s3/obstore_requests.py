@@ -26,7 +26,13 @@ from streamlog.errors import (
     StreamlogError,
     ValueConflict,
 )
-from streamlog.objectstore.interface import Arrived, ObjectInfo, tell_pieces
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    Arrived,
+    ObjectInfo,
+    SendRate,
+    tell_pieces,
+)
 from streamlog.objectstore.s3.errors import lost, no_credentials, refused, typed, where
 from streamlog.objectstore.s3.requests import Condition, Head, Listed
 from streamlog.objectstore.s3.retry import Tries
@@ -111,7 +117,13 @@ class ObstoreRequests:
             # An earlier try, whose answer was lost, may have made the condition fail.
             raise OutcomeUnknown(f"a put of {key} gave no answer", operation="put") from error
 
-    def multipart(self, key: str, about_bytes: int, tries: Callable[[str], Tries]) -> None:
+    def multipart(
+        self,
+        key: str,
+        about_bytes: int,
+        tries: Callable[[str], Tries],
+        rate: SendRate = FULL_RATE,
+    ) -> None:
         """None: the client sends only whole objects."""
         return None
 

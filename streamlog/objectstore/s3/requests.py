@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamlog.errors import Invalid
-from streamlog.objectstore.interface import Arrived, ObjectInfo
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    Arrived,
+    ObjectInfo,
+    SendRate,
+)
 from streamlog.objectstore.s3.retry import Tries
 from streamlog.runtime.buffers import Buffer
 
@@ -93,7 +98,11 @@ class S3Requests(Protocol):
         ...
 
     def multipart(
-        self, key: str, about_bytes: int, tries: Callable[[str], Tries]
+        self,
+        key: str,
+        about_bytes: int,
+        tries: Callable[[str], Tries],
+        rate: SendRate = FULL_RATE,
     ) -> PartsUpload | None:
         """An upload piece by piece; None if the client cannot do that."""
         ...

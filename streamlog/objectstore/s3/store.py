@@ -31,10 +31,12 @@ from streamlog.objectstore.errors import (
     not_found,
 )
 from streamlog.objectstore.interface import (
+    FULL_RATE,
     Arrived,
     ListPage,
     ObjectInfo,
     ObjectUpload,
+    SendRate,
     tell_pieces,
 )
 from streamlog.objectstore.keys import check_key, check_prefix
@@ -120,10 +122,10 @@ class S3ObjectStore:
         condition = Condition(is_absent=True, put_id=self._random.uuid().hex)
         return await self._put_if(key, parts, condition)
 
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload | None:
         self._check_open()
         check_key(key)
-        parts = self._requests.multipart(self._root + key, about_bytes, self._tries)
+        parts = self._requests.multipart(self._root + key, about_bytes, self._tries, rate)
         if parts is None:
             return None
         return S3Upload(
@@ -132,6 +134,7 @@ class S3ObjectStore:
             partial(self._completed, key),
             self._config.multipart_bytes_min,
             self._random.uuid().hex,
+            is_large=about_bytes > self._config.multipart_bytes_min,
         )
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:

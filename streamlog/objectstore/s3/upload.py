@@ -1,6 +1,7 @@
 """An object that is sent while it grows; its bytes stay in memory until their part is stored.
 
-1. `finish` stores a small object by one PUT.
+1. `finish` stores a small object by one PUT. Until it is known that the object is large, `write`
+   keeps what a PUT may have.
 2. For a larger one, each `write` sends the parts that are complete, several at a time, and keeps
    the other bytes: a copy where they lie in memory that the caller may use again, or are little of
    what they would hold.
@@ -35,13 +36,17 @@ class S3Upload:
         completed: Callable[[str], Awaitable[ObjectInfo | None]],
         put_bytes_max: int,
         put_id: str,
+        *,
+        is_large: bool = False,
     ) -> None:
-        """`put` stores a small object; `completed(put_id)` says whether the upload took effect."""
+        """`put` stores a small object; `completed(put_id)` says whether the upload took effect.
+        `is_large`: the object is expected to be larger than what a PUT may have."""
         self._parts = parts
         self._put = put
         self._completed = completed
         self._put_bytes_max = put_bytes_max
         self._put_id = put_id
+        self._is_large = is_large
         self._rest: list[Buffer] = []
         self._rest_bytes = 0
         self._size_bytes = 0
@@ -53,7 +58,7 @@ class S3Upload:
         added = parts_size(parts)
         self._size_bytes += added
         whole = 0
-        if self._has_begun or self._size_bytes > self._put_bytes_max:
+        if self._is_large or self._has_begun or self._size_bytes > self._put_bytes_max:
             total = self._rest_bytes + added
             whole = total - total % self._parts.part_bytes
         if not whole:

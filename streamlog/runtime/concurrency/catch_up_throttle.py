@@ -64,6 +64,11 @@ class ReadThrottle(Protocol):
         """A read would be admitted without waiting."""
         ...
 
+    @property
+    def is_throttling(self) -> bool:
+        """Foreground I/O of others than the caller's task is served."""
+        ...
+
     def note_foreground_io(self) -> None:
         """An append, or a read at a log's end, is served."""
         ...
@@ -84,6 +89,7 @@ class NoThrottle:
     """Admits every read at once, with all that it asks for."""
 
     admits_now = True
+    is_throttling = False
 
     def note_foreground_io(self) -> None:
         """Nobody gives way."""
@@ -114,7 +120,7 @@ class CatchUpMetrics:
         self.waiting = Gauge(
             "streamlog_engine_catch_up_waiting",
             "Catch-up reads (fetches behind the tail cache, far from the end of a log in local "
-            "files, or of the remote tier; pieces of copies to it) that wait for the throttle.",
+            "files, or of the remote tier) that wait for the throttle.",
             registry=registry,
         )
         self.rate = Gauge(
@@ -204,6 +210,11 @@ class CatchUpThrottle:
         if not self._is_throttling(asyncio.current_task(), now):
             return True
         return not self._waiting and self._next_at <= now
+
+    @property
+    def is_throttling(self) -> bool:
+        """As ReadThrottle.is_throttling."""
+        return self._is_throttling(asyncio.current_task(), self._clock.monotonic())
 
     def note_foreground_io(self) -> None:
         """As ReadThrottle.note_foreground_io."""

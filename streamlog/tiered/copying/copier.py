@@ -142,6 +142,10 @@ class Copier:
     def has_work(self, log: TierableLog, highest_offset: int) -> bool:
         return bool(candidates(log, highest_offset, self._parts.clock.now_ms()))
 
+    def waiting(self, log: TierableLog, highest_offset: int) -> list[AbstractLogSegment]:
+        """Segments that may be copied by now."""
+        return candidates(log, highest_offset, self._parts.clock.now_ms())
+
     def lag(self, log: TierableLog, highest_offset: int) -> tuple[int, int]:
         """Segments that are not copied yet, and their bytes."""
         left = not_copied(log, highest_offset)
@@ -157,7 +161,7 @@ class Copier:
         """
         parts = self._parts
         may_go = candidates(log, highest_offset, parts.clock.now_ms())
-        with parts.pace.run(sum(segment.size_bytes for segment in may_go)):
+        with parts.pace.run(may_go):
             return await self._run(partition, log, may_go, hears)
 
     async def _run(
@@ -182,7 +186,7 @@ class Copier:
                 hears.waits_for_quota = False
             async with AsyncExitStack() as held:
                 files = await held.enter_async_context(log.segment_files(segment))
-                files = files._replace(log_segment=parts.pace.of(files.log_segment))
+                files = parts.pace.of(files)
                 hears.copied(await self._copy(partition, log, segment, files, held))
         return True
 

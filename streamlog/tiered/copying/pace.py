@@ -1,72 +1,130 @@
 """Copies give way to appends and to readers of newest records, but not for longer than they may.
 
-A copy at full speed takes the cores, and what is appended meanwhile waits. So each piece of a
-segment stands in the line of all reads of old data (RFC 15) until the time at which it is due: what
-waits on the node to be copied is due within `spread_s`, at an even rate. The rate is one of the
-node, not of a partition or a run: with many partitions few have their turn at a time, and the
-others wait behind them. It follows what is appended: a node that is always busy copies as much as
-it takes in, `spread_s` later. One that has nothing else to do copies at full speed.
+A copy at full speed takes the cores, and what is appended meanwhile waits. So while others are
+served (RFC 15) what waits on the node to be copied goes at an even rate, at which it takes
+`spread_s`. The rate is one of the node, not of a partition or a run: with many partitions few have
+their turn at a time, and the others wait behind them. It follows what is appended: a node that is
+always busy copies as much as it takes in, `spread_s` later. One that has nothing else to do copies
+at full speed. Copies take no turns of readers that catch up: these have their own least rate.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from streamlog.log.api.tiering import LocalFile, LocalSegmentFiles
+from streamlog.objectstore.interface import SendRate
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.catch_up_throttle import ReadThrottle
-from streamlog.tiered.api.storage_manager import SegmentFile
+
+RATE_MIN = 8 << 20
+"""Bytes a second of copies in any case: nobody feels them, and a little is soon done."""
+SEND_RATE_MIN = 64 << 20
+"""Bytes a second of one request: a copy holds memory and a connection while it sends."""
+REQUEST_BYTES = 1 << 20
+"""What a small file is charged: its request costs as much as so many bytes of a large one."""
+PIECE_BYTES = 512 << 10
+"""Of a file, which a thread reads in 0.2 ms: whoever appends meanwhile waits for its core."""
+LOOK_S = 0.1
+"""Between two looks whether others are still served."""
+
+
+INDEXES = 4
+
+
+class Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+def charge(segment: Sized) -> int:
+    """What a copy of it counts as: its indexes are requests, too."""
+    return segment.size_bytes + INDEXES * REQUEST_BYTES
 
 
 class CopyPace:
     """Of all copies of a node. `spread_s` 0: copies give way to nobody."""
 
-    def __init__(self, throttle: ReadThrottle, clock: Clock, spread_s: float) -> None:
+    def __init__(
+        self,
+        throttle: ReadThrottle,
+        clock: Clock,
+        spread_s: float,
+        sending: SendRate | None = None,
+    ) -> None:
         self._throttle = throttle
         self._clock = clock
         self._spread_s = spread_s
+        self._sending = sending or SendRate()
         self._waiting_bytes = 0
         self._begun_bytes = 0
+        self._rate_max = math.inf
         self._due_at = -math.inf
 
-    def note_waiting(self, size_bytes: int) -> None:
-        """What waits on the node to be copied, as of now: told at each round of tasks."""
-        self._waiting_bytes = size_bytes
+    def note_waiting(self, segments: Iterable[Sized]) -> None:
+        """What may be copied on the node, as of now: told at each round of tasks."""
+        self._waiting_bytes = sum(map(charge, segments))
         self._due_at = -math.inf
+
+    def set_quota(self, rate: int) -> None:
+        """Bytes a second that are let in: no more waits than these, however much there is."""
+        # A segment has to be copied by the time when there is room for the next one.
+        self._rate_max = max(2 * rate, RATE_MIN)
 
     @contextmanager
-    def run(self, size_bytes: int) -> Iterator[None]:
-        """A run that copies so much has begun: rounds may be far apart."""
-        self._begun_bytes += size_bytes
+    def run(self, segments: Iterable[Sized]) -> Iterator[None]:
+        """A run that copies them has begun: rounds may be far apart."""
+        begun_bytes = sum(map(charge, segments))
+        self._begun_bytes += begun_bytes
         try:
             yield
         finally:
-            self._begun_bytes -= size_bytes
+            self._begun_bytes -= begun_bytes
 
-    def of(self, file: SegmentFile) -> SegmentFile:
-        return _PacedFile(file, self)
+    def of(self, files: LocalSegmentFiles) -> LocalSegmentFiles:
+        if not self._spread_s:
+            return files
+        aborted = files.transaction_index
+        return LocalSegmentFiles(
+            _PacedFile(files.log_segment, self),
+            _PacedFile(files.offset_index, self),
+            _PacedFile(files.time_index, self),
+            None if aborted is None else _PacedFile(aborted, self),
+            _PacedFile(files.producer_snapshot, self),
+            files.leader_epoch_index,
+        )
 
-    async def read(self, file: SegmentFile, position: int, length: int) -> Buffer:
-        # Who is not admitted by then reads all the same.
-        async with self._throttle.admitted(length, deadline=self._due(length)) as grant:
-            piece = await file.read(position, length)
-            grant.used_bytes = len(piece)
-        return piece
-
-    def _due(self, length: int) -> float:
-        due_bytes = max(self._waiting_bytes, self._begun_bytes, length)
+    async def turn(self, length: int, size_bytes: int) -> int:
+        """Waits until so much of a file is due, or nobody else is served. How much may be read."""
+        if self._throttle.is_throttling:
+            length = min(length, PIECE_BYTES)
+        charged = length * max(1, REQUEST_BYTES / max(size_bytes, 1))
+        wanted = max(self._waiting_bytes, self._begun_bytes) / self._spread_s
+        rate = min(max(wanted, RATE_MIN), self._rate_max)
         due = max(self._due_at, self._clock.monotonic())
-        self._due_at = due + length * self._spread_s / due_bytes
-        return due
+        self._due_at = due + charged / rate
+        while (left_s := self._left_s(due)) > 0:  # noqa: ASYNC110 - nobody tells the others' end
+            await asyncio.sleep(min(left_s, LOOK_S))
+        is_beside = self._throttle.is_throttling
+        self._sending.bytes_per_s = max(2 * rate, SEND_RATE_MIN) if is_beside else math.inf
+        return length
+
+    def _left_s(self, due: float) -> float:
+        return due - self._clock.monotonic() if self._throttle.is_throttling else 0
 
 
 @dataclass(frozen=True, slots=True)
-class _PacedFile(SegmentFile):
-    _file: SegmentFile
+class _PacedFile:
+    """A LocalFile."""
+
+    _file: LocalFile
     _pace: CopyPace = field(repr=False)
 
     @property
@@ -78,5 +136,6 @@ class _PacedFile(SegmentFile):
         return self._file.path
 
     async def read(self, position: int, length: int) -> Buffer:
-        """As SegmentFile.read, when it may."""
-        return await self._pace.read(self._file, position, length)
+        """As LocalFile.read, when it may."""
+        length = await self._pace.turn(length, self._file.size_bytes)
+        return await self._file.read(position, length)

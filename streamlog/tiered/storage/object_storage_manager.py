@@ -2,10 +2,10 @@
 
 1. Each file of a segment is an object; the log is the last one that is stored.
 2. An index goes up whole. A log goes up in pieces where the store takes them: a copy holds one
-   piece of 4 MiB and what the store keeps back, in a folder 1 MiB, on S3 `multipart_bytes_min`
-   (32 MiB by default). A store that takes whole objects only (memory, `client=obstore`) gets the
-   whole log at once: one copy at a time holds as much memory as its segment has bytes, and the
-   others wait.
+   piece of 4 MiB and what the store keeps back, in a folder 1 MiB, on S3 a part (16 MiB by default;
+   a segment that one PUT may have is held whole). A store that takes whole objects only (memory,
+   `client=obstore`) gets the whole log at once: one copy at a time holds as much memory as its
+   segment has bytes, and the others wait.
 3. A write that makes an object visible runs to its end although its copy is cancelled, so that the
    delete that follows finds it.
 """
@@ -15,7 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from streamlog.objectstore.interface import ObjectStore, ObjectUpload, upload_to
+from streamlog.objectstore.interface import (
+    FULL_RATE,
+    ObjectStore,
+    ObjectUpload,
+    SendRate,
+    upload_to,
+)
 from streamlog.objectstore.keys import check_key
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.cancellation import to_its_end
@@ -40,9 +46,11 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
 
     has_own_place = True
 
-    def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """`prefix`: the beginning of all keys, of one cluster alone. Errors: InvalidName."""
+    def __init__(self, store: ObjectStore, prefix: str, rate: SendRate = FULL_RATE) -> None:
+        """`prefix`: the beginning of all keys, of one cluster alone. `rate`: of segments on their
+        way to it. Errors: InvalidName."""
         self._store = store
+        self._rate = rate
         self._prefix = check_key(prefix)
         self._whole = asyncio.Lock()
 
@@ -55,7 +63,7 @@ class ObjectRemoteStorageManager(RemoteStorageManager):
             if kind is not None or isinstance(content, bytes):
                 await self._put(key, [piece async for piece in checksums.pieces(kind, content)])
                 continue
-            upload = upload_to(self._store, key, content.size_bytes)
+            upload = upload_to(self._store, key, content.size_bytes, self._rate)
             if upload is not None:
                 await _send(upload, content)
                 continue

@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from streamlog.errors import OutcomeUnknown, StoreUnavailable
 from streamlog.objectstore.interface import (
+    FULL_RATE,
     Arrived,
     ListPage,
     ObjectInfo,
     ObjectStore,
     ObjectUpload,
+    SendRate,
     tell_pieces,
 )
 from streamlog.runtime.buffers import Buffer
@@ -115,7 +117,7 @@ class SimulationStore:
             "delete", keys[0] if keys else "", lambda: self._shared.delete(keys), writes=True
         )
 
-    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+    def upload(self, key: str, about_bytes: int, rate: SendRate = FULL_RATE) -> ObjectUpload | None:
         if about_bytes < UPLOAD_BYTES_MIN:
             return None
         return SimulationUpload(self, key)
