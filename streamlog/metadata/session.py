@@ -177,8 +177,7 @@ class MetadataSession:
 
     @property
     def has_history(self) -> bool:
-        state = self._follower.state
-        return bool(state.fold.ids) or state.checkpoint is not None
+        return self._follower.state.has_history
 
     @property
     def staging(self) -> FoldedStaging:

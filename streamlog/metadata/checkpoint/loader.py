@@ -58,6 +58,11 @@ class MetadataState:
     leftover: set[Tenure] = field(default_factory=set)
     """Tenures with covered records left in the KV store, because a deletion was interrupted."""
 
+    @property
+    def has_history(self) -> bool:
+        """As SessionInfo.has_history."""
+        return bool(self.fold.ids) or self.checkpoint is not None
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:

@@ -4,12 +4,18 @@ The owner of its id tells what an object is that the fold does not know (PROTOCO
 
     owner                            what the object is
     none: it is staged               waits for its commit, or expires
-    past the counter of blocks       the metadata is older than the bucket: never deleted
+    past the counter of blocks, or   the metadata is older than the bucket: never deleted
+    no stream and no checkpoint yet
     given up and deleted once        a late PUT: the collector deletes it once more
-    a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: deleted
-    floor                            after the node's next start
+    a tenure, past its window        the metadata is older than the bucket: never deleted
+    a LIVE tenure, in its window     an upload under way, or one that a crash cut short: deleted
+                                     after the node's next start
     a SEALED tenure, in its window   an orphan that the collector will delete
     else                             an orphan that no node looks for: `--repair` deletes it
+
+What tells of older metadata is what the collector goes by (compaction/collect/guard.py). A copy
+that lacks no more than one window of objects looks like metadata after a crash: nothing tells them
+apart.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from itertools import chain
 from streamlog.errors import ObjectNotFound
 from streamlog.metadata.fold.staging import Stage
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.journal.object_ids import position_of
+from streamlog.metadata.journal.object_ids import window_ids
 from streamlog.metadata.keys import checkpoint, id_block
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
@@ -138,18 +144,16 @@ class _OwnerRules:
         self._blocks: dict[Tenure, list[int]] = {}
         for block, owner in sorted(keys.object_blocks.items()):
             self._blocks.setdefault(owner, []).append(block)
+        self._windows: dict[Tenure, tuple[int, int] | None] = {}
         self._late_deletes = frozenset(chain.from_iterable(keys.late_deletes.values()))
 
     def finding(self, object_id: int) -> Finding:
         block = object_id >> id_block.OBJECTS.block_bits
         if not 0 < block <= self._keys.object_counter:
-            return _finding(
-                FindingKind.OBJECT_NEWER,
-                Severity.ERROR,
-                object_id,
-                "has an id that this metadata never handed out: the metadata is older than the "
-                "store, or of another store",
-                "do not start a node on it; rebuild the metadata with streamlog recover",
+            return _newer(object_id, "has an id that this metadata never handed out")
+        if not self._view.state.has_history:
+            return _newer(
+                object_id, "is there, and this metadata has neither a stream nor a checkpoint"
             )
         if object_id in self._late_deletes:
             return _due(object_id, "was given up and deleted, and a late PUT stored it again")
@@ -157,11 +161,15 @@ class _OwnerRules:
         fence = self._keys.fences.get(owner) if owner is not None else None
         if owner is None or fence is None:
             return _orphan(object_id, "its tenure is retired")
-        blocks = self._blocks[owner]
-        floor = position_of(blocks, self._view.state.fold.mark(owner).floor)
-        position = position_of(blocks, object_id)
-        if position < floor:
+        window = self._window(owner, fence.window)
+        if window is None or object_id < window[0]:
             return _orphan(object_id, f"tenure {owner} is past it")
+        if object_id > window[1]:
+            return _newer(
+                object_id,
+                f"is past the window of tenure {owner}, which could not store it before it "
+                "committed more than this metadata knows",
+            )
         if fence.is_live:
             return _finding(
                 FindingKind.UPLOAD_UNDER_WAY,
@@ -170,11 +178,29 @@ class _OwnerRules:
                 f"was stored by tenure {owner} and not committed yet",
                 "the node finishes or deletes it after its next start",
             )
-        if position < floor + fence.window:
-            return _due(
-                object_id, f"was stored by tenure {owner}, which ended before it was committed"
-            )
-        return _orphan(object_id, f"it is past the window of tenure {owner}")
+        return _due(object_id, f"was stored by tenure {owner}, which ended before it was committed")
+
+    def _window(self, owner: Tenure, size: int) -> tuple[int, int] | None:
+        """The first and the last id that the tenure may have stored and not committed.
+
+        The ids of a tenure's blocks rise, so those between them are all of its window.
+        """
+        if owner not in self._windows:
+            floor = self._view.state.fold.mark(owner).floor
+            ids = window_ids(self._blocks[owner], floor, size)
+            self._windows[owner] = (ids[0], ids[-1]) if ids else None
+        return self._windows[owner]
+
+
+def _newer(object_id: int, what: str) -> Finding:
+    return _finding(
+        FindingKind.OBJECT_NEWER,
+        Severity.ERROR,
+        object_id,
+        f"{what}: the metadata is older than the store, or of another store",
+        "do not start a node on it; put the newer metadata back, or rebuild it with streamlog "
+        "recover",
+    )
 
 
 def _due(object_id: int, what: str) -> Finding:

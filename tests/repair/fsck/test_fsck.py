@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamlog.kvstore.interface import Delete, Put
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.keys import head, id_block
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
@@ -13,8 +15,11 @@ from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.view import load_view
+from tests.compaction.compacting_engine import BY_HAND
 from tests.repair.cluster import Cluster, append, partition, produce, run
 from tests.support.object_ids import give_up_id, take_id
+
+FENCE_WINDOW = MetadataConfig().put_window
 
 
 async def filled(cluster: Cluster, *, crash: bool = False) -> str:
@@ -134,25 +139,33 @@ async def ids(cluster: Cluster) -> list[int]:
     return list((await list_bucket(cluster.store)).ids)
 
 
+async def blocks_of_retired_tenures(cluster: Cluster, last: int) -> None:
+    """Blocks of object ids up to `last` were handed out, and nobody owns them any more."""
+    cluster_id = (await cluster.fsck()).cluster_id
+    counter = id_block.counter_key(prefix_of(cluster_id), id_block.OBJECTS)
+    await cluster.kv.txn([], [Put(counter, id_block.encode_counter(last))])
+
+
 def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         await filled(cluster)
         live = await live_id(cluster)
         whole = bytes(await cluster.store.get(data_key(live)))
-        due, past = live + 10, live + 100_000
+        await blocks_of_retired_tenures(cluster, 6)
+        due, retired = live + 10, 6 << id_block.OBJECTS.block_bits
         newer = 7 << id_block.OBJECTS.block_bits
-        for object_id in (due, past, newer):
+        for object_id in (due, retired, newer):
             await cluster.store.put(data_key(object_id), [whole])
         report = await cluster.fsck()
         assert only(report, FindingKind.ORPHAN_DUE).object_id == due
         assert only(report, FindingKind.ORPHAN_DUE).severity is Severity.NOTE
-        assert only(report, FindingKind.ORPHAN).object_id == past
+        assert only(report, FindingKind.ORPHAN).object_id == retired
         assert only(report, FindingKind.OBJECT_NEWER).object_id == newer
         # An object that this metadata cannot know: nothing is deleted at all.
         repaired = await cluster.fsck(repair=True)
         assert "not to be trusted" in repaired.repaired[0]
-        assert {due, past, newer} <= set(await ids(cluster))
+        assert {due, retired, newer} <= set(await ids(cluster))
         await cluster.store.delete([data_key(newer)])
         # A node's live upload is nobody's orphan.
         async with cluster.node() as engine:
@@ -163,7 +176,45 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
         repaired = await cluster.fsck(repair=True)
         assert repaired.repaired == ["deleted 2 orphans"]
         assert taken in set(await ids(cluster))
-        assert not {due, past} & set(await ids(cluster))
+        assert not {due, retired} & set(await ids(cluster))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("before", [5, 0])
+@pytest.mark.parametrize("starts", [0, 3])
+def test_an_older_copy_of_the_metadata_is_told_and_deletes_nothing(
+    before: int, starts: int
+) -> None:
+    """Copied while the node ran, which went on: with a stream that had objects, or none at all."""
+
+    async def scenario() -> None:
+        cluster = Cluster(config=BY_HAND)
+        async with cluster.node(crash=True) as engine:
+            copied = (await cluster.kv.range(b"\0", b"\xff")).kvs
+            stream = await engine.streams.create_and_open_stream()
+            for _ in range(before):
+                await append(stream, b"known")
+                copied = (await cluster.kv.range(b"\0", b"\xff")).kvs
+            # All in the window, but for the streams of a copy that knows none.
+            for _ in range(FENCE_WINDOW + 6 if before else FENCE_WINDOW - 6):
+                await append(stream, b"acknowledged")
+        stored = await ids(cluster)
+        newest, cluster.kv = cluster.kv, MemoryKVStore(cluster.clock)
+        for kv in sorted(copied, key=lambda kv: kv.mod_revision):
+            await cluster.kv.txn([], [Put(kv.key, kv.value)])
+        for _ in range(starts):
+            async with cluster.node(crash=True):
+                pass
+        for force in (False, True):
+            report = await cluster.fsck(repair=True, force=force)
+            told = report.of_kind(FindingKind.OBJECT_NEWER)
+            assert told
+            assert all("older than the store" in finding.detail for finding in told)
+            assert report.repaired == ["deleted nothing: the metadata is not to be trusted"]
+        assert await ids(cluster) == stored
+        cluster.kv = newest
+        assert not (await cluster.fsck()).has_errors
 
     run(scenario)
 
@@ -201,8 +252,8 @@ def test_repair_stops_when_there_are_more_orphans_than_crashes_explain() -> None
     async def scenario() -> None:
         cluster = Cluster()
         await filled(cluster)
-        live = await live_id(cluster)
-        many = [live + 1000 + number for number in range(200)]
+        await blocks_of_retired_tenures(cluster, 2)
+        many = [(2 << id_block.OBJECTS.block_bits) + number for number in range(200)]
         for object_id in many:
             await cluster.store.put(data_key(object_id), [b"?"])
         report = await cluster.fsck(repair=True)
