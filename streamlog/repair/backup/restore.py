@@ -52,10 +52,11 @@ from streamlog.repair.recover.recover import (
     check_and_hand_over,
     check_target,
     gather,
-    newest_view,
+    newest_known,
 )
 from streamlog.repair.recover.recovered import Recovered
-from streamlog.repair.view import MetadataView, load_view
+from streamlog.repair.recover.sources import KnownStreams, read_streams
+from streamlog.repair.view import load_view
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -87,23 +88,23 @@ async def restore(
             meta_cluster=backup.head.cluster_id,
         )
     bucket = await list_bucket(store, progress)
-    view = await _view_of(backup, store, clock=clock, random=random, offload=offload)
-    newer, revision_max = await newest_view(
+    known = await _read_known(backup, store, clock=clock, random=random, offload=offload)
+    newer, revision_max = await newest_known(
         store,
         bucket,
         report,
         clock=clock,
         random=random,
         offload=offload,
-        after=view.revision if view is not None else 0,
+        after=known.view.revision if known is not None else 0,
     )
-    if newer is None and view is not None:
+    if newer is None and known is not None:
         report.repaired.append(
             f"starts from the backup's revision {backup.head.revision}: trims, deletions, closings "
             "and fencing tokens since then are forgotten, what they removed may come back"
         )
     recovered = await gather(
-        store, bucket, newer or view, report, offload=offload, progress=progress
+        store, bucket, newer or known, report, offload=offload, progress=progress
     )
     recovered.revision_max = max(recovered.revision_max, revision_max)
     found = _configs_of_topics(recovered)
@@ -124,10 +125,11 @@ async def restore(
     return report
 
 
-async def _view_of(
+async def _read_known(
     backup: Backup, store: ObjectStore, *, clock: Clock, random: Random, offload: Offload
-) -> MetadataView | None:
-    """The metadata of the backup; None: its checkpoint is gone, so the store has a newer one."""
+) -> KnownStreams | None:
+    """The metadata of the backup; None: its checkpoint is gone, so the store has a newer one, or it
+    is damaged, which is told when the store's checkpoints are looked at."""
     prefix = prefix_of(backup.head.cluster_id)
     kvs = [
         StoredKeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
@@ -135,7 +137,7 @@ async def _view_of(
     ]
     frozen = FrozenKV(kvs, backup.head.revision)
     try:
-        return await load_view(
+        view = await load_view(
             frozen,
             store,
             backup.head.cluster_id,
@@ -143,6 +145,7 @@ async def _view_of(
             random=random,
             offload=offload,
         )
+        return await read_streams(view)
     except Corrupt:
         return None
 

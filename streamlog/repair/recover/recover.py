@@ -33,10 +33,9 @@ from streamlog.repair.findings import (
 )
 from streamlog.repair.recover.handover import hand_over
 from streamlog.repair.recover.recovered import Recovered
-from streamlog.repair.recover.sources import find_candidates, view_of
+from streamlog.repair.recover.sources import KnownStreams, find_candidates, read_candidate
 from streamlog.repair.recover.streams import StreamRecovery
 from streamlog.repair.recover.topics import TopicRecovery
-from streamlog.repair.view import MetadataView
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -80,10 +79,10 @@ async def recover(
     options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
-    view, revision_max = await newest_view(
+    known, revision_max = await newest_known(
         store, bucket, report, clock=clock, random=random, offload=offload
     )
-    recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
+    recovered = await gather(store, bucket, known, report, offload=offload, progress=progress)
     recovered.revision_max = max(recovered.revision_max, revision_max)
     report.repaired.append(
         "what was set at run time for brokers (streamlog config alter) and the quotas of clients "
@@ -129,7 +128,7 @@ async def check_target(kv: KVStore, store: ObjectStore, *, overwrite: bool) -> s
 async def gather(
     store: ObjectStore,
     bucket: Bucket,
-    view: MetadataView | None,
+    known: KnownStreams | None,
     report: RepairReport,
     *,
     offload: Offload,
@@ -137,7 +136,7 @@ async def gather(
 ) -> Recovered:
     """Streams and topics; nothing is written. Errors: Corrupt, StoreUnavailable."""
     recovered = Recovered(report.cluster_id)
-    streams = StreamRecovery(store, offload, bucket, view, recovered, report, progress)
+    streams = StreamRecovery(store, offload, bucket, known, recovered, report, progress)
     await streams.run()
     await TopicRecovery(store, offload, recovered, streams, report, progress).run()
     streams.finish()
@@ -195,7 +194,7 @@ def _check_losses(report: RepairReport, options: RecoverOptions) -> None:
     )
 
 
-async def newest_view(
+async def newest_known(
     store: ObjectStore,
     bucket: Bucket,
     report: RepairReport,
@@ -204,7 +203,7 @@ async def newest_view(
     random: Random,
     offload: Offload,
     after: int = 0,
-) -> tuple[MetadataView | None, int]:
+) -> tuple[KnownStreams | None, int]:
     """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
     And the highest revision of any checkpoint, usable or not: the next one has to be above it,
     because the newest is the one that nodes and recoveries go by.
@@ -220,7 +219,7 @@ async def newest_view(
         if candidate.checkpoint.revision <= after:
             return None, revision_max
         try:
-            view = await view_of(
+            known = await read_candidate(
                 candidate, store, report.cluster_id, clock=clock, random=random, offload=offload
             )
         except Corrupt as error:
@@ -231,11 +230,12 @@ async def newest_view(
             f"starts from the checkpoint {candidate.info.key}, {age_s} s old: trims, deletions, "
             "closings and fencing tokens since then are forgotten, what they removed may come back"
         )
-        return view, revision_max
+        return known, revision_max
     if after:
         return None, revision_max
     report.repaired.append(
-        "there is no checkpoint: trims, deletions, closings, tags and fencing tokens are forgotten"
+        "there is no whole checkpoint: trims, deletions, closings, tags and fencing tokens are "
+        "forgotten"
     )
     return None, revision_max
 
@@ -252,5 +252,5 @@ def _useless(reason: StreamlogError) -> Finding:
         FindingKind.CHECKPOINT_CORRUPT,
         Severity.WARNING,
         f"a checkpoint is of no use: {reason}",
-        "an older one is taken; more of what was trimmed may come back",
+        "an older one is taken, or none; more of what was trimmed may come back",
     )

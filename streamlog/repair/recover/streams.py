@@ -31,9 +31,9 @@ from streamlog.repair.findings import (
 )
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.recovered import NOBODY, Recovered, RecoveredStream
-from streamlog.repair.recover.resolve import Known, Piece, Resolved, Row, resolve
+from streamlog.repair.recover.resolve import Known, Resolved, Row, resolve
+from streamlog.repair.recover.sources import KnownStreams
 from streamlog.repair.recover.stream_findings import findings
-from streamlog.repair.view import MetadataView
 from streamlog.runtime.offload import Offload
 
 PART_OBJECTS = 256
@@ -88,7 +88,7 @@ class StreamRecovery:
         store: ObjectStore,
         offload: Offload,
         bucket: Bucket,
-        view: MetadataView | None,
+        known: KnownStreams | None,
         recovered: Recovered,
         report: RepairReport,
         progress: Progress,
@@ -96,7 +96,7 @@ class StreamRecovery:
         self._store = store
         self._offload = offload
         self._bucket = bucket
-        self._view = view
+        self._taken = known
         self._recovered = recovered
         self._report = report
         self._progress = progress
@@ -115,23 +115,23 @@ class StreamRecovery:
         The first is assumed: otherwise a live part behind a trimmed one would be left out as never
         acknowledged.
         """
-        return self._is_checkpoint_damaged or self._view is None
+        return self._is_checkpoint_damaged or self._taken is None
 
     @property
     def _is_checkpoint_damaged(self) -> bool:
         return self._report.by_kind[str(FindingKind.CHECKPOINT_CORRUPT)] > 0 or (
-            self._view is None and bool(self._bucket.checkpoints)
+            self._taken is None and bool(self._bucket.checkpoints)
         )
 
     async def run(self) -> None:
         """Fills streams and objects, as far as footers tell; `finish` comes behind.
 
-        Errors: Corrupt (a checkpoint file), StoreUnavailable.
+        Errors: StoreUnavailable.
         """
         self._recovered.knows_deletions = not self.trims_are_lost
-        if self._view is not None:
-            self._recovered.from_revision = self._view.revision
-            await self._take_known(self._view)
+        if self._taken is not None:
+            self._recovered.from_revision = self._taken.view.revision
+            self._take_known(self._taken)
             if self.trims_are_lost:
                 for object_id in self._recovered.staged_objects():
                     self._tell_staged(object_id)
@@ -160,20 +160,16 @@ class StreamRecovery:
                 stream_id,
                 resolved,
                 has_staged=stream_id in self._unknown_staged,
-                trims_are_known=self._view is not None or self._is_checkpoint_damaged,
+                trims_are_known=self._taken is not None or self._is_checkpoint_damaged,
             ):
                 self._report.add(finding)
         self._sort_out()
 
-    async def _take_known(self, view: MetadataView) -> None:
-        recovered, state = self._recovered, view.state
-        for row in view.streams():
-            pieces: list[Piece] = []
-            async for page in view.ranges(row):
-                for place in page:
-                    pieces.append(Piece(place.start, place.end, place.object.object_id))
-                    recovered.objects[place.object.object_id] = place.object
-            self._known[row.stream_id] = row, Known(row.epoch, row.start, row.end, pieces)
+    def _take_known(self, known: KnownStreams) -> None:
+        recovered, state = self._recovered, known.view.state
+        self._known.update(known.streams)
+        recovered.objects.update(known.objects)
+        for row, _ in known.streams.values():
             recovered.saw_tenure(row.holder)
         for tenure in [*state.fold.marks, *state.fences]:
             recovered.saw_tenure(tenure)
@@ -196,7 +192,7 @@ class StreamRecovery:
                 if place[0] in recovered.objects
             ],
         )
-        recovered.revision_max = view.revision
+        recovered.revision_max = known.view.revision
         self._report.counts["streams_in_checkpoint"] = len(self._known)
         self._report.counts["objects_in_checkpoint"] = len(recovered.objects)
 
