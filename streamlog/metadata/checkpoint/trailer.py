@@ -11,6 +11,10 @@
 The version before, "SLCKKEY1", has the value, n and the magic; without a cluster id it is accepted
 for any cluster. The trailer lies behind the bytes that the checkpoint pointer covers: a reader that
 has the pointer never reads the trailer.
+
+A base has none. Whether a file without a trailer is a base, or a delta whose end is damaged or cut,
+its tail tells (format/checkpoint/tail.py): a base has no state, so it ends with the place at which
+the object blocks end and the tail begins, and a CRC.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import struct
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, ForeignCluster
+from streamlog.format.checkpoint.tail import decode_tail
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.checkpoint import CheckpointPointer
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
@@ -29,6 +34,7 @@ SIZES = struct.Struct("<II")
 U32 = struct.Struct("<I")
 END_BYTES = SIZES.size + U32.size + len(MAGIC)
 END_1_BYTES = U32.size + len(MAGIC_1)
+BASE_END = struct.Struct("<QI")
 GUESS_BYTES = 4 << 10
 
 
@@ -41,7 +47,7 @@ def encode_trailer(named: CheckpointPointer, cluster_id: str) -> bytes:
 async def read_trailer(
     store: ObjectStore, info: ObjectInfo, cluster_id: str
 ) -> CheckpointPointer | None:
-    """The checkpoint that the delta's trailer holds; None: the file has no trailer, as a base.
+    """The checkpoint that the delta's trailer holds; None: the file is a base.
 
     Errors: Corrupt, UnsupportedVersion, ForeignCluster, ObjectNotFound, StoreUnavailable.
     """
@@ -54,6 +60,7 @@ async def read_trailer(
         (size,) = U32.unpack_from(data, len(data) - END_1_BYTES)
         behind, name_size = END_1_BYTES, 0
     else:
+        await _check_base(store, info, data)
         return None
     start = info.size_bytes - behind - size
     if start < 0:
@@ -69,6 +76,17 @@ async def read_trailer(
             f"the checkpoint file {info.key} names another file as its own", object_key=info.key
         )
     return named
+
+
+async def _check_base(store: ObjectStore, info: ObjectInfo, end: bytes) -> None:
+    if len(end) < BASE_END.size:
+        raise _damaged(info)
+    position, _ = BASE_END.unpack_from(end, len(end) - BASE_END.size)
+    if position >= info.size_bytes:
+        raise _damaged(info)
+    tail = await store.get(info.key, position, info.size_bytes - position)
+    if decode_tail(tail, info.key, position).state:
+        raise _damaged(info)
 
 
 def _check_owner(info: ObjectInfo, owner: bytes, name_size: int, cluster_id: str) -> None:

@@ -34,7 +34,7 @@ class CheckpointCandidate:
 async def find_candidates(
     store: ObjectStore, files: list[ObjectInfo], cluster_id: str
 ) -> tuple[list[CheckpointCandidate], list[StreamlogError]]:
-    """Deltas that name their base, the newest first; and why the other files are of no use.
+    """Deltas that name their base, the newest first; and why other files than bases are of no use.
 
     Errors: UnsupportedVersion (a newer release wrote one), StoreUnavailable.
     """
@@ -52,7 +52,14 @@ async def find_candidates(
         key=lambda candidate: (candidate.checkpoint.revision, candidate.info.modified_ms),
         reverse=True,
     )
-    return usable, [candidate for candidate in looked if isinstance(candidate, StreamlogError)]
+    # A base counts as whole or damaged with the checkpoint that names it.
+    bases = {one.checkpoint.base.name for one in usable if one.checkpoint.base is not None}
+    useless = [
+        one
+        for info, one in zip(files, looked, strict=True)
+        if isinstance(one, StreamlogError) and info.key not in bases
+    ]
+    return usable, useless
 
 
 @dataclass(frozen=True, slots=True)
