@@ -25,7 +25,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import chain
 
-from streamlog.errors import ObjectNotFound
+from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound
+from streamlog.metadata.checkpoint.trailer import read_trailer
 from streamlog.metadata.fold.staging import Stage
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.object_ids import window_ids
@@ -104,6 +105,7 @@ async def check_bucket(
             )
         )
     _check_files(view, bucket, keys, report, unneeded)
+    await _check_trailer(view, bucket, store, report)
     return unneeded
 
 
@@ -266,3 +268,29 @@ def _check_files(
         )
         if not is_live:
             unneeded.files.append(info.key)
+
+
+async def _check_trailer(
+    view: MetadataView, bucket: Bucket, store: ObjectStore, report: RepairReport
+) -> None:
+    """The end of the newest checkpoint, which only a recovery reads."""
+    named = view.state.checkpoint
+    delta = named.delta.name if named is not None and named.delta is not None else ""
+    for info in bucket.checkpoints:
+        if info.key != delta:
+            continue
+        try:
+            if await read_trailer(store, info, view.cluster_id) is not None:
+                return
+            reason = "it has no trailer"
+        except (Corrupt, ForeignCluster, ObjectNotFound) as error:
+            reason = str(error)
+        report.add(
+            Finding(
+                FindingKind.CHECKPOINT_CORRUPT,
+                Severity.WARNING,
+                f"a recovery could not use the checkpoint {delta}: {reason}",
+                "nodes can; the next checkpoint of a node replaces it",
+                key=delta,
+            )
+        )

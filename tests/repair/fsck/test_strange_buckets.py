@@ -1,4 +1,4 @@
-"""Recovery of buckets with something in them that nobody expects."""
+"""Recovery and fsck of buckets with something in them that nobody expects."""
 
 from __future__ import annotations
 
@@ -151,6 +151,33 @@ def test_a_checkpoint_whose_base_was_cut_short_is_left_out(bytes_left: int) -> N
         async with cluster.node() as engine:
             stream = await engine.streams.open_stream(stream.stream_id)
             assert await read(stream) == {0: b"0", 1: b"1", 2: b"2"}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lost_bytes", [0, 1, 20, 100])
+def test_the_end_of_a_checkpoint_that_only_a_recovery_reads_is_checked(lost_bytes: int) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"0")
+            await engine.metadata.checkpoint()
+        (info,) = (await cluster.store.list("checkpoint/")).objects
+        whole = bytes(await cluster.store.get(info.key))
+        damaged = bytearray(whole[: len(whole) - lost_bytes])
+        if not lost_bytes:
+            damaged[-1] ^= 1
+        await cluster.is_clean()
+        await cluster.store.put(info.key, [bytes(damaged)])
+        (finding,) = (await cluster.fsck()).findings
+        assert (finding.kind, finding.key) == (FindingKind.CHECKPOINT_CORRUPT, info.key)
+        assert finding.severity is Severity.WARNING
+        async with cluster.node() as engine:
+            stream = await engine.streams.open_stream(stream.stream_id)
+            await append(stream, b"1")
+            await engine.metadata.checkpoint()
+        await cluster.is_clean()
 
     run(scenario)
 
