@@ -92,8 +92,12 @@ async def fsck(
     keys = await check_keys(view, report)
     await check_topics(view, report)
     checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
-    await checks.run()
-    unneeded = await check_bucket(view, bucket, store, checks.live, keys, report)
+    try:
+        await checks.run()
+        unneeded = await check_bucket(view, bucket, store, checks.live, keys, report)
+    except Corrupt as error:
+        report.add(_unlisted(error))
+        unneeded = Unneeded()
     if options.repair:
         await _repair(store, bucket, unneeded, report, options, len(checks.live), mine)
     return report
@@ -147,6 +151,16 @@ def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
         Severity.ERROR,
         f"the metadata cannot be read, so nothing else was checked: {error}",
         "restore it from a backup, or rebuild it with streamlog recover",
+        key=str(error.fields.get("object_key", "")),
+    )
+
+
+def _unlisted(error: Corrupt) -> Finding:
+    return Finding(
+        FindingKind.CHECKPOINT_CORRUPT,
+        Severity.ERROR,
+        f"which objects the metadata needs cannot be read, so not all were checked: {error}",
+        "rebuild the metadata with streamlog recover",
         key=str(error.fields.get("object_key", "")),
     )
 

@@ -14,9 +14,11 @@ from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_trailer
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.metadata.keys import checkpoint as checkpoint_key
+from streamlog.metadata.keys import id_block
 from streamlog.metadata.keys.checkpoint import CheckpointPointer, FileRef
 from streamlog.metadata.ownership.registration import COMPACTOR
 from streamlog.model.batch import CreateStreamOptions
+from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import FindingKind, Severity
 from streamlog.repair.recover.resolve import Piece, Row, resolve
@@ -178,6 +180,32 @@ def test_the_end_of_a_checkpoint_that_only_a_recovery_reads_is_checked(lost_byte
             await append(stream, b"1")
             await engine.metadata.checkpoint()
         await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_a_checkpoint_whose_list_of_objects_is_damaged_is_a_finding_and_nothing_is_deleted() -> (
+    None
+):
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"0")
+            await engine.metadata.checkpoint()
+            delta = follower_of(engine.metadata).state.levels.delta
+        assert delta is not None
+        orphan = data_key(2 << id_block.OBJECTS.block_bits)
+        await cluster.store.put(orphan, [b"?"])
+        damaged = bytearray(await cluster.store.get(delta.ref.name))
+        damaged[delta.object_bytes(0, 1)[0] + 12] ^= 1
+        await cluster.store.put(delta.ref.name, [bytes(damaged)])
+        report = await cluster.fsck(repair=True)
+        last = report.of_kind(FindingKind.CHECKPOINT_CORRUPT)[-1]
+        assert (last.severity, last.key) == (Severity.ERROR, delta.ref.name)
+        assert "streamlog recover" in last.advice
+        assert report.repaired == ["deleted nothing: the metadata is not to be trusted"]
+        assert (await cluster.store.list(orphan)).objects
 
     run(scenario)
 
