@@ -51,6 +51,7 @@ from streamlog.errors import (
     Conflict,
     Corrupt,
     DiskFull,
+    Fenced,
     Internal,
     MetadataUnavailable,
     ObjectNotFound,
@@ -231,16 +232,25 @@ class Compactor:
         await self._executor.close()
 
     async def tick(self) -> None:
-        """Compacts until nothing is due. If a store does not answer, the next tick goes on."""
+        """Compacts until nothing is due. If a store does not answer, or answers wrongly, the next
+        tick goes on; `progress` tells what stays wrong.
+
+        Errors: Fenced, Internal.
+        """
         if self._clock.monotonic() < self._resume_at:
             return
         try:
             async with self._turn:
                 await self._steps(choose, lambda: not self._waiting)
-        except (Unavailable, OutcomeUnknown) as error:
+        except (Fenced, Internal):
+            raise
+        except StreamlogError as error:
             self._failure = str(error)
             self._failures += 1
-            log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
+            log.warning(
+                "compaction goes on at its next tick",
+                extra={"reason": str(error), "error": type(error).__name__},
+            )
         else:
             self._note_done()
 

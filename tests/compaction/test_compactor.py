@@ -20,6 +20,7 @@ from streamlog.errors import (
     StoreUnavailable,
     StreamlogError,
     TenureFenced,
+    Unauthorized,
 )
 from streamlog.metadata.compaction_interface import CompactionTenure, Replacement
 from streamlog.metadata.interface import Committed, Tenure
@@ -306,6 +307,43 @@ def test_more_merges_that_gain_nothing_than_are_remembered_end_a_tick(
             await opened.drain()
             while sample(opened, "specs_total", outcome="committed") == 0:
                 await opened.compactor.tick()
+            await history.check(streams)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Corrupt("a block fails its CRC", object_key="checkpoint/1.1/1"),
+        Unauthorized("the credentials have expired"),
+    ],
+)
+def test_one_wrong_answer_to_a_look_costs_a_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StreamlogError
+) -> None:
+    async def scenario() -> None:
+        history, errors = History(11), [error]
+        look = Catalog.look
+
+        async def fails_once(self: Catalog, *args: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return await look(self, *args)
+
+        monkeypatch.setattr(Catalog, "look", fails_once)
+        async with engine(tmp_path, with_compaction(compaction_interval_ms=1)) as opened:
+            streams = await make(opened, 4)
+            await until(lambda: not errors)
+            await history.append(streams, 60)
+            await opened.drain()
+            await until(
+                lambda: (
+                    sample(opened, "specs_total", outcome="committed") > 0
+                    or sample(opened, "stopped") == 1
+                )
+            )
+            assert sample(opened, "stopped") == 0
             await history.check(streams)
 
     run(scenario)
