@@ -18,7 +18,7 @@ from streamlog.compaction.workers.frames import (
     decode_error,
     encode_frame,
 )
-from streamlog.errors import Closed, StoreUnavailable
+from streamlog.errors import Closed, StoreUnavailable, StreamlogError, Unavailable
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 
@@ -123,7 +123,7 @@ class ProcessExecutor:
             raise
         if kind is not Frame.READY:
             await self._end(process)
-            raise decode_error(payload)
+            raise _not_started(decode_error(payload))
         if self._is_busy:
             await self._send(process, Frame.BUSY, b"\1")
         log.info("the compactor process runs", extra={"pid": process.pid})
@@ -177,6 +177,17 @@ class ProcessExecutor:
             except ProcessLookupError:
                 log.debug("the compactor process had ended")
         await process.wait()
+
+
+def _not_started(error: StreamlogError) -> Unavailable:
+    """The node's own store is open, so what the process says of it is no fault of a job: where
+    credentials have expired, say, jobs wait until it can open the store again."""
+    if isinstance(error, Unavailable):
+        return error
+    return StoreUnavailable(
+        f"the compactor process cannot open the store: {error}; it is tried again",
+        operation="compact",
+    )
 
 
 def _died(process: Process) -> StoreUnavailable:

@@ -232,6 +232,23 @@ def test_a_store_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_process_that_is_refused_its_store_is_tried_again(tmp_path: Path) -> None:
+    """The job is not to blame, so it must not be given up."""
+
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(
+            settings(tmp_path, store_url="elsewhere://bucket"), offload, SystemClock()
+        )
+        with pytest.raises(StoreUnavailable, match=r"cannot open the store: .*; it is tried again"):
+            await executor.run(job(spec(made.inputs, [rows(made, 1, 2, 3)])))
+        assert executor.pid is None
+        await offload.close()
+
+    run(scenario)
+
+
 def test_the_process_ends_with_its_node(tmp_path: Path) -> None:
     """Its stdin ends when the node does, however that ended."""
     worker = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
