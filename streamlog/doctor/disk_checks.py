@@ -51,8 +51,14 @@ class DiskSubject:
 
     @property
     def existing(self) -> Path:
+        """Errors: CheckFailed (a file stands where the folder has to be)."""
         folder = self.folder.absolute()
-        return next(place for place in (folder, *folder.parents) if place.is_dir())
+        for place in (folder, *folder.parents):
+            if place.is_dir():
+                return place
+            if os.path.lexists(place):
+                raise CheckFailed(f"{place} is no folder: no node can have its log in {folder}")
+        raise CheckFailed(f"nothing exists above {folder}")
 
 
 async def overwrite_latency(disk: DiskSubject) -> Good:
@@ -166,11 +172,19 @@ _ROOM_ADVICE = "free some space, use another disk, or lower engine.wal.wal_bytes
 _SEGMENT_ROOM_ADVICE = "free some space, use another disk, or lower retention.* of the topics"
 
 CHECKS: tuple[Check[DiskSubject], ...] = (
-    Check("disk.sync", overwrite_latency, "give this user the right to write there"),
+    Check(
+        "disk.sync",
+        overwrite_latency,
+        "give this user the right to write there, or name another folder",
+    ),
     Check("disk.room", room, _ROOM_ADVICE),
 )
 LOG_CHECKS: tuple[Check[DiskSubject], ...] = (
-    Check("logs.sync", append_latency, "give this user the right to write there"),
+    Check(
+        "logs.sync",
+        append_latency,
+        "give this user the right to write there, or name another folder",
+    ),
     Check("logs.room", segment_room, _SEGMENT_ROOM_ADVICE),
 )
 """Of the folder of topics with log.type=unified."""

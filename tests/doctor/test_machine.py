@@ -149,6 +149,17 @@ def test_the_folder_of_local_logs_is_measured_as_segments_grow(tmp_path: Path) -
     assert examined(Path("/proc"), checks=LOG_CHECKS)["logs.sync"].outcome is CheckOutcome.FAIL
 
 
+@pytest.mark.parametrize("below", ["", "wal"])
+def test_a_file_where_the_folder_has_to_be_fails(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for checks in (CHECKS, LOG_CHECKS):
+        for found in examined(tmp_path / "file" / below, checks=checks).values():
+            assert found.outcome is CheckOutcome.FAIL
+            assert f"{tmp_path / 'file'} is no folder" in found.detail
+            assert "another" in found.advice
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
 def test_a_folder_that_cannot_be_written_fails() -> None:
     found = examined(Path("/proc"))["disk.sync"]
     assert (found.outcome, "/proc" in found.detail) == (CheckOutcome.FAIL, True)
