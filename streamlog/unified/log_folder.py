@@ -429,6 +429,7 @@ class LogFolder:
             ),
             self._distrusted.get(partition),
             self._accepts_data_loss,
+            self.cleaned_offsets.find(partition),
         )
         folder, loaded, files = await self._run(self._load, partition, plan)
         self._distrusted.pop(partition, None)

@@ -48,7 +48,7 @@ class AbortedCheck:
 
     def is_true(self, entry: AbortedTxn) -> bool:
         """Errors: OSError."""
-        marker = self._batch_with(entry.last_offset)
+        marker = batch_with(self._folder, self._segments, entry.last_offset)
         if marker is None or marker[0].producer_id != entry.producer_id:
             return False
         try:
@@ -57,28 +57,36 @@ class AbortedCheck:
             return False
         if found is None or found.control_type is not ControlType.ABORT:
             return False
-        first = self._batch_with(entry.first_offset)
+        first = batch_with(self._folder, self._segments, entry.first_offset)
         if first is None or first[0].base_offset > entry.first_offset:
             return True
-        header = first[0]
-        return (
-            header.base_offset == entry.first_offset
-            and header.producer_id == entry.producer_id
-            and header.is_transactional
-            and not header.is_control
-        )
+        return begins_transaction(first[0], entry.producer_id, entry.first_offset)
 
-    def _batch_with(self, offset: int) -> tuple[BatchHeader, bytes] | None:
-        """The first batch that ends at or behind the offset, in the segment with the offset."""
-        segment = next((one for one in self._segments if offset < one.end), None)
-        if segment is None or offset < segment.base_offset:
-            return None
-        entries = segment.offsets
-        if entries is None:
-            entries = bytearray(read_if_there(self._folder, segment.index_name) or b"")
-        entry = offset_index.floor_entry(entries, offset - segment.base_offset)
-        file = self._folder.open(segment.log_name)
-        try:
-            return header_with(file, 0 if entry is None else entry.position, offset)
-        finally:
-            file.close()
+
+def begins_transaction(header: BatchHeader, producer_id: int, first_offset: int) -> bool:
+    """Whether the batch can be the first one of that transaction."""
+    return (
+        header.base_offset == first_offset
+        and header.producer_id == producer_id
+        and header.is_transactional
+        and not header.is_control
+    )
+
+
+def batch_with(
+    folder: GrowingFolder, segments: Sequence[UnifiedLogSegment], offset: int
+) -> tuple[BatchHeader, bytes] | None:
+    """The first batch that ends at or behind the offset, in the segment with the offset. Errors:
+    OSError."""
+    segment = next((one for one in segments if offset < one.end), None)
+    if segment is None or offset < segment.base_offset:
+        return None
+    entries = segment.offsets
+    if entries is None:
+        entries = bytearray(read_if_there(folder, segment.index_name) or b"")
+    entry = offset_index.floor_entry(entries, offset - segment.base_offset)
+    file = folder.open(segment.log_name)
+    try:
+        return header_with(file, 0 if entry is None else entry.position, offset)
+    finally:
+        file.close()

@@ -9,6 +9,8 @@
    follows it is removed: no appends are acknowledged before all before them are synced.
 4. Producers come from the newest sound snapshot, the last batches before it (`remembered.py`) and
    those behind it, leader epochs from their checkpoint and the batches that were read.
+5. Aborted transactions before that snapshot, where they are unsound, come from an older one and the
+   batches behind it, which say nothing of the producers: a cleaning may have removed markers since.
 
 It blocks: call it through Offload. It ends with everything durable. Source: Kafka's LogLoader,
 LogSegment.recover.
@@ -50,6 +52,7 @@ from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.unified.disk.files import keep_same, read_if_there, remove_if_there, write_new
 from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
+from streamlog.unified.recovery.ended_transactions import without_ended
 from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
@@ -63,7 +66,8 @@ class LoadPlan(NamedTuple):
     """What is known of a partition besides its folder. Offsets of 0: nothing.
 
     `now_ms`: batches that are read are taken to have come then. `synced`: what a failed log of this
-    process knew to be durable; all behind it in that segment is cut off.
+    process knew to be durable; all behind it in that segment is cut off. `clean_end_offset`: how
+    far cleanings came; -1: the log was never cleaned.
     """
 
     recovery_point: int
@@ -73,6 +77,7 @@ class LoadPlan(NamedTuple):
     limits: ProducerLimits
     synced: SyncedTo | None = None
     accepts_data_loss: bool = False
+    clean_end_offset: int = -1
 
 
 @dataclass(slots=True)
@@ -103,10 +108,8 @@ class LogLoader:
             [], ProducerStateManager(plan.limits), LeaderEpochCache(), plan.log_start_offset
         )
         self._is_changed = False
-        self._snapshot_bound = 1 << 62
-        """Aborted transactions behind this offset are made anew: no later snapshot is used."""
         self._unsound: set[int] = set()
-        """First offsets of the segments whose transaction index is not to be used."""
+        """First offsets of the segments whose transaction index is made anew."""
         self._is_epoch_missing = False
         """Whether batches have a leader epoch that the checkpoint has not."""
 
@@ -349,7 +352,6 @@ class LogLoader:
         base = segment.base_offset
         log.warning("%s is made anew: %s", file_name(base, TXN_INDEX), why)
         self._unsound.add(base)
-        self._snapshot_bound = min(self._snapshot_bound, base)
         if segment.aborted is not None:
             segment.aborted = []
 
@@ -524,44 +526,69 @@ class LogLoader:
 
     def _producers(self, end: int) -> None:
         """Batches behind the snapshot change the producers, and say what transactions aborted."""
-        loaded = self._loaded
-        bound, first = self._snapshot_bound, loaded.segments[0].base_offset
+        loaded, bound = self._loaded, end
         if end > self._plan.recovery_point:
             # That of the first segment was durable before the segment was there.
-            bound = min(bound, max(self._plan.recovery_point, first))
-        offsets = [one for one in snapshot_offsets(self._folder.list()) if one <= bound]
-        found = newest_snapshot(self._folder, offsets, first, end)
-        most = self._plan.limits.batches_remembered
-        loaded.producers.restore(
-            recall(self._folder, loaded.segments, found.entries, found.offset, most)
-        )
+            bound = max(self._plan.recovery_point, loaded.segments[0].base_offset)
+        start = self._restore(loaded.producers, bound)
+        if self._unsound and min(self._unsound) < start:
+            self._aborted_before(start)
         for segment in loaded.segments:
-            if segment.end <= found.offset or not segment.size:
-                continue
-            self._replay(segment, found.offset)
+            if segment.end > start and (segment.size or segment.base_offset in self._unsound):
+                aborted = self._replay(loaded.producers, segment, start)
+                self._take_aborted(segment, aborted, start)
 
-    def _replay(self, segment: UnifiedLogSegment, start: int) -> None:
+    def _restore(self, producers: ProducerStateManager, bound: int) -> int:
+        """Takes the producers of the newest sound snapshot up to the bound; its offset."""
+        folder, segments, start = self._folder, self._loaded.segments, self._loaded.log_start_offset
+        offsets = [one for one in snapshot_offsets(folder.list()) if one <= bound]
+        found = newest_snapshot(folder, offsets, segments[0].base_offset, segments[-1].end)
+        entries = without_ended(folder, segments, found, start, self._plan.clean_end_offset)
+        most = self._plan.limits.batches_remembered
+        producers.restore(recall(folder, segments, entries, found.offset, most))
+        return found.offset
+
+    def _aborted_before(self, stop: int) -> None:
+        """Makes the unsound lists of aborted transactions anew, up to that offset."""
+        producers = ProducerStateManager(self._plan.limits)
+        start = self._restore(producers, min(self._unsound))
+        for segment in self._loaded.segments:
+            if segment.end <= start or segment.base_offset >= stop:
+                continue
+            aborted = self._replay(producers, segment, start, stop)
+            if segment.base_offset in self._unsound:
+                self._take_aborted(segment, aborted, start)
+                self._unsound.discard(segment.base_offset)
+
+    def _replay(
+        self,
+        producers: ProducerStateManager,
+        segment: UnifiedLogSegment,
+        start: int,
+        stop: int = 1 << 63,
+    ) -> list[AbortedTxn]:
+        """Accounts for the segment's batches that begin in [start, stop); what they aborted."""
         aborted: list[AbortedTxn] = []
         file = self._folder.open(segment.log_name)
         try:
             end = 0
             for batch in batches(file, 0, segment.base_offset, verify=True):
                 end = batch.position + batch.header.size_bytes
-                if batch.header.base_offset < start or batch.header.producer_id < 0:
+                if not start <= batch.header.base_offset < stop or batch.header.producer_id < 0:
                     continue
                 metadata = self._metadata(batch)
                 if metadata is None:
                     end = batch.position
                     break
                 span = batch.header.last_offset_delta + 1
-                found = self._loaded.producers.account(batch.header.base_offset, span, metadata)
+                found = producers.account(batch.header.base_offset, span, metadata)
                 if found is not None:
                     aborted.append(found)
         finally:
             file.close()
         if end < segment.size and not self._plan.accepts_data_loss:
             raise self._damaged(segment, end)
-        self._take_aborted(segment, aborted, start)
+        return aborted
 
     def _damaged(self, segment: UnifiedLogSegment, position: int) -> Corrupt:
         return Corrupt(

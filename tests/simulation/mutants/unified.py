@@ -120,7 +120,7 @@ def _snapshot_of_later(patch: Patch) -> None:
 
 
 def _tail_not_replayed(patch: Patch) -> None:
-    patch.set(LogLoader, "_replay", _nothing)
+    patch.set(LogLoader, "_replay", lambda *_: [])
 
 
 def _batches_before_the_snapshot_forgotten(patch: Patch) -> None:

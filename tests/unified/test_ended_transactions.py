@@ -1,0 +1,142 @@
+"""A recovery from an older producer snapshot opens no transaction that a cleaning has forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import pytest
+
+from streamlog.format.kafka_files.names import (
+    LOG,
+    SNAPSHOT,
+    TXN_INDEX,
+    file_name,
+)
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.cleaning_conformance import batches, clean_again, keyed
+from streamlog.testing.logs.log_conformance import append
+from streamlog.testing.logs.transaction_conformance import begin, committed_values, end
+from streamlog.testing.torn_folder import TornTree
+from streamlog.unified.disk.files import write_new
+from streamlog.unified.recovery.snapshots import snapshot_offsets
+from tests.unified.harness import UnifiedLogUnderTest, unified_log
+
+COMPACT = {
+    "log.type": "unified",
+    "cleanup.policy": "compact,delete",
+    "internal.segment.bytes": "700",
+    "index.interval.bytes": "200",
+    "delete.retention.ms": "1000",
+}
+FIRST, SNAPSHOT_OFFSET = 7, 8
+"""Of the transaction of producer 1, and of the snapshot in which it is open."""
+DAY_MS = 86_400_000
+TRANSACTIONAL = (1, 0, 0)
+
+
+async def fill(t: UnifiedLogUnderTest, numbers: count[int], records: int) -> None:
+    for _ in range(records):
+        await append(t.log, keyed(b"u%d" % next(numbers), b"v"))
+
+
+async def aborted_and_cleaned(t: UnifiedLogUnderTest, bumps_epoch: bool) -> None:
+    """No batch of the transaction is left, and of its marker the header at most."""
+    numbers = count()
+    await fill(t, numbers, FIRST)
+    await begin(t.log, keyed(b"t", b"aborted", producer=TRANSACTIONAL, is_transactional=True))
+    await t.log.roll()
+    await end(t.log, is_commit=False, epoch=int(bumps_epoch))
+    for records in (7, 6):
+        await fill(t, numbers, records)
+        await t.log.roll()
+    await append(t.log, keyed(b"z", b"z"))
+    if not bumps_epoch:
+        t.clock.advance(2 * DAY_MS)  # The producer expires, and no header stays for it.
+    for _ in range(5):
+        t.clock.advance(2000)
+        await clean_again(t, configs=COMPACT)
+    left = [header.record_count for header, _ in await batches(t.log) if header.is_control]
+    assert left == [0] * bumps_epoch
+
+
+async def opened_with(t: UnifiedLogUnderTest, tree: TornTree, damaged: str) -> None:
+    """Ends the log, damages files so that an open meets the snapshot of before, and opens it."""
+    await t.log.close()
+    await t.folder.close()
+    folder = tree.open("t-0")
+    if damaged == SNAPSHOT:
+        for offset in snapshot_offsets(folder.list()):
+            if offset > SNAPSHOT_OFFSET:
+                write_new(folder, file_name(offset, SNAPSHOT), b"damaged")
+    else:
+        assert file_name(SNAPSHOT_OFFSET, LOG) in folder.list()
+        write_new(folder, file_name(SNAPSHOT_OFFSET, TXN_INDEX), b"damaged")
+    folder.sync()
+    await t.open_folder()
+    await t.open()
+
+
+@pytest.mark.parametrize("damaged", [SNAPSHOT, TXN_INDEX])
+@pytest.mark.parametrize("bumps_epoch", [False, True])
+@pytest.mark.parametrize("log_start", [0, FIRST + 2])
+def test_a_transaction_whose_marker_was_cleaned_stays_ended(
+    damaged: str, bumps_epoch: bool, log_start: int
+) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            await aborted_and_cleaned(t, bumps_epoch)
+            await t.log.delete_records(log_start)
+            await opened_with(t, tree, damaged)
+            assert t.log.last_stable_offset == t.log.log_end_offset == 23
+            await t.reopened()
+            assert t.log.last_stable_offset == t.log.log_end_offset == 23
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("damaged", [SNAPSHOT, TXN_INDEX])
+def test_a_later_transaction_of_the_producer_begins_with_its_own_batch(damaged: str) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            await aborted_and_cleaned(t, bumps_epoch=True)
+            data = keyed(b"t", b"later", producer=(1, 1, 0), is_transactional=True)
+            await begin(t.log, data)
+            await opened_with(t, tree, damaged)
+            assert t.log.last_stable_offset == 23
+            expected = await committed_values(t.log)
+            await end(t.log, is_commit=False, epoch=1)
+            assert t.log.last_stable_offset == t.log.log_end_offset == 25
+            assert await committed_values(t.log) == expected
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("damaged", [SNAPSHOT, TXN_INDEX])
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_transaction_that_is_there_ends_with_its_marker_alone(
+    damaged: str, is_ended: bool
+) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            numbers = count()
+            await fill(t, numbers, FIRST)
+            data = keyed(b"t", b"aborted", producer=TRANSACTIONAL, is_transactional=True)
+            await begin(t.log, data)
+            await t.log.roll()
+            await fill(t, numbers, 7)
+            if is_ended:
+                await end(t.log, is_commit=False)
+            await t.log.roll()
+            await append(t.log, keyed(b"z", b"z"))
+            await opened_with(t, tree, damaged)
+            if not is_ended:
+                assert t.log.last_stable_offset == FIRST
+                await end(t.log, is_commit=False)
+            assert t.log.last_stable_offset == t.log.log_end_offset
+            assert await committed_values(t.log) == [b"v"] * 14 + [b"z"]
+
+    asyncio.run(body())
