@@ -1,24 +1,27 @@
-"""A recovery from an older producer snapshot opens no transaction that a cleaning has forgotten."""
+"""A recovery neither opens nor aborts a transaction that a cleaning has forgotten."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import count
 
 import pytest
 
-from streamlog.format.kafka_files.names import (
-    LOG,
-    SNAPSHOT,
-    TXN_INDEX,
-    file_name,
-)
+from streamlog.errors import StreamlogError
+from streamlog.format.kafka_files.names import LOG, SNAPSHOT, TXN_INDEX, file_name
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.cleaning_conformance import batches, clean_again, keyed
 from streamlog.testing.logs.log_conformance import append
-from streamlog.testing.logs.transaction_conformance import begin, committed_values, end
+from streamlog.testing.logs.transaction_conformance import (
+    aborted_in,
+    begin,
+    committed_values,
+    end,
+)
 from streamlog.testing.torn_folder import TornTree
-from streamlog.unified.disk.files import write_new
+from streamlog.testing.torn_media import DiskFault
+from streamlog.unified.disk.files import read_file, write_new
 from streamlog.unified.recovery.snapshots import snapshot_offsets
 from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
@@ -29,6 +32,8 @@ COMPACT = {
     "index.interval.bytes": "200",
     "delete.retention.ms": "1000",
 }
+SMALL = {**COMPACT, "internal.segment.bytes": "200"}
+"""No two of its segments are joined."""
 FIRST, SNAPSHOT_OFFSET = 7, 8
 """Of the transaction of producer 1, and of the snapshot in which it is open."""
 DAY_MS = 86_400_000
@@ -138,5 +143,77 @@ def test_a_transaction_that_is_there_ends_with_its_marker_alone(
                 await end(t.log, is_commit=False)
             assert t.log.last_stable_offset == t.log.log_end_offset
             assert await committed_values(t.log) == [b"v"] * 14 + [b"z"]
+
+    asyncio.run(body())
+
+
+async def with_an_index_that_goes(t: UnifiedLogUnderTest) -> None:
+    """The next cleaning empties the first segment, whose transaction was aborted; behind it the
+    producer has committed."""
+    await begin(t.log, keyed(b"t", b"aborted", producer=TRANSACTIONAL, is_transactional=True))
+    await end(t.log, is_commit=False)
+    await t.log.roll()
+    for number in (1, 2):
+        data = keyed(b"t", b"%d" % number, producer=(1, 0, number), is_transactional=True)
+        await begin(t.log, data)
+        await end(t.log, is_commit=True)
+    await t.log.roll()
+    await append(t.log, keyed(b"z", b"z"))
+    for _ in range(2):
+        await clean_again(t, configs=SMALL)
+    t.clock.advance(2000)
+    assert await aborted_in(t.log, 0) == [(1, 0)]
+
+
+@pytest.mark.parametrize("step", range(40))
+def test_a_swap_that_is_cut_off_leaves_no_aborted_transaction_of_the_old_segment(
+    step: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, SMALL, cut_power=tree.restart) as t:
+            await with_an_index_that_goes(t)
+            left = [step]
+
+            def strike(_operation: str, _name: str) -> DiskFault | None:
+                left[0] -= 1
+                return DiskFault.IO_ERROR if left[0] < 0 else None
+
+            tree.plan_faults(strike)
+            with contextlib.suppress(StreamlogError, OSError):
+                await clean_again(t, configs=SMALL)
+            tree.plan_faults(None)
+            await t.crashed()
+            assert await committed_values(t.log) == [b"2", b"z"]
+            assert "is made anew" not in caplog.text
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("has_snapshots", [True, False])
+def test_an_index_of_aborted_transactions_beside_an_empty_segment_is_made_anew(
+    has_snapshots: bool,
+) -> None:
+    """A release of before could leave the old segment's."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, SMALL) as t:
+            await with_an_index_that_goes(t)
+            folder, name = tree.open("t-0"), file_name(0, TXN_INDEX)
+            stale = read_file(folder, name)
+            await clean_again(t, configs=SMALL)
+            assert t.log.segments[0].size_bytes == 0
+            assert await aborted_in(t.log, 0) == []
+            await t.log.close()
+            await t.folder.close()
+            write_new(folder, name, stale)
+            for offset in [] if has_snapshots else snapshot_offsets(folder.list()):
+                folder.remove(file_name(offset, SNAPSHOT))
+            folder.sync()
+            await t.open_folder()
+            await t.open()
+            assert await aborted_in(t.log, 0) == []
+            assert await committed_values(t.log) == [b"2", b"z"]
 
     asyncio.run(body())

@@ -49,7 +49,8 @@ def finish(
 def swap(folder: GrowingFolder, base_offset: int, old: Sequence[int]) -> list[str]:
     """Durable on return; the names of the old files, to be removed later. Errors: OSError.
 
-    The .log is renamed last, so that a .swap of it means that all of the segment is there.
+    The .log is renamed last, so that a .swap of it means that all of the segment is there; that of
+    an old one, too, so that none of its other files is taken for the new one's.
     """
     there = set(folder.list())
     mine = [
@@ -64,7 +65,7 @@ def swap(folder: GrowingFolder, base_offset: int, old: Sequence[int]) -> list[st
     for base in old:
         # The snapshot of the producers at the new segment's first offset is its own.
         snapshots = () if base == base_offset else (SNAPSHOT,)
-        for suffix in (*SEGMENT_SUFFIXES, *snapshots):
+        for suffix in (*snapshots, *reversed(SEGMENT_SUFFIXES)):
             name = file_name(base, suffix)
             if name in there:
                 folder.rename(name, name + DELETED)

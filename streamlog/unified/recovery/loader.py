@@ -208,7 +208,8 @@ class LogLoader:
         self._is_changed = True
 
     def _remove_segment(self, base_offset: int) -> None:
-        for suffix in SEGMENT_SUFFIXES:
+        # The .log last: as long as it is there another crash ends here again.
+        for suffix in reversed(SEGMENT_SUFFIXES):
             remove_if_there(self._folder, file_name(base_offset, suffix))
         self._is_changed = True
 
