@@ -455,6 +455,7 @@ class Engine:
             recovered.extents,
             frozenset(recovered.held),
             self.metadata,
+            self.parts.store,
             accept_data_loss=self.config.wal.accept_data_loss,
         )
         recovered.skip(plan.skipped)

@@ -12,7 +12,7 @@ the metadata shows
 3. as held by another tenure from before the rebuild, under no later epoch than the WAL's: the
    stream moved after the checkpoint, and is opened by this node;
 4. as held by a tenure that began after the rebuild: replay is refused, unless everything that the
-   WAL has of the stream was in the store before;
+   WAL has of the stream was in the store before, under its epochs or later ones;
 5. as reaching past the first append of an epoch of which the rebuild saw no object: that epoch's
    holder began behind all commits, so what the store has from there on was never committed, which
    the rebuild could not tell. Replay is refused: the appends were acknowledged, and their offsets
@@ -30,17 +30,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from streamlog.errors import WalPending
+from streamlog.errors import ObjectNotFound, WalPending
+from streamlog.format.object.footer import decode_footer
 from streamlog.metadata.interface import (
     RECOVERED_EPOCHS,
     CommitEntry,
     CreateEntry,
+    LiveRange,
     Metadata,
     Recovery,
     StreamRow,
     Tenure,
 )
 from streamlog.model.batch import StreamState
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import get_tail
 
 log = logging.getLogger(__name__)
 
@@ -129,12 +134,13 @@ async def plan_replay(
     extents: Mapping[int, WalExtent],
     held: frozenset[int],
     metadata: Metadata,
+    store: ObjectStore,
     *,
     accept_data_loss: bool,
 ) -> ReplayPlan:
     """Changes nothing. `held`: streams that a tenure of this WAL holds.
 
-    Errors: WalPending, Unavailable.
+    Errors: WalPending, Corrupt, UnsupportedVersion, Unavailable.
     """
     recovery = metadata.recovery
     assert recovery is not None
@@ -144,7 +150,7 @@ async def plan_replay(
         decision = decide(extent, row, recovery, is_held=stream_id in held)
         if decision is ReplayDecision.CHECK_STORED:
             assert row is not None
-            is_stored = await _was_stored(extent, row, metadata, recovery)
+            is_stored = await _was_stored(extent, row, metadata, recovery, store)
             decision = ReplayDecision.STORED if is_stored else ReplayDecision.TAKEN_OVER
         if decision is ReplayDecision.CREATE:
             plan.creates[stream_id] = extent.epoch + RECOVERED_EPOCHS
@@ -184,22 +190,43 @@ async def apply_plan(plan: ReplayPlan, metadata: Metadata) -> None:
 
 
 async def _was_stored(
-    extent: WalExtent, row: StreamRow, metadata: Metadata, recovery: Recovery
+    extent: WalExtent, row: StreamRow, metadata: Metadata, recovery: Recovery, store: ObjectStore
 ) -> bool:
     """Whether all of the extent lies in objects from before the rebuild, or was trimmed.
 
     Ranges that a compaction has written since count as new: they look the same as new records.
+    Errors: Corrupt, UnsupportedVersion, StoreUnavailable.
     """
-    # The tenure that holds the stream now has raised its epoch since the rebuild.
-    seen = row.epoch - RECOVERED_EPOCHS - 1
-    if extent.end > row.end or extent.start_above(seen) is not None:
-        return False
     offset = max(extent.start, row.start)
     while offset < extent.end:
         ranges = await metadata.locate(row.stream_id, offset, extent.end)
         if not ranges or any(live.object.object_id >= recovery.object_id_min for live in ranges):
             return False
+        for live in ranges:
+            if not await _is_of_its_epochs(extent, row.stream_id, live, store):
+                return False
         offset = ranges[-1].end
+    return True
+
+
+async def _is_of_its_epochs(
+    extent: WalExtent, stream_id: int, live: LiveRange, store: ObjectStore
+) -> bool:
+    """Whether no append of the extent has an offset of the range that was written under an earlier
+    epoch: this was never committed. The stream's own epoch tells nothing of it any more, because
+    each open since the rebuild has raised it."""
+    if live.object.placements:
+        return True  # What was staged has a place by its commit alone.
+    try:
+        tail = await get_tail(store, live.object)
+    except ObjectNotFound:
+        return False
+    key, size_bytes = data_key(live.object.object_id), live.object.size_bytes
+    for written in decode_footer(tail, size_bytes=size_bytes, object_key=key).ranges:
+        start, end = max(written.start, live.start), min(written.end, live.end)
+        later = extent.start_above(written.epoch)
+        if written.stream_id == stream_id and start < end and later is not None and later < end:
+            return False
     return True
 
 

@@ -254,17 +254,18 @@ async def taken_over_at_uncommitted_records(cluster: DiskCluster) -> int:
     return stream.stream_id
 
 
-@pytest.mark.parametrize("is_opened", [False, True])
+@pytest.mark.parametrize("opens", [0, 1, 2])
 def test_appends_in_whose_place_are_uncommitted_records_are_not_released_silently(
-    tmp_path: Path, is_opened: bool
+    tmp_path: Path, opens: int
 ) -> None:
-    """The rebuild takes the records for committed ones; another node may open the stream then."""
+    """The rebuild takes the records for committed ones; another node may open the stream then, and
+    each open raises its epoch."""
 
     async def scenario() -> None:
         cluster = DiskCluster(tmp_path)
         stream_id = await taken_over_at_uncommitted_records(cluster)
         await cluster.rebuild_metadata()
-        if is_opened:
+        for _ in range(opens):
             async with cluster.disk_node(3, crash=False) as engine:
                 await engine.streams.open_stream(stream_id)
                 await engine.streams.close_stream(stream_id)
