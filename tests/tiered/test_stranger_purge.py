@@ -158,16 +158,43 @@ def test_segments_that_another_leader_copied_meanwhile_stay() -> None:
 
 
 def test_segments_of_a_log_that_is_not_open_stay() -> None:
+    """Strangers, too, until it is open: they may be what the metadata lost of its newest ones."""
+
     async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
         wanted = await filled(t)
         await t.copy()
         own = await keys(storage)
-        await put_strangers(storage, t.topic_id)
+        strangers = await put_strangers(storage, t.topic_id)
+        await t.log.close()
+        t.clock.advance(9 * DAY_MS)
+        await purge(t)
+        assert await keys(storage) == own | strangers
+        assert t.manager.alarms() == []
+        await t.open()
+        await purge(t)
+        assert await keys(storage) == own
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_the_newest_segments_that_the_metadata_lost_stay_while_the_log_is_not_open() -> None:
+    async def test(t: TieredLogUnderTest, storage: Laggard) -> None:
+        wanted = await filled(t)
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.log.roll()
+        await t.copy()
+        await t.retain()
+        own = await keys(storage)
+        lost = await lose_metadata(t, slice(-3, None))
         await t.log.close()
         t.clock.advance(9 * DAY_MS)
         await purge(t)
         assert await keys(storage) == own
-        await t.open()
+        for key, data in lost.items():
+            await t.kv.put_kv(key, data)
+        await t.reopened()
         assert await values(t.log) == wanted
 
     run(test)

@@ -11,7 +11,10 @@ rare: a write that arrived after its deletion, or files of metadata that was los
    is likely to be the wrong one, and the files are all that is left of the records. So it is with
    one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
    copies or deletes a segment in the middle of others, or between them and the local ones.
-4. Topics that this node does not know are passed over where the storage may hold segments of other
+4. Where the log of a partition is not open here nobody can tell whether the metadata lacks the
+   newest segments: its strangers are left to the node that opens it. One that no node can open is
+   likely to have lost its local part, too.
+5. Topics that this node does not know are passed over where the storage may hold segments of other
    clusters (`has_own_place`).
 """
 
@@ -203,7 +206,8 @@ class StrangerPurge:
         before_ms: int,
         led: Led,
     ) -> list[list[StoredFile]] | None:
-        """The files of each stranger; None: there are some, and they are suspicious.
+        """The files of each stranger that this node may delete; None: there are strangers, and they
+        are suspicious.
 
         Errors: those of the metadata.
         """
@@ -219,9 +223,11 @@ class StrangerPurge:
             missing = missing_offsets(named.values(), log.log_start_offset, local_start)
             has_gap = _has_gap(named) or missing is not None
         is_many = self._is_suspicious(len(strangers), len(segments))
-        if partition.topic and strangers and (is_many or has_gap):
+        if not partition.topic or not strangers:
+            return strangers
+        if is_many or has_gap:
             return None
-        return strangers
+        return [] if log is None else strangers
 
     async def _named(
         self, partition: TopicIdPartition, led: Led
