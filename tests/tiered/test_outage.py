@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import StoreUnavailable, UnsupportedVersion
+from streamlog.errors import Corrupt, StoreUnavailable, StreamlogError, UnsupportedVersion
 from streamlog.kafka.protocol.errors import KafkaError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.log_factory import TopicIdentity
@@ -174,22 +174,35 @@ def test_an_hour_without_the_store_holds_up_nothing_that_is_local(
     run_virtually(body)
 
 
-def test_what_a_newer_version_wrote_is_no_outage_of_the_store() -> None:
+@pytest.mark.parametrize("call", ["index", "fetch"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedVersion("written by a newer version of streamlog"),
+        Corrupt("the file has another CRC", object_key="segment", start=0, end=1),
+    ],
+    ids=["newer", "damaged"],
+)
+def test_what_is_wrong_with_one_segment_is_no_outage_of_the_store(
+    call: str, error: StreamlogError
+) -> None:
     async def body() -> None:
         async with tiered_log(TornTree(SeededRandom(3)), clock=VirtualClock()) as t:
             await filled_and_moved(t, 60)
-            indexes = 0
+            calls = 0
 
-            def newer(call: str) -> None:
-                nonlocal indexes
-                if call == "index":
-                    indexes += 1
-                    raise UnsupportedVersion("written by a newer version of streamlog")
+            def wrong(made: str) -> None:
+                nonlocal calls
+                if made == call:
+                    calls += 1
+                    raise error
 
-            t.storage.strike = newer
-            await refused(UnsupportedVersion, t.log.fetch(3, 1))
-            assert indexes == 1, "another try would find the same"
-            await refused(UnsupportedVersion, t.log.fetch(3, 1))
-            assert (await t.log.fetch(0, 1)).size_bytes
+            t.storage.strike = wrong
+            await refused(type(error), t.log.fetch(3, 1))
+            assert calls <= 2, "once more at most, with an index that is fetched anew"
+            await refused(type(error), t.log.fetch(3, 1))
+            assert t.manager.alarms() == []
+            t.storage.strike = lambda _: None
+            assert (await t.log.fetch(3, 1)).size_bytes
 
     run_virtually(body)

@@ -9,7 +9,8 @@
 3. Memory is bounded: chunks that were not used for longest go first. Loads under way are bounded,
    too: `loads` run at a time, and beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
-   given up after `load_timeout_ms`, and counts as failed.
+   given up after `load_timeout_ms`, and counts as failed. A segment that is gone, damaged or of a
+   newer version is told at once, and is no outage.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import NamedTuple
 
 from streamlog.errors import (
     Corrupt,
-    ObjectNotFound,
+    NotFound,
     Overloaded,
     StoreUnavailable,
     StreamlogError,
+    UnsupportedVersion,
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
@@ -112,7 +114,8 @@ class ChunkCache:
         """The chunk; None: it is not there by the deadline, and comes later.
 
         Errors: StoreUnavailable (a load failed and none has succeeded by the deadline),
-        ObjectNotFound, Corrupt (the plug-in returned other bytes), Overloaded, Internal (a bug).
+        NotFound, Corrupt (the plug-in says so, or returned other bytes), UnsupportedVersion,
+        Overloaded, Internal (a bug).
         """
         key = ChunkKey(segment.remote_log_segment_id, number)
         found = self._kept.get(key)
@@ -207,8 +210,8 @@ class ChunkCache:
                     data = await self._calls.run(
                         doing, config.load_timeout_ms, lambda: self._load(segment, first, last)
                     )
-            except ObjectNotFound:
-                raise
+            except (NotFound, Corrupt, UnsupportedVersion):
+                raise  # Of this segment: another try would find the same.
             except Exception as error:
                 # A plug-in may raise anything: the outage is shown, and ends with a success.
                 self._failures.failed(error)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.errors import Corrupt, InvalidConfig, StoreUnavailable, UnsupportedVersion
+from streamlog.errors import Corrupt, InvalidConfig, UnsupportedVersion
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
@@ -265,7 +265,7 @@ def test_entries_that_do_not_have_the_segment_are_told_and_never_served(lost: st
         assert len(stored.entries) > 1
         kept = {"first": stored.entries[1:], "last": stored.entries[:-1], "all": []}
         stored.entries = kept[lost]
-        with pytest.raises(StoreUnavailable, match="entries of"):
+        with pytest.raises(Corrupt, match="entries of"):
             await t.log.fetch(0, 1000)
 
     run(test)
@@ -287,7 +287,7 @@ def test_bytes_that_are_not_batches_are_told_and_never_served() -> None:
 
         assert (await t.log.fetch(0, 1)).size_bytes
         plugin.read = damaged  # type: ignore[method-assign,assignment]
-        with pytest.raises(StoreUnavailable, match="no whole batch at byte"):
+        with pytest.raises(Corrupt, match="no whole batch at byte"):
             await t.log.fetch(5, 1000)
 
     run(test)
