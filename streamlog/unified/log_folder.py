@@ -413,8 +413,9 @@ class LogFolder:
         if failed is not None:
             # Its log has failed and may still be writing: it is to be closed, and is not yet.
             await failed.close()
-        # A start that a failed log could not write down is not shown before it is durable.
-        await self.log_starts.save()
+        if not self.log_starts.is_durable(partition):
+            # A start that a failed log could not write down is not shown before it is durable.
+            await self.log_starts.save()
         limits = self.environment.config
         plan = LoadPlan(
             self.recovery_points.get(partition),

@@ -23,7 +23,7 @@ from streamlog.errors import (
     Unavailable,
 )
 from streamlog.format.kafka_files.checkpoints import decode_offsets
-from streamlog.format.kafka_files.names import RECOVERY_POINTS
+from streamlog.format.kafka_files.names import LOG_STARTS, RECOVERY_POINTS
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
@@ -225,6 +225,31 @@ def test_a_fault_of_one_partition_ends_that_one_alone(fault: DiskFault) -> None:
             assert [one[3] for one in await read(again)] == [b"kept"]
             await append(again, encoded([b"d"]))
             assert [one[3] for one in await read(second)] == [b"c"]
+
+    asyncio.run(body())
+
+
+def test_a_log_start_that_cannot_be_written_keeps_no_other_partition_closed() -> None:
+    """The disk is full: what is there can be read."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(2))
+        async with filled(tree, BasicKV()) as made:
+            await made.open()
+            first, second = await made.log(0), await made.log(1)
+            await append(first, encoded([b"a"]))
+            await append(second, encoded([b"c"]))
+            await second.close()
+            tree.plan_faults(
+                lambda _, name: DiskFault.FULL if name.startswith(LOG_STARTS) else None
+            )
+            await refused(DiskFull, first.delete_records(1))
+            second = await made.log(1)
+            assert [one[3] for one in await read(second)] == [b"c"]
+            await first.close()
+            await refused(DiskFull, made.log(0))
+            tree.plan_faults(None)
+            assert (await made.log(0)).log_start_offset == 1
 
     asyncio.run(body())
 

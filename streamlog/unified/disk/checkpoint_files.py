@@ -34,6 +34,8 @@ class OffsetCheckpoint:
         self._top = top
         self._offload = offload
         self._offsets: dict[TopicPartition, int] = {}
+        self._durable: dict[TopicPartition, int] = {}
+        """Those that the file has for certain."""
         self._lock = asyncio.Lock()
         self._changes = 0
         self._saved = 0
@@ -47,6 +49,7 @@ class OffsetCheckpoint:
             return
         try:
             self._offsets = decode_offsets(self._name, data)
+            self._durable = dict(self._offsets)
         except StreamlogError as error:
             log.warning("%s is passed over: %s", self._name, error)
 
@@ -80,6 +83,10 @@ class OffsetCheckpoint:
         if self._offsets.pop(partition, None) is not None:
             self._changes += 1
 
+    def is_durable(self, partition: TopicPartition) -> bool:
+        """Whether the file has what was noted of the partition, whatever it lacks of others."""
+        return self._durable.get(partition) == self._offsets.get(partition)
+
     @property
     def is_saved(self) -> bool:
         return self._saved >= self._changes
@@ -90,9 +97,11 @@ class OffsetCheckpoint:
         async with self._lock:
             if self._saved >= wanted:
                 return
-            written, data = self._changes, encode_offsets(self._offsets)
-            await self._run(self._write, written, data)
-            self._saved = written
+            written, offsets = self._changes, dict(self._offsets)
+            durable = self._durable.items() & offsets.items()
+            self._durable = dict(durable)  # A write that fails may be in the file all the same.
+            await self._run(self._write, written, encode_offsets(offsets))
+            self._saved, self._durable = written, offsets
 
     def _write(self, changes: int, data: bytes) -> None:
         """A caller that was cancelled leaves its thread writing: the next one waits for it."""
