@@ -53,7 +53,7 @@ from streamlog.unified.disk.files import keep_same, read_if_there, remove_if_the
 from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.ended_transactions import without_ended
-from streamlog.unified.recovery.remembered import recall
+from streamlog.unified.recovery.remembered import ANSWERED_MS, recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
@@ -65,9 +65,9 @@ log = logging.getLogger(__name__)
 class LoadPlan(NamedTuple):
     """What is known of a partition besides its folder. Offsets of 0: nothing.
 
-    `now_ms`: batches that are read are taken to have come then. `synced`: what a failed log of this
-    process knew to be durable; all behind it in that segment is cut off. `clean_end_offset`: how
-    far cleanings came; -1: the log was never cleaned.
+    `now_ms`: batches that are read are taken to have come then, for a segment's age. `synced`: what
+    a failed log of this process knew to be durable; all behind it in that segment is cut off.
+    `clean_end_offset`: how far cleanings came; -1: the log was never cleaned.
     """
 
     recovery_point: int
@@ -394,7 +394,7 @@ class LogLoader:
                 break  # No CRC covers an offset; the one before the recovery point is in a batch.
             # Behind a cleaning, offsets may leave gaps between batches.
             span = header.last_offset_delta + 1
-            metadata = self._metadata(batch)
+            metadata = self._metadata(batch, self._plan.now_ms)
             if metadata is None:
                 break
             segment.account(header.base_offset, span, metadata, config.index_interval_bytes)
@@ -403,7 +403,18 @@ class LogLoader:
                 self._is_epoch_missing = True
         segment.largest_visible = segment.largest
 
-    def _metadata(self, batch: FoundBatch) -> LogBatchMetadata | None:
+    @property
+    def _silence_ms(self) -> int:
+        """How long before now batches are taken to have come that tell of producers.
+
+        It is not known, and records may be far older than their append: a producer that is
+        forgotten too early has its retries stored twice. Still the ones that were silent for
+        longest make room for new producers, which none would get if all had come now.
+        """
+        limits = self._plan.limits
+        return min(limits.idle_ms_min, limits.expiration_ms // 2)
+
+    def _metadata(self, batch: FoundBatch, append_time_ms: int) -> LogBatchMetadata | None:
         """None for a control batch that cannot be read."""
         header, marker = batch.header, None
         stamp = header.max_timestamp_ms
@@ -420,9 +431,7 @@ class LogLoader:
         return LogBatchMetadata.of(
             header,
             leader_epoch=header.leader_epoch,
-            # When it came is not known, and records may be far older than their append: a producer
-            # that is forgotten too early has its retries stored twice.
-            append_time_ms=self._plan.now_ms,
+            append_time_ms=append_time_ms,
             max_timestamp_ms=stamp,
             marker=marker,
         )
@@ -546,7 +555,9 @@ class LogLoader:
         found = newest_snapshot(folder, offsets, segments[0].base_offset, segments[-1].end)
         entries = without_ended(folder, segments, found, start, self._plan.clean_end_offset)
         most = self._plan.limits.batches_remembered
-        producers.restore(recall(folder, segments, entries, found.offset, most))
+        # Of those that an open has replayed it is not known whether they were answered.
+        answered_ms = ANSWERED_MS + self._silence_ms
+        producers.restore(recall(folder, segments, entries, found.offset, most, answered_ms))
         return found.offset
 
     def _aborted_before(self, stop: int) -> None:
@@ -577,7 +588,7 @@ class LogLoader:
                 end = batch.position + batch.header.size_bytes
                 if not start <= batch.header.base_offset < stop or batch.header.producer_id < 0:
                     continue
-                metadata = self._metadata(batch)
+                metadata = self._metadata(batch, self._plan.now_ms - self._silence_ms)
                 if metadata is None:
                     end = batch.position
                     break
