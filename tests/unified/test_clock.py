@@ -55,6 +55,12 @@ def test_look_ups_by_time_meet_segments_in_no_order_of_time(dies: bool) -> None:
     asyncio.run(body())
 
 
+def untimed() -> bytes:
+    batch = bytearray(encoded([b"v"]))
+    TIMES.pack_into(batch, TIMES_AT, -1, -1)
+    return bytes(resealed(batch))
+
+
 @pytest.mark.parametrize("lost", [None, INDEX])
 def test_a_segment_without_timestamps_expires_after_a_restart(
     tmp_path: Path, lost: str | None
@@ -64,9 +70,7 @@ def test_a_segment_without_timestamps_expires_after_a_restart(
     async def body() -> None:
         configs = {"retention.ms": "1000"}
         async with unified_log(lambda: SystemTree(tmp_path), configs) as t:
-            untimed = bytearray(encoded([b"v"]))
-            TIMES.pack_into(untimed, TIMES_AT, -1, -1)
-            await append(t.log, bytes(resealed(untimed)))
+            await append(t.log, untimed())
             await t.log.roll()
             await append(t.log, encoded([b"v"], at_ms=t.clock.now_ms()))
             await t.log.roll()
@@ -80,5 +84,23 @@ def test_a_segment_without_timestamps_expires_after_a_restart(
             assert expired(t.log, parse(configs), t.clock.now_ms()) == []
             t.clock.advance(1)
             assert expired(t.log, parse(configs), t.clock.now_ms()) == [Expired(2, "ms")]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_active_segment_without_timestamps_is_no_younger_after_an_open(
+    tmp_path: Path, dies: bool
+) -> None:
+    async def body() -> None:
+        configs = {"retention.ms": "1000"}
+        async with unified_log(lambda: SystemTree(tmp_path), configs) as t:
+            await append(t.log, untimed())
+            changed_s = t.clock.now_ms() // 1000
+            t.clock.advance(1001)
+            await (t.log.kill() if dies else t.log.close())
+            os.utime(tmp_path / "t-0" / file_name(0, LOG), (changed_s, changed_s))
+            await t.open()
+            assert expired(t.log, parse(configs), t.clock.now_ms()) == [Expired(1, "ms")]
 
     asyncio.run(body())

@@ -65,9 +65,9 @@ log = logging.getLogger(__name__)
 class LoadPlan(NamedTuple):
     """What is known of a partition besides its folder. Offsets of 0: nothing.
 
-    `now_ms`: batches that are read are taken to have come then, for a segment's age. `synced`: what
-    a failed log of this process knew to be durable; all behind it in that segment is cut off.
-    `clean_end_offset`: how far cleanings came; -1: the log was never cleaned.
+    `now_ms`: no file was changed later. `synced`: what a failed log of this process knew to be
+    durable; all behind it in that segment is cut off. `clean_end_offset`: how far cleanings came;
+    -1: the log was never cleaned.
     """
 
     recovery_point: int
@@ -240,7 +240,8 @@ class LogLoader:
             self._seal(segment)
 
     def _changed_ms(self, segment: UnifiedLogSegment) -> int:
-        """When its file was changed last, as far as that is known."""
+        """When its file was changed last, as far as that is known. By it a segment without
+        timestamps expires, as in Kafka."""
         path = self._folder.path_of(segment.log_name)
         now_ms = self._plan.now_ms
         return now_ms if path is None else min(now_ms, path.stat().st_mtime_ns // 1_000_000)
@@ -267,7 +268,6 @@ class LogLoader:
             return
         segment.restore(bytearray(), bytearray(times))
         segment.size, segment.end, segment.is_sealed = size, end, True
-        # By it a segment without timestamps expires, as in Kafka.
         segment.last_append = self._changed_ms(segment)
         first = header_at(file, 0)
         segment.first_timestamp = -1 if first is None else first.max_timestamp_ms
@@ -386,6 +386,7 @@ class LogLoader:
         """Accounts for the sound batches from the position on, of as many bytes (None: all)."""
         config, epochs = self._plan.config, self._loaded.epochs
         point = self._plan.recovery_point if position else -1
+        changed_ms = self._changed_ms(segment)
         for batch in batches(file, position, next_offset, verify=True, end=size):
             header = batch.header
             if header.last_offset - segment.base_offset > (1 << 31) - 1:
@@ -394,7 +395,7 @@ class LogLoader:
                 break  # No CRC covers an offset; the one before the recovery point is in a batch.
             # Behind a cleaning, offsets may leave gaps between batches.
             span = header.last_offset_delta + 1
-            metadata = self._metadata(batch, self._plan.now_ms)
+            metadata = self._metadata(batch, changed_ms)
             if metadata is None:
                 break
             segment.account(header.base_offset, span, metadata, config.index_interval_bytes)
