@@ -150,9 +150,7 @@ class RemoteLogManager:
             try:
                 await self.purge(names)
             except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
-                # What stays is purged the next time.
-                self._parts.metrics.failed("purge", "")
-                log.warning("the purge of the remote storage failed, and is tried again: %r", error)
+                self._purge_failed(error)
             await asyncio.sleep(interval_s)
 
     async def purge(self, names: TopicNames) -> None:
@@ -161,15 +159,30 @@ class RemoteLogManager:
         deleting = {one.topic_id: one.topic for one in self._deletions.partitions}
         errors: list[Exception] = []
         for one in [led for led in self._led.values() if led.is_loaded]:
-            # While it is copied, it waits for the next purge.
             is_led = one.is_leader and self._led.get(one.log.topic_partition) is one
-            if is_led and not one.turn.locked() and CLEAN_UP not in one.tasks:
+            if not is_led or CLEAN_UP in one.tasks:
+                continue
+            if one.turn.locked():
+                # It is copied, and may be for long: it is cleaned up before its next copies.
+                self._parts.background.spawn(self._clean_up_later(one), name=CLEAN_UP)
+            else:
                 errors += await self._clean_up(one)
         self._suspicion = await self._parts.purge.run(
             lambda topic_id: deleting.get(topic_id) or names(topic_id), self
         )
         if errors:
             raise errors[0]
+
+    def _purge_failed(self, error: Exception) -> None:
+        """What stays is purged the next time."""
+        self._parts.metrics.failed("purge", "")
+        log.warning("the purge of the remote storage failed, and is tried again: %r", error)
+
+    async def _clean_up_later(self, led: LedPartition) -> None:
+        if self._led.get(led.log.topic_partition) is not led:
+            return
+        for error in await self._clean_up(led):
+            self._purge_failed(error)
 
     def log_of(self, partition: TopicIdPartition) -> TierableLog | None:
         """As Led.log_of."""

@@ -369,6 +369,42 @@ def test_a_draft_plug_in_cleans_up_what_copies_left_and_no_copy_under_way() -> N
     asyncio.run(body())
 
 
+class TellsCleanUps(MemoryPlugin):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleaned = asyncio.Event()
+
+    async def cleanup_log_until(
+        self, topic_partition: TopicPartition, clean_up_till_ms: int
+    ) -> int:
+        self.cleaned.set()
+        return await super().cleanup_log_until(topic_partition, clean_up_till_ms)
+
+
+def test_a_partition_that_is_being_copied_is_cleaned_up_before_its_next_copies() -> None:
+    """On a busy node one is under way whenever a purge looks."""
+
+    async def body() -> None:
+        plugin = TellsCleanUps()
+        tree = TornTree(SeededRandom(3))
+        async with tiered_log(tree, {}, CONFIG, DraftStorageAdapter(plugin)) as t:
+            await filled(t)
+            await t.copy()
+            for number in range(8):
+                await append(t.log, encoded([b"%d" % number * 200]))
+            copied = set(plugin.segments)
+            plugin.free.clear()
+            await t.manager.tick()
+            await plugin.waits.wait()
+            await purge(t)
+            assert not plugin.cleaned.is_set()
+            plugin.free.set()
+            await plugin.cleaned.wait()
+            assert copied < set(plugin.segments)
+
+    asyncio.run(body())
+
+
 class ByAge(MemoryPlugin):
     """Its clean-up removes whole segments, too, where they are older; it waits for `may_clean`."""
 
