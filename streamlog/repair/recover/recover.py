@@ -205,8 +205,8 @@ async def newest_known(
     after: int = 0,
 ) -> tuple[KnownStreams | None, int]:
     """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
-    And the highest revision of any checkpoint, usable or not: the next one has to be above it,
-    because the newest is the one that nodes and recoveries go by.
+    And the highest revision of any checkpoint whose trailer tells it, usable or not: the next one
+    has to be above it, because the newest is the one that nodes and recoveries go by.
 
     The report names the checkpoint that was taken, and those that cannot be used. Errors:
     StoreUnavailable.
