@@ -179,15 +179,15 @@ class Connection(FrameReceiver):
     def eof_received(self) -> bool:
         """The client sends no more, and reads no more answers: it has gone, or will at once.
 
-        Produce requests that are here count as sent: they still get their places. With `acks=0` a
-        client sends, closes, and waits for nothing. Everything else has no reader any more.
+        Produce requests that are here count as sent: they still get their places, once the request
+        that is being served has ended. With `acks=0` a client sends, closes, and waits for nothing.
+        Everything else has no reader any more.
         """
         serving = self._serving
         if self._is_over or serving is None:
             return False
-        self._has_left = self._is_beginning or (
-            not self._is_serving and self._has_pipelined(serving.dispatcher)
-        )
+        self._drop_frames(but=serving.dispatcher.is_pipelined)
+        self._has_left = self._is_beginning or bool(self._frames)
         return self._has_left
 
     def pause_writing(self) -> None:
@@ -369,8 +369,8 @@ class Connection(FrameReceiver):
             await self._all_answered()
         if not sender.has_room:
             await sender.room()
-        if not self._frames:
-            return  # The node drains.
+        if not self._frames or self._has_pipelined(dispatcher):
+            return  # The node drains, or the client has left: the request was let go.
         assert self._peer is not None
         frame, received_at = self._frames.popleft()
         size_bytes = len(frame)
@@ -380,7 +380,8 @@ class Connection(FrameReceiver):
             del frame
             answered = await dispatcher.answer(request)
             del request
-            sender.send(answered.pieces)
+            if not self._has_left:  # A socket that is closed answers with a reset, which ends all.
+                sender.send(answered.pieces)
             if answered.throttle_ms:
                 self._mute(answered.throttle_ms)
         finally:
@@ -509,12 +510,19 @@ class Connection(FrameReceiver):
         else:
             self._transport.abort()
 
-    def _drop_frames(self) -> None:
-        """Requests that were not begun are let go; their clients send them again elsewhere."""
-        if self._budget is not None and self._frames:
+    def _drop_frames(self, but: Callable[[memoryview], bool] = lambda frame: False) -> None:
+        """Requests that were not begun are let go; their clients send them again elsewhere.
+
+        `but`: those that stay.
+        """
+        kept = [one for one in self._frames if but(one[0])]
+        count = len(self._frames) - len(kept)
+        if self._budget is not None and count:
             size_bytes = sum(len(frame) for frame, _ in self._frames)
-            self._budget.release(size_bytes + REQUEST_OVERHEAD_BYTES * len(self._frames))
+            size_bytes -= sum(len(frame) for frame, _ in kept)
+            self._budget.release(size_bytes + REQUEST_OVERHEAD_BYTES * count)
         self._frames.clear()
+        self._frames.extend(kept)
 
     def _abandon(self) -> None:
         self._drop_frames()

@@ -92,6 +92,31 @@ def test_a_request_whose_place_takes_time_gets_it_though_its_client_has_closed()
     asyncio.run(main())
 
 
+def test_requests_behind_a_fetch_get_their_places_though_their_client_has_closed() -> None:
+    """Whatever has no reader any more is passed over."""
+
+    async def main() -> None:
+        scene = Scene()
+        async with wire(scene.routes()) as served:
+            client, other = await served.client(), await served.client()
+            client.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
+            client.send(list_offsets(2) + produce(3, acks=0) + list_offsets(4) + produce(5, acks=0))
+            await client.close()
+            for _ in range(3):  # Time for the node to learn of the end.
+                assert await other.is_served()
+            scene.fetched.set()
+            await until(lambda: len(scene.begun) == 2)
+            for reply in scene.begun:
+                reply.let_go()
+            await until(lambda: served.connections.count == 1)
+            assert [reply.correlation_id for reply in scene.begun] == [3, 5]
+            assert not scene.listed
+            assert served.resources.requests.count == 0
+
+    asyncio.run(main())
+
+
 def test_a_fetch_whose_client_closes_ends_at_once() -> None:
     async def main() -> None:
         scene = Scene()
