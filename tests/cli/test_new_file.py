@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
+from tests.cli.started import start
 
 SEGMENT = "log dump filed --partition 0 --segment FILE"
 BACKUP = "backup --out FILE"
+WAIT_S = 30
 
 
 def _words(command: str, file: Path) -> list[str]:
@@ -48,3 +52,19 @@ def test_a_symbolic_link_stays_one(run: Command, tmp_path: Path, command: str) -
         (folder / "file").write_bytes(b"")
     assert sorted(tmp_path.iterdir()) == [folder, link]
     assert list(folder.iterdir()) == [folder / "file"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_part_of_a_file(
+    environment: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = start(environment, *_words(BACKUP, tmp_path / "file"), "--server", server)
+        assert process.stderr is not None
+        assert b"has not answered" in process.stderr.readline()
+        assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+        process.send_signal(number)
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == -number
+    assert list(tmp_path.iterdir()) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
 
 import click
@@ -27,12 +29,40 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         raise click.UsageError(f"{path} is no regular file: give the name of one, or a new name")
     path = Path(os.path.realpath(path))
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        fsync_folder(str(path.absolute().parent))
-    finally:
+    with _removed_by_signals(part):
+        try:
+            with part.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+            fsync_folder(str(path.absolute().parent))
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _removed_by_signals(part: Path) -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process, as they do without this, and leave no `part`.
+
+    No exception as by `interruptible`: an event loop would log one that is raised in a callback,
+    and go on. A signal that the parent made the command ignore, as `nohup` does, stays ignored.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
         part.unlink(missing_ok=True)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    handled = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in handled:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
