@@ -86,6 +86,23 @@ def test_batches_that_are_deleted_during_a_dump_end_it(run: Command, tmp_path: P
     assert not (tmp_path / "some.log").exists()
 
 
+def test_a_dump_ends_where_the_partition_ended_at_its_start(run: Command) -> None:
+    class GrowsBeforeRead(FakeNode):
+        def Fetch(self, request: Any, context: Any) -> Any:
+            with Producer(self.server) as producer:
+                producer.send("growing", b"later").result(WAIT_S)
+            return super().Fetch(request, context)
+
+    with GrowsBeforeRead() as node:
+        node.create("growing")
+        with Producer(node.server) as producer:
+            for value in (b"a", b"b"):
+                producer.send("growing", value).result(WAIT_S)
+        dump = ("log", "dump", "growing", "--partition", 0, "--json", "--server", node.server)
+        shown = [json.loads(line)["baseOffset"] for line in run(*dump).stdout.splitlines()]
+    assert shown == [0, 1]
+
+
 def test_an_empty_partition_is_an_empty_segment(run: Command, tmp_path: Path) -> None:
     run("topic", "create", "hollow")
     assert run("log", "dump", "hollow", "--partition", 0, "--segment", tmp_path).returncode == 0

@@ -316,7 +316,8 @@ def reset_note(reset: OffsetReset) -> str:
 def batches_until(
     consumer: Consumer, ends: dict[TopicPartition, int], timeout_s: float
 ) -> Iterator[FetchedBatch]:
-    """Batches in order within each partition until all `ends` (exclusive) are reached.
+    """Batches in order within each partition until all `ends` (exclusive) are reached, and none
+    that begins behind its partition's.
 
     Partitions whose records are deleted meanwhile count as reached.
     Errors: Unavailable where none comes for `timeout_s`; those of `Consumer.poll_batches`.
@@ -325,7 +326,9 @@ def batches_until(
     came_at, is_told = now_s(), False
     while left:
         batches = consumer.poll_batches(min(POLL_S, timeout_s))
-        yield from batches
+        for batch in batches:
+            if batch.base_offset < ends.get((batch.topic, batch.partition), 0):
+                yield batch
         came = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
         reached = {tp for tp in left if came.get(tp, 0) >= ends[tp]}
         if batches:
