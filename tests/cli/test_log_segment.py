@@ -109,6 +109,16 @@ def test_an_empty_partition_is_an_empty_segment(run: Command, tmp_path: Path) ->
     assert (tmp_path / "00000000000000000000.log").read_bytes() == b""
 
 
+def test_a_dump_from_behind_the_end_is_refused(run: Command, tmp_path: Path) -> None:
+    run("produce", "short", stdin=b"a\nb\n")
+    dump = ("log", "dump", "short", "--partition", 0, "--segment", tmp_path, "--from")
+    ended = run(*dump, 3)
+    assert (ended.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert b"OffsetOutOfRange: short-0 holds offsets 0 to 2 (exclusive), not 3" in ended.stderr
+    assert run(*dump, 2).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000002.log"]
+
+
 def test_a_stopped_nodes_data_gives_the_same_file(tmp_path: Path) -> None:
     data, live, offline = tmp_path / "data", tmp_path / "live.log", tmp_path / "offline.log"
     node = StoppableNode(data)
@@ -134,6 +144,9 @@ def test_a_stopped_nodes_data_gives_the_same_file(tmp_path: Path) -> None:
     assert offline.read_bytes() == live.read_bytes()
     assert run_process(*dump, offline, "--data", data, "--from", 2).returncode == 0
     assert [batch.header.base_offset for batch in scan(offline.read_bytes())] == [2, 3]
+    behind = run_process(*dump, offline, "--data", data, "--from", 5)
+    assert behind.returncode == 1
+    assert b"kept-0 holds offsets 0 to 4 (exclusive), not 5" in behind.stderr
 
 
 def test_a_folder_gets_as_many_segments_as_are_needed(

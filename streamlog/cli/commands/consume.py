@@ -12,7 +12,13 @@ import click
 from streamlog.cli.output import note
 from streamlog.cli.parsing import START_METAVAR, StartPosition, one_byte_string, start_position
 from streamlog.cli.progress import RecordProgress
-from streamlog.cli.records.record_copy import CopyLimits, RecordCopy, TopicPartition, TopicProbe
+from streamlog.cli.records.record_copy import (
+    CopyLimits,
+    RecordCopy,
+    TopicPartition,
+    TopicProbe,
+    out_of_range,
+)
 from streamlog.cli.records.record_format import (
     NAMED,
     Formatter,
@@ -25,7 +31,7 @@ from streamlog.cli.remote import admin, consumer
 from streamlog.cli.standard_streams import stderr_is_terminal, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.client import Consumer
-from streamlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from streamlog.errors import UnknownTopicOrPartition
 
 TOPIC_RETRY_S = 0.5
 
@@ -211,13 +217,7 @@ def _positions(
         return {tp: max(begins[tp], end - start.number) for tp, end in ends.items()}
     for tp in chosen:
         if not begins[tp] <= start.number <= ends[tp]:
-            raise OffsetOutOfRange(
-                f"{tp[0]}-{tp[1]} holds offsets {begins[tp]} to {ends[tp]} (exclusive), "
-                f"not {start.number}",
-                offset=start.number,
-                start_offset=begins[tp],
-                end_offset=ends[tp],
-            )
+            raise out_of_range(tp, start.number, begins[tp], ends[tp])
     return dict.fromkeys(chosen, start.number)
 
 

@@ -17,6 +17,7 @@ from streamlog.client import Admin, Consumer, Tls
 from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
+    OffsetOutOfRange,
     StreamlogError,
     Unavailable,
     UnknownTopicOrPartition,
@@ -347,6 +348,16 @@ def batches_until(
         if left and silent_s >= SILENCE_TOLD_AFTER_S and not is_told:
             is_told = True
             note(f"no record has come for {silent_s:.0f} s; waiting up to {timeout_s:g} s")
+
+
+def out_of_range(tp: TopicPartition, offset: int, begin: int, end: int) -> OffsetOutOfRange:
+    """The partition holds offsets `begin` (inclusive) to `end` (exclusive)."""
+    return OffsetOutOfRange(
+        f"{tp[0]}-{tp[1]} holds offsets {begin} to {end} (exclusive), not {offset}",
+        offset=offset,
+        start_offset=begin,
+        end_offset=end,
+    )
 
 
 def unreadable(error: StreamlogError, command: str) -> StreamlogError:

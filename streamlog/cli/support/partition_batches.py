@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from streamlog.cli.records.record_copy import batches_until
+from streamlog.cli.records.record_copy import TopicPartition, batches_until, out_of_range
 from streamlog.cli.remote import admin, consumer
 from streamlog.cli.state import State
 from streamlog.client.consume.stored_batches import StoredBatchesConsumer
@@ -34,8 +34,9 @@ def batches_of_node(
 ) -> Iterator[PartitionBatches]:
     """Up to the partition's end now, markers of transactions included.
 
-    Errors: UsageError where there is no such partition; from the pieces OffsetOutOfRange where
-    batches are deleted before they are read, since what follows would hide the gap.
+    Errors: UsageError where there is no such partition; OffsetOutOfRange where it ends before
+    `start`, and from the pieces where batches are deleted before they are read, since what follows
+    would hide the gap.
     """
     tp = (topic, partition)
     with admin(state) as client:
@@ -43,8 +44,8 @@ def batches_of_node(
     with consumer(state, auto_offset_reset="none", kind=StoredBatchesConsumer) as client:
         client.assign([tp])
         begin = client.beginning_offsets([tp])[tp]
-        first = begin if start is None else max(start, begin)
         end = client.end_offsets([tp])[tp]
+        first = _first(tp, start, begin, end)
         client.seek(topic, partition, first)
         fetched = batches_until(client, {tp: end}, state.timeout_s)
         yield PartitionBatches(first, (batch.data for batch in fetched))
@@ -56,7 +57,8 @@ def batches_of_files(
 ) -> Iterator[PartitionBatches]:
     """As of a node, from the objects; no node may run on the data meanwhile.
 
-    Errors: DataInUse, WalPending, Corrupt, Unavailable; UsageError, UnknownTopicOrPartition.
+    Errors: DataInUse, WalPending, Corrupt, Unavailable; UsageError, UnknownTopicOrPartition;
+    OffsetOutOfRange where the partition ends before `start`.
     """
     from streamlog.reading.offline import open_offline
 
@@ -69,7 +71,7 @@ def batches_of_files(
                 raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)
             _check(topic, partition, topic_record.partitions)
             offsets = runner.run(opened.partitions([tp]))[tp]
-            first = offsets.start if start is None else max(start, offsets.start)
+            first = _first(tp, start, offsets.start, offsets.end)
             batches = opened.batches(tp, first, sys.maxsize)
 
             async def following() -> Buffer | None:
@@ -78,6 +80,16 @@ def batches_of_files(
             yield PartitionBatches(first, iter(lambda: runner.run(following()), None))
         finally:
             runner.run(opened.close())
+
+
+def _first(tp: TopicPartition, start: int | None, begin: int, end: int) -> int:
+    """Below the log's start lies nothing that could be missed; a `start` behind the end is wrong,
+    and a segment of that name would say that the log begins there. Errors: OffsetOutOfRange."""
+    if start is None or start <= begin:
+        return begin
+    if start > end:
+        raise out_of_range(tp, start, begin, end)
+    return start
 
 
 def _check(topic: str, partition: int, partitions: int) -> None:
