@@ -25,7 +25,8 @@ class KafkaCall(NamedTuple):
     `api` is Kafka's number of the API. `listener` names the address that the client connected to,
     `advertised` is the host and port that its clients are told. `frame_bytes` is the size of the
     whole request, whose memory every slice of the message keeps alive (`unpinned`). `received_at`
-    is when it was there, on the clock: it may have waited for those before it since; None: now.
+    is when it was there, on the clock, and later by the time for which its connection was muted
+    since: it may have waited for those before it; None: now.
     `limited`: the quotas of its client; None: it has none.
     """
 

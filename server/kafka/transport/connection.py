@@ -127,7 +127,7 @@ class Connection(FrameReceiver):
         self._budget: ConnectionBudget | None = None
         self._peer: Peer | None = None
         self._frames: deque[tuple[memoryview, float]] = deque()
-        """Received, not begun; and when, on the clock."""
+        """Received, not begun; and since when, on the clock, their time runs."""
         self._begun: deque[Begun] | None = None
         """Begun, not being answered; made with the first one, since consumers have none."""
         self._unanswered = 0
@@ -295,13 +295,18 @@ class Connection(FrameReceiver):
     # ---- a client above its quota
 
     def _mute(self, throttle_ms: int) -> None:
-        """Reads and begins nothing for a while; what was begun is answered meanwhile."""
+        """Reads and begins nothing for a while; what was begun is answered meanwhile.
+
+        The time of the requests that are here stands still: they would fail unbegun, and be sent
+        again at the cost of the quota.
+        """
         if self._is_over or self._is_draining:
             return
         self._is_muted = True
         self._stop_reading()
-        loop = asyncio.get_running_loop()
-        self._unmuting = loop.call_later(throttle_ms / 1000, self._unmute)
+        throttle_s = throttle_ms / 1000
+        self._frames = deque([(frame, since + throttle_s) for frame, since in self._frames])
+        self._unmuting = asyncio.get_running_loop().call_later(throttle_s, self._unmute)
 
     def _unmute(self) -> None:
         self._is_muted = False

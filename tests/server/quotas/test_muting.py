@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from streamlog.errors import StoreUnavailable
+from streamlog.kafka.messages.produce_request import ProduceRequest
 from streamlog.kafka.messages.produce_response import ProduceResponse
 from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.server.kafka.call import KafkaCall, Route
 from streamlog.server.limits.quotas.quota_values import NO_QUOTAS, QuotaValues
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
-from tests.server.kafka.transport.scenes import Scene, fetch, list_offsets, produce
+from tests.server.kafka.transport.scenes import HeldReply, Scene, fetch, list_offsets, produce
 from tests.support.kafka_wire import Wire, WireClient, wire
 
 KIB = 1024
@@ -83,6 +87,32 @@ def test_requests_that_lie_ready_are_begun_one_by_one_above_the_quota() -> None:
             assert throttles[1][1] > 0
             assert throttles[2][1] == 0
             assert scene.groups[2:] == [[3, 4]]
+
+    asyncio.run(main())
+
+
+def test_the_time_of_a_request_stands_still_while_its_connection_is_muted() -> None:
+    """It would be over before the request is begun."""
+
+    async def main() -> None:
+        since: list[float] = []
+
+        async def begin(call: KafkaCall, message: ProduceRequest) -> HeldReply:
+            assert call.received_at is not None
+            since.append(call.received_at)
+            reply = HeldReply(call, message, 0)
+            reply.let_go()
+            return reply
+
+        async with wire({ApiKey.PRODUCE: Route(begin, is_pipelined=True)}) as served:
+            client = await served.client()
+            limit(served, produce=quota_for(len(produce(1)) - 4))
+            client.send(produce(1) + produce(2))
+            number, throttle_ms = await answered(client, ApiKey.PRODUCE, 9)
+            assert (number, throttle_ms > 0) == (1, True)
+            assert (await answered(client, ApiKey.PRODUCE, 9))[0] == 2
+            first, second = since
+            assert second - first == pytest.approx(throttle_ms / 1000)
 
     asyncio.run(main())
 
