@@ -59,7 +59,7 @@ async def _copy(pace: CopyPace, segment: _Zeros, piece_bytes: int = MIB) -> None
     """As plug-ins do: the indexes, then the log."""
     index = _Zeros(1)
     files = pace.of(LocalSegmentFiles(segment, index, index, index, index, b""))
-    with pace.run([segment]):
+    with pace.copy(segment):
         for one in (files.offset_index, files.time_index, files.producer_snapshot):
             await one.read(0, 1)
         position = 0
@@ -198,6 +198,63 @@ def test_a_run_between_two_rounds_is_due_within_its_time() -> None:
             began = node.clock.monotonic()
             await _copy(pace, _Zeros(16 * MIB))
             assert 0.7 < node.clock.monotonic() - began < 1.1
+
+    run(body)
+
+
+def test_what_was_copied_at_full_speed_is_no_debt() -> None:
+    async def body() -> None:
+        async with busy_node() as node:
+            pace = CopyPace(node.throttle, node.clock, 60.0)
+            await _copy(pace, _Zeros(1024 * MIB), 4 * MIB)
+            async with node.foreground():
+                began = node.clock.monotonic()
+                await _copy(pace, _Zeros(MIB))
+                assert node.clock.monotonic() - began < 1
+
+    run(body)
+
+
+def test_copies_under_way_keep_their_time_when_the_quota_is_lowered() -> None:
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 10.0)
+            began = node.clock.monotonic()
+            copies = [asyncio.ensure_future(_copy(pace, _Zeros(256 * MIB))) for _ in range(4)]
+            await asyncio.sleep(1)
+            pace.set_quota(MIB)
+            await asyncio.gather(*copies)
+            # The last ones have their own time; the others have left theirs.
+            assert node.clock.monotonic() - began < 25
+
+    run(body)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 100])
+def test_a_small_file_counts_as_one_request_however_much_is_asked_of_it(size_bytes: int) -> None:
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 60.0)
+            small = _Zeros(size_bytes)
+            files = pace.of(LocalSegmentFiles(small, small, small, small, small, b""))
+            began = node.clock.monotonic()
+            await files.offset_index.read(0, 64 * MIB)
+            await files.log_segment.read(0, 64 * MIB)
+            assert node.clock.monotonic() - began < 0.5
+
+    run(body)
+
+
+def test_an_index_comes_as_a_whole_beside_others() -> None:
+    """Whoever wrote a plug-in may take it with one read."""
+
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 60.0)
+            index = _Zeros(3 * MIB)
+            files = pace.of(LocalSegmentFiles(index, index, index, index, index, b""))
+            assert len(await files.time_index.read(0, 3 * MIB)) == 3 * MIB
+            assert 0 < len(await files.log_segment.read(0, 3 * MIB)) < MIB
 
     run(body)
 

@@ -161,18 +161,6 @@ class Copier:
         """
         parts = self._parts
         may_go = candidates(log, highest_offset, parts.clock.now_ms())
-        with parts.pace.run(may_go):
-            return await self._run(partition, log, may_go, hears)
-
-    async def _run(
-        self,
-        partition: TopicIdPartition,
-        log: TierableLog,
-        may_go: list[AbstractLogSegment],
-        hears: Copied,
-    ) -> bool:
-        """As `run`, of these segments."""
-        parts = self._parts
         for done, segment in enumerate(may_go):
             wanted = partial(is_wanted, log, segment)
             if not wanted():
@@ -184,10 +172,11 @@ class Copier:
                     return not done
             finally:
                 hears.waits_for_quota = False
-            async with AsyncExitStack() as held:
-                files = await held.enter_async_context(log.segment_files(segment))
-                files = parts.pace.of(files)
-                hears.copied(await self._copy(partition, log, segment, files, held))
+            with parts.pace.copy(segment):
+                async with AsyncExitStack() as held:
+                    files = await held.enter_async_context(log.segment_files(segment))
+                    files = parts.pace.of(files)
+                    hears.copied(await self._copy(partition, log, segment, files, held))
         return True
 
     async def _copy(

@@ -79,9 +79,9 @@ class CopyPace:
         self._rate_max = max(2 * rate, RATE_MIN)
 
     @contextmanager
-    def run(self, segments: Iterable[Sized]) -> Iterator[None]:
-        """A run that copies them has begun: rounds may be far apart."""
-        begun_bytes = sum(map(charge, segments))
+    def copy(self, segment: Sized) -> Iterator[None]:
+        """A copy has begun, and has its time, whatever the next rounds and quotas say."""
+        begun_bytes = charge(segment)
         self._begun_bytes += begun_bytes
         try:
             yield
@@ -93,7 +93,7 @@ class CopyPace:
             return files
         aborted = files.transaction_index
         return LocalSegmentFiles(
-            _PacedFile(files.log_segment, self),
+            _PacedFile(files.log_segment, self, PIECE_BYTES),
             _PacedFile(files.offset_index, self),
             _PacedFile(files.time_index, self),
             None if aborted is None else _PacedFile(aborted, self),
@@ -101,31 +101,38 @@ class CopyPace:
             files.leader_epoch_index,
         )
 
-    async def turn(self, length: int, size_bytes: int) -> int:
-        """Waits until so much of a file is due, or nobody else is served. How much may be read."""
-        if self._throttle.is_throttling:
-            length = min(length, PIECE_BYTES)
-        charged = length * max(1, REQUEST_BYTES / max(size_bytes, 1))
-        wanted = max(self._waiting_bytes, self._begun_bytes) / self._spread_s
-        rate = min(max(wanted, RATE_MIN), self._rate_max)
-        due = max(self._due_at, self._clock.monotonic())
-        self._due_at = due + charged / rate
-        while (left_s := self._left_s(due)) > 0:  # noqa: ASYNC110 - nobody tells the others' end
-            await asyncio.sleep(min(left_s, LOOK_S))
-        is_beside = self._throttle.is_throttling
-        self._sending.bytes_per_s = max(2 * rate, SEND_RATE_MIN) if is_beside else math.inf
-        return length
+    async def turn(self, size_bytes: int) -> None:
+        """Waits until so much is due, or nobody else is served."""
+        begun = self._begun_bytes / self._spread_s
+        wanted = max(self._waiting_bytes / self._spread_s, RATE_MIN)
+        rate = max(min(wanted, self._rate_max), begun)
+        if self.is_beside_others:
+            due = max(self._due_at, self._clock.monotonic())
+            self._due_at = due + size_bytes / rate
+            while (left_s := self._left_s(due)) > 0:  # noqa: ASYNC110 - nobody tells their end
+                await asyncio.sleep(min(left_s, LOOK_S))
+        if self.is_beside_others:
+            self._sending.bytes_per_s = max(2 * rate, SEND_RATE_MIN)
+        else:
+            # What goes at full speed is no debt.
+            self._due_at = -math.inf
+            self._sending.bytes_per_s = math.inf
+
+    @property
+    def is_beside_others(self) -> bool:
+        return self._throttle.is_throttling
 
     def _left_s(self, due: float) -> float:
-        return due - self._clock.monotonic() if self._throttle.is_throttling else 0
+        return due - self._clock.monotonic() if self.is_beside_others else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _PacedFile:
-    """A LocalFile."""
+    """A SegmentFile. `_piece_bytes` bounds a read beside others; 0: an index comes as a whole."""
 
     _file: LocalFile
     _pace: CopyPace = field(repr=False)
+    _piece_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -136,6 +143,11 @@ class _PacedFile:
         return self._file.path
 
     async def read(self, position: int, length: int) -> Buffer:
-        """As LocalFile.read, when it may."""
-        length = await self._pace.turn(length, self._file.size_bytes)
+        """As SegmentFile.read, when it may."""
+        if self._piece_bytes and self._pace.is_beside_others:
+            length = min(length, self._piece_bytes)
+        charged = min(length, max(self.size_bytes - position, 0))
+        if self.size_bytes < REQUEST_BYTES:
+            charged = 0 if position else REQUEST_BYTES
+        await self._pace.turn(charged)
         return await self._file.read(position, length)

@@ -54,6 +54,7 @@ from streamlog.tiered.draft.index_bundle import (
     decode_bundle,
     encode_bundle,
 )
+from streamlog.tiered.storage.files import pieces
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ async def _indexes(data: LogSegmentData) -> dict[IndexType, Buffer]:
     found: dict[IndexType, Buffer] = {IndexType.LEADER_EPOCH: data.leader_epoch_index}
     for kind, file in files.items():
         if file is not None:
-            found[kind] = await file.read(0, file.size_bytes)
+            found[kind] = b"".join([piece async for piece in pieces(file)])
     return found
 
 

@@ -3,9 +3,9 @@
 1. A chunk is loaded by one task, however many readers wait for it, and the task goes on when they
    stop waiting: a store that is slower than a fetch may wait still makes progress, because the next
    fetch finds the chunk here.
-2. A reader that goes through a segment has its next chunk loaded ahead, and two more while those on
-   their way have no more than half of the memory: what is loaded for many readers at a time must
-   not push out what the first of them have not read yet.
+2. A reader that goes through a segment has its next chunk loaded ahead, and two more while those
+   that nobody has read yet have no more than half of the memory: what is loaded for many readers at
+   a time must not push out what the first of them are still to read.
 3. Memory is bounded: chunks that were not used for longest go first. Loads under way are bounded,
    too: `loads` run at a time, and beyond `pending_max` of them a read is refused.
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
@@ -77,6 +77,8 @@ class ChunkCache:
         self._kept: OrderedDict[ChunkKey, Buffer] = OrderedDict()
         self._bytes = 0
         self._loading: dict[ChunkKey, asyncio.Future[Buffer]] = {}
+        self._unread: set[ChunkKey] = set()
+        """Those in memory, or on their way, that nobody has read."""
         self._wanted: dict[ChunkKey, int] = {}
         """How many readers wait for a load."""
         self._turns = asyncio.Semaphore(config.loads)
@@ -106,7 +108,7 @@ class ChunkCache:
     @property
     def has_room_far_ahead(self) -> bool:
         """Whether chunks may be loaded for which nobody will ask next."""
-        return 2 * (len(self._loading) + 1) * self._config.chunk_bytes <= self._config.cache_bytes
+        return 2 * (len(self._unread) + 1) * self._config.chunk_bytes <= self._config.cache_bytes
 
     async def get(
         self, segment: RemoteLogSegmentMetadata, number: int, deadline: float
@@ -121,6 +123,7 @@ class ChunkCache:
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
+            self._unread.discard(key)
             return found
         loading = self._begin(segment, key, is_required=True)
         assert loading is not None
@@ -133,6 +136,7 @@ class ChunkCache:
             if not self._wanted[key]:
                 del self._wanted[key]
         if loading.done():
+            self._unread.discard(key)
             return loading.result()
         if self._failures.since_ms is not None:
             raise self._failures.error(f"reading {key.segment_id}")
@@ -156,6 +160,7 @@ class ChunkCache:
         """The segment is deleted."""
         for key in [key for key in self._kept if key.segment_id == segment_id]:
             self._bytes -= len(self._kept.pop(key))
+            self._unread.discard(key)
 
     def _begin(
         self, segment: RemoteLogSegmentMetadata, key: ChunkKey, *, is_required: bool
@@ -173,6 +178,7 @@ class ChunkCache:
             )
         loading = asyncio.get_running_loop().create_future()
         self._loading[key] = loading
+        self._unread.add(key)
         task = self._background.spawn(self._run(segment, key, loading), name="load")
         task.add_done_callback(lambda task: self._ended(key, loading, task))
         return loading
@@ -181,6 +187,8 @@ class ChunkCache:
         self, key: ChunkKey, loading: asyncio.Future[Buffer], task: asyncio.Task[None]
     ) -> None:
         self._loading.pop(key, None)
+        if key not in self._kept:
+            self._unread.discard(key)
         if not loading.done():
             loading.set_exception(
                 why_ended(task, "the node stops: fetch again elsewhere, or later")
@@ -235,5 +243,6 @@ class ChunkCache:
         self._kept[key] = data
         self._bytes += len(data)
         while self._bytes > self._config.cache_bytes and len(self._kept) > 1:
-            _, oldest = self._kept.popitem(last=False)
+            passed, oldest = self._kept.popitem(last=False)
             self._bytes -= len(oldest)
+            self._unread.discard(passed)

@@ -12,6 +12,7 @@ import pytest
 from streamlog.errors import Corrupt, InvalidConfig, UnsupportedVersion
 from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock
@@ -188,6 +189,32 @@ class SlowLister(MemoryPlugin):
             self.lists.set()
             await self.may_go_on.wait()
         return await super().list_remote_segments(topic_partition, min_base_offset)
+
+
+class _InPieces(BytesFile):
+    """A file may come in pieces."""
+
+    async def read(self, position: int, length: int) -> Buffer:
+        return await super().read(position, min(length, 5))
+
+
+def test_indexes_that_come_in_pieces_are_stored_whole() -> None:
+    async def body() -> None:
+        make = SegmentMaker()
+        adapter = DraftStorageAdapter(MemoryPlugin())
+        data = make.data(log_segment=BytesFile(bundle_batch(b"value", 0, 0)))._replace(
+            offset_index=_InPieces(b"an index of offsets"),
+            time_index=_InPieces(b"an index of times"),
+        )
+        metadata = make.metadata(data)
+        await adapter.copy_log_segment_data(metadata, data)
+        for kind, wanted in (
+            (IndexType.OFFSET, b"an index of offsets"),
+            (IndexType.TIMESTAMP, b"an index of times"),
+        ):
+            assert bytes(await adapter.fetch_index(metadata, kind)) == wanted
+
+    asyncio.run(body())
 
 
 def test_a_late_deletion_of_a_copy_spares_the_copy_that_replaced_it() -> None:
