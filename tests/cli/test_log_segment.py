@@ -110,11 +110,11 @@ def test_an_empty_partition_is_an_empty_segment(run: Command, tmp_path: Path) ->
 
 
 def test_a_dump_from_behind_the_end_is_refused(run: Command, tmp_path: Path) -> None:
-    run("produce", "short", stdin=b"a\nb\n")
-    dump = ("log", "dump", "short", "--partition", 0, "--segment", tmp_path, "--from")
+    run("produce", "ends_early", stdin=b"a\nb\n")
+    dump = ("log", "dump", "ends_early", "--partition", 0, "--segment", tmp_path, "--from")
     ended = run(*dump, 3)
     assert (ended.returncode, list(tmp_path.iterdir())) == (1, [])
-    assert b"OffsetOutOfRange: short-0 holds offsets 0 to 2 (exclusive), not 3" in ended.stderr
+    assert b"OffsetOutOfRange: ends_early-0 holds offsets 0 to 2 (exclusive), not 3" in ended.stderr
     assert run(*dump, 2).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000002.log"]
 
