@@ -1,6 +1,7 @@
 """Which WAL files are free, and the background work that keeps some ready.
 
-Life of a file: made (zeros, superblock "free") → free → ready → active → sealed → free …
+Life of a file: made (zeros, superblock "free") → free → ready → active → sealed → free …; or, from
+free or sealed, → discarded → removed.
 
 Invariants
 - A sealed file is freed only when all of its groups are released.
@@ -10,10 +11,13 @@ Invariants
   left, on the disk or in free files: a full log can only be emptied if the disk has room for the
   uploads. While an upload finds none (`give_room`), free files are removed and none are made:
   appends wait for uploads, not the other way round.
-- A released file that the disk does not free is removed instead. One that cannot be removed either
-  stays among the sealed ones, counts in the bound, and holds up no other file.
+- A released file that the disk does not free is discarded. A discarded file is closed and never
+  used again: a removal that failed may have taken its name away, and with the name what would be
+  written to it. It is removed as soon as the disk does that; until then it counts in the bound, and
+  holds up no other file.
 - Before a file is removed, the identity file states that its groups are released; a freed file
-  states it in its own superblock. So an absent group is always known to be released.
+  states it in its own superblock. So an absent group is always known to be released, and a removed
+  file that a power cut brings back has released groups and failed writes alone.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from streamlog.errors import Closed
 from streamlog.format.rows import Tenure
@@ -44,6 +48,19 @@ from streamlog.wal.metrics import WalMetrics
 from streamlog.wal.writer import Shelf
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _DiscardedFile:
+    """A closed file that is to be removed.
+
+    `released_through`: what the identity file is to state before. `error`: of the last removal.
+    """
+
+    name: str
+    size_bytes: int
+    released_through: int
+    error: OSError | None = None
 
 
 class FilePool:
@@ -79,8 +96,7 @@ class FilePool:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._trouble: OSError | None = None
-        self._stuck: set[str] = set()
-        """Names of files that the disk did not free or remove."""
+        self._discarded: list[_DiscardedFile] = []
         self._is_closed = False
         self._is_giving_room = False
         # A file's groups take a little more space as objects, with their indexes; and later ones of
@@ -196,14 +212,20 @@ class FilePool:
             file.file.close()
 
     async def _tidy(self) -> None:
+        for discarded in list(self._discarded):
+            await self._remove_discarded(discarded)
         trouble: OSError | None = None
         for file in [file for file in self._shelf.sealed if self._may_go(file)]:
             try:
                 await self._recycle(file)
             except OSError as error:
-                self._note_stuck(file, error)
+                log.warning(
+                    "file %s of the write-ahead log is not removed yet: %s", file.name, error
+                )
                 trouble = error
         await self._fill()
+        for discarded in self._discarded:
+            trouble = trouble or discarded.error
         if trouble is not None and self._wanted_bytes and not self._free:
             raise trouble
 
@@ -258,31 +280,25 @@ class FilePool:
     async def _recycle(self, file: WalFile) -> None:
         is_too_much = self._disk_bytes > self._config.wal_bytes_max
         is_misfit = file.size_bytes != self._config.file_bytes
-        is_stuck = file.name in self._stuck
-        if not (is_misfit or is_too_much or is_stuck or self._is_giving_room):
-            superblock = replace(
-                file.superblock, state=FileState.FREE, released_through=self._released_through
-            )
-            try:
-                await self._offload.run(Lane.CPU, file.free, superblock)
-            except OSError as error:
-                self._note_stuck(file, error)
-            else:
-                self._shelf.sealed.remove(file)
-                self._free.append(file)
-                self._changed.set()
-                return
-        await self._remove(file, self._shelf.sealed)
-
-    def _note_stuck(self, file: WalFile, error: OSError) -> None:
-        """The file is removed from now on, as soon as that works; told once."""
-        if file.name not in self._stuck:
-            self._stuck.add(file.name)
+        if is_misfit or is_too_much or self._is_giving_room:
+            await self._remove(file, self._shelf.sealed)
+            return
+        superblock = replace(
+            file.superblock, state=FileState.FREE, released_through=self._released_through
+        )
+        try:
+            await self._offload.run(Lane.CPU, file.free, superblock)
+        except OSError as error:
             log.warning(
                 "file %s of the write-ahead log cannot be used again and is to be removed: %s",
                 file.name,
                 error,
             )
+            await self._discard(file, self._shelf.sealed)
+        else:
+            self._shelf.sealed.remove(file)
+            self._free.append(file)
+            self._changed.set()
 
     async def _make_large(self, size: int) -> None:
         """Makes a file for one group that no regular file can hold; removes free regular files."""
@@ -324,17 +340,35 @@ class FilePool:
         self._changed.set()
 
     async def _remove(self, file: WalFile, owner: list[WalFile]) -> None:
+        """The owner has the file no more. Errors: OSError if its groups' release cannot be stated:
+        the owner keeps it."""
+        await self._persist_release(self._released_through)
+        # During the await a stalled writer may have taken it.
+        if file in owner:
+            await self._discard(file, owner)
+
+    async def _discard(self, file: WalFile, owner: list[WalFile]) -> None:
         owner.remove(file)
-        try:
-            await self._persist_release(self._released_through)
-            await self._offload.run(Lane.CPU, _remove_if_there, self._disk, file.name)
-        except OSError:
-            owner.append(file)
-            raise
         file.file.close()
-        self._stuck.discard(file.name)
-        self._count(-file.size_bytes)
-        self._changed.set()
+        discarded = _DiscardedFile(file.name, file.size_bytes, self._released_through)
+        self._discarded.append(discarded)
+        await self._remove_discarded(discarded)
+
+    async def _remove_discarded(self, file: _DiscardedFile) -> None:
+        """Tries it; an error is told once a file."""
+        try:
+            await self._persist_release(file.released_through)
+            await self._offload.run(Lane.CPU, _remove_if_there, self._disk, file.name)
+        except OSError as error:
+            if file.error is None:
+                log.warning(
+                    "file %s of the write-ahead log cannot be removed yet: %s", file.name, error
+                )
+            file.error = error
+        else:
+            self._discarded.remove(file)
+            self._count(-file.size_bytes)
+            self._changed.set()
 
     def _count(self, size_bytes: int) -> None:
         self._disk_bytes += size_bytes

@@ -90,6 +90,7 @@ STEPS = st.one_of(
     st.tuples(st.just("append"), st.integers(0, 9000)),
     st.tuples(st.just("burst"), st.integers(0, 9000)),
     st.tuples(st.just("release"), st.integers(0, 10)),
+    st.tuples(st.just("give_room"), st.integers(0, 1)),
     st.tuples(st.sampled_from(["crash", "restart", "close"]), st.just(0)),
 )
 
@@ -107,6 +108,9 @@ async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
         elif kind == "release":
             model.released = max(model.released, wal.last_sequence - argument)
             wal.release(model.released)
+        elif kind == "give_room":
+            wal.give_room(argument == 1)
+            await turns()
         if kind in ("crash", "restart", "close") or not disk.has_power:
             disk.plan_faults = None
             if kind == "close" and disk.has_power:

@@ -1,0 +1,122 @@
+"""Files of the write-ahead log that the disk does not remove, or removes without saying so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_media import DiskFault
+from streamlog.wal.config import WalConfig
+from streamlog.wal.log import WriteAheadLog
+from tests.wal.wal_helpers import SMALL, begin, group, open_wal, power_cut, recovered, turns
+
+PAYLOAD = bytes(6000)
+LARGER = WalConfig(wal_bytes_max=SMALL.wal_bytes_max, file_bytes=2 * SMALL.file_bytes)
+
+
+def wal_files(disk: TornDisk) -> set[str]:
+    return {name for name in disk.list() if "identity" not in name}
+
+
+def failing(operations: set[str], is_struck: Callable[[str], bool]) -> TornDisk:
+    """A disk that fails the operations on these files while they are in the set."""
+    return TornDisk(
+        SeededRandom(1),
+        lambda operation, name: (
+            DiskFault.IO_ERROR if operation in operations and is_struck(name) else None
+        ),
+    )
+
+
+async def append_and_release(wal: WriteAheadLog, count: int) -> None:
+    for _ in range(count):
+        wal.release(await wal.append(group(PAYLOAD)))
+        await turns(50)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_file_whose_removal_failed_takes_no_groups(seed: int) -> None:
+    """The removal may have taken its name away before its sync failed."""
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(seed))
+        wal = await begin(disk)
+        await wal.append(group(PAYLOAD))
+        await turns()
+        disk.plan_faults = lambda operation, name: (
+            DiskFault.IO_ERROR if operation == "remove" else None
+        )
+        wal.give_room(True)
+        await turns()
+        disk.plan_faults = None
+        wal.give_room(False)
+        for _ in range(12):
+            await wal.append(group(PAYLOAD))
+            await turns()
+        await power_cut(disk)
+        groups = await recovered(await open_wal(disk))
+        assert groups == [(number, PAYLOAD) for number in range(1, 14)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_giving_room", [False, True])
+def test_a_free_file_that_cannot_be_removed_holds_up_no_other(is_giving_room: bool) -> None:
+    """Such as one from before a change of `file_bytes`; it goes as soon as the disk lets it."""
+
+    async def scenario() -> None:
+        operations, kept = set[str](), set[str]()
+        disk = failing(operations, lambda name: name in kept)
+        wal = await begin(disk)
+        for _ in range(20):
+            await wal.append(group(PAYLOAD))
+        wal.release(20)
+        await turns(500)
+        old_files = wal_files(disk)
+        assert len(old_files) > 4
+        if not is_giving_room:
+            await wal.close()
+        kept.add(min(old_files))
+        operations.add("remove")
+        if is_giving_room:
+            wal.give_room(True)
+            await turns(500)
+            assert len(wal_files(disk)) <= 2, "beside the newest file"
+            wal.give_room(False)
+        else:
+            wal = await begin(disk, 2, LARGER)
+        await append_and_release(wal, 40)
+        operations.clear()
+        await append_and_release(wal, 1)
+        assert not kept & wal_files(disk)
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_files_stay_in_use_whose_release_could_not_be_stated_while_room_was_given() -> None:
+    """Nothing is wrong with them: the identity file is what could not be written."""
+
+    async def scenario() -> None:
+        operations = set[str]()
+        disk = failing(operations, lambda name: name.startswith("wal-identity"))
+        wal = await begin(disk)
+        for _ in range(20):
+            await wal.append(group(PAYLOAD))
+        await turns()
+        before = wal_files(disk)
+        operations |= {"create", "write", "rename"}
+        wal.give_room(True)
+        wal.release(20)
+        await turns(500)
+        operations.clear()
+        wal.give_room(False)
+        await append_and_release(wal, 40)
+        assert before <= wal_files(disk)
+        await wal.close()
+
+    asyncio.run(scenario())
