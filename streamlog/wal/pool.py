@@ -14,7 +14,7 @@ Invariants
 - A released file that the disk does not free is discarded. A discarded file is closed and never
   used again: a removal that failed may have taken its name away, and with the name what would be
   written to it. It is removed as soon as the disk does that; until then it counts in the bound, and
-  holds up no other file.
+  holds up no other file. Appends are refused for it only where no upload can let another file go.
 - Before a file is removed, the identity file states that its groups are released; a freed file
   states it in its own superblock. So an absent group is always known to be released, and a removed
   file that a power cut brings back has released groups and failed writes alone.
@@ -226,7 +226,8 @@ class FilePool:
         await self._fill()
         for discarded in self._discarded:
             trouble = trouble or discarded.error
-        if trouble is not None and self._wanted_bytes and not self._free:
+        is_stalled = bool(self._wanted_bytes) and not self._free
+        if trouble is not None and is_stalled and not self._awaits_release():
             raise trouble
 
     async def _fill(self) -> None:
@@ -269,6 +270,11 @@ class FilePool:
 
     def _may_go(self, file: WalFile) -> bool:
         return file is not self._shelf.newest and file.last_sequence <= self._released_through
+
+    def _awaits_release(self) -> bool:
+        """Whether uploads will let another file go."""
+        newest = self._shelf.newest
+        return any(file is not newest and not self._may_go(file) for file in self._shelf.sealed)
 
     def _is_misfit(self, file: WalFile) -> bool:
         """Whether the free file was made for one large group, or under other settings, and is not

@@ -7,12 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
+from streamlog.errors import DiskFull
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
-from tests.wal.wal_helpers import SMALL, begin, group, open_wal, power_cut, recovered, turns
+from tests.wal.wal_helpers import (
+    SMALL,
+    TIGHT,
+    begin,
+    group,
+    open_wal,
+    power_cut,
+    recovered,
+    turns,
+)
 
 PAYLOAD = bytes(6000)
 LARGER = WalConfig(wal_bytes_max=SMALL.wal_bytes_max, file_bytes=2 * SMALL.file_bytes)
@@ -23,13 +33,15 @@ def wal_files(disk: TornDisk) -> set[str]:
 
 
 def failing(operations: set[str], is_struck: Callable[[str], bool]) -> TornDisk:
-    """A disk that fails the operations on these files while they are in the set."""
-    return TornDisk(
-        SeededRandom(1),
-        lambda operation, name: (
-            DiskFault.IO_ERROR if operation in operations and is_struck(name) else None
-        ),
-    )
+    """A disk that fails the operations on these files while they are in the set; what it does not
+    remove stays."""
+
+    def plan(operation: str, name: str) -> DiskFault | None:
+        if operation not in operations or not is_struck(name):
+            return None
+        return DiskFault.FULL if operation == "remove" else DiskFault.IO_ERROR
+
+    return TornDisk(SeededRandom(1), plan)
 
 
 async def append_and_release(wal: WriteAheadLog, count: int) -> None:
@@ -117,6 +129,59 @@ def test_files_stay_in_use_whose_release_could_not_be_stated_while_room_was_give
         wal.give_room(False)
         await append_and_release(wal, 40)
         assert before <= wal_files(disk)
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_log_with_a_file_that_stays_waits_for_uploads() -> None:
+    """It refuses appends only where no upload can let another file go."""
+
+    async def scenario() -> None:
+        operations = set[str]()
+        disk = failing(operations, lambda name: name == "wal-00000001")
+        wal = await begin(disk, 1, TIGHT)
+        for _ in range(3):
+            await wal.append(group(PAYLOAD))
+            await turns()
+        operations |= {"write", "remove"}
+        wal.release(2)
+        appends = [asyncio.ensure_future(wal.append(group(PAYLOAD))) for _ in range(8)]
+        await turns(500)
+        stored = [append for append in appends if append.done()]
+        assert len(stored) < len(appends)
+        assert [append.result() for append in stored] == list(range(3 + 1, 3 + 1 + len(stored)))
+        while not appends[-1].done():
+            wal.release(wal.last_sequence)
+            await turns(50)
+        assert [append.result() for append in appends] == list(range(4, 12))
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_appends_are_refused_where_no_upload_makes_room_beside_a_file_that_stays() -> None:
+    """A bound of two files: the newest one, which is not freed before there is another, and one
+    that the disk does not let go."""
+
+    async def scenario() -> None:
+        operations = set[str]()
+        disk = failing(operations, lambda name: name == "wal-00000001")
+        two_files = WalConfig(wal_bytes_max=2 * SMALL.file_bytes, file_bytes=SMALL.file_bytes)
+        wal = await begin(disk, 1, two_files)
+        for _ in range(3):
+            await wal.append(group(PAYLOAD))
+            await turns()
+        operations |= {"write", "remove"}
+        wal.release(2)
+        await turns()
+        appends = [asyncio.ensure_future(wal.append(group(PAYLOAD))) for _ in range(4)]
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert any(isinstance(outcome, DiskFull) for outcome in outcomes)
+        operations.clear()
+        async with asyncio.timeout(60):
+            await wal.append(group(PAYLOAD))
         await wal.close()
 
     asyncio.run(scenario())
