@@ -448,7 +448,10 @@ class Engine:
         await self.background.close()
 
     async def _plan_replay(self, recovered: RecoveredWal) -> ReplayPlan | None:
-        """None when the metadata was not rebuilt since the WAL's appends. Errors: WalPending."""
+        """None when the metadata was not rebuilt since the WAL's appends.
+
+        Errors: WalPending, UnsupportedVersion, Unavailable.
+        """
         if not recovered.extents:
             return None
         plan = await plan_replay(

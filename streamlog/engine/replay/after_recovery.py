@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from streamlog.errors import ObjectNotFound, WalPending
+from streamlog.errors import Corrupt, ObjectNotFound, WalPending
 from streamlog.format.object.footer import decode_footer
 from streamlog.metadata.interface import (
     RECOVERED_EPOCHS,
@@ -140,7 +140,7 @@ async def plan_replay(
 ) -> ReplayPlan:
     """Changes nothing. `held`: streams that a tenure of this WAL holds.
 
-    Errors: WalPending, Corrupt, UnsupportedVersion, Unavailable.
+    Errors: WalPending, UnsupportedVersion, Unavailable.
     """
     recovery = metadata.recovery
     assert recovery is not None
@@ -195,7 +195,7 @@ async def _was_stored(
     """Whether all of the extent lies in objects from before the rebuild, or was trimmed.
 
     Ranges that a compaction has written since count as new: they look the same as new records.
-    Errors: Corrupt, UnsupportedVersion, StoreUnavailable.
+    Errors: UnsupportedVersion, StoreUnavailable.
     """
     offset = max(extent.start, row.start)
     while offset < extent.end:
@@ -214,15 +214,17 @@ async def _is_of_its_epochs(
 ) -> bool:
     """Whether no append of the extent has an offset of the range that was written under an earlier
     epoch: this was never committed. The stream's own epoch tells nothing of it any more, because
-    each open since the rebuild has raised it."""
+    each open since the rebuild has raised it. An object that is gone or damaged does not tell."""
     if live.object.placements:
         return True  # What was staged has a place by its commit alone.
+    key, size_bytes = data_key(live.object.object_id), live.object.size_bytes
     try:
         tail = await get_tail(store, live.object)
-    except ObjectNotFound:
+        footer = decode_footer(tail, size_bytes=size_bytes, object_key=key)
+    except (Corrupt, ObjectNotFound) as error:
+        log.warning("appends in the write-ahead log do not count as stored: %s", error)
         return False
-    key, size_bytes = data_key(live.object.object_id), live.object.size_bytes
-    for written in decode_footer(tail, size_bytes=size_bytes, object_key=key).ranges:
+    for written in footer.ranges:
         start, end = max(written.start, live.start), min(written.end, live.end)
         later = extent.start_above(written.epoch)
         if written.stream_id == stream_id and start < end and later is not None and later < end:

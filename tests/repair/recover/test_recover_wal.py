@@ -11,6 +11,7 @@ import pytest
 
 from streamlog.engine.replay.after_recovery import ReplayDecision, WalExtent, decide
 from streamlog.errors import Corrupt, StreamNotFound, WalPending
+from streamlog.format.object.footer import TRAILER_BYTES
 from streamlog.metadata.interface import CommitEntry, Recovery, StreamRow, Tenure
 from streamlog.model.batch import OpenStreamOptions, StreamState
 from tests.repair.cluster import append, run
@@ -274,6 +275,53 @@ def test_appends_in_whose_place_are_uncommitted_records_are_not_released_silentl
                 pass
         async with cluster.disk_node(2, accept_data_loss=True) as engine:
             assert await payloads(engine, stream_id) == [b"zero", b"A", b"B"]
+
+    run(scenario)
+
+
+async def taken_over_after_the_rebuild(cluster: DiskCluster, count: int) -> dict[int, bytes]:
+    """Streams that node 2 has in its WAL and, all in one object, in the store. The metadata was
+    rebuilt, and node 3 opened them since. The value is each one's only record."""
+    folder, copy = cluster.folder / "wal2", cluster.folder / "copy"
+    async with cluster.disk_node(2) as engine:
+        contents = {}
+        for number in range(count):
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, payload := b"%d" % number)
+            contents[stream.stream_id] = payload
+        shutil.copytree(folder, copy)
+        await engine.drain()
+    # A crash lets the WAL forget that it released the appends.
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    await cluster.rebuild_metadata()
+    async with cluster.disk_node(3, crash=False) as engine:
+        for stream_id in contents:
+            await engine.streams.open_stream(stream_id)
+            await engine.streams.close_stream(stream_id)
+    return contents
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_appends_whose_object_is_gone_or_damaged_can_be_given_up(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        (stream_id,) = await taken_over_after_the_rebuild(cluster, 1)
+        (info,) = (await cluster.store.list("data/")).objects
+        damaged = bytearray(await cluster.store.get(info.key))
+        damaged[-TRAILER_BYTES - 1] ^= 1
+        await cluster.store.delete([info.key])
+        if not is_gone:
+            await cluster.store.put(info.key, [bytes(damaged)])
+        with pytest.raises(WalPending, match=f"stream {stream_id}, offsets 0 to 1"):
+            async with cluster.disk_node(2):
+                pass
+        async with cluster.disk_node(2, accept_data_loss=True) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"new")
+            assert await payloads(engine, stream.stream_id) == [b"new"]
 
     run(scenario)
 
