@@ -459,6 +459,7 @@ class Engine:
             frozenset(recovered.held),
             self.metadata,
             self.parts.store,
+            self.parts.offload,
             accept_data_loss=self.config.wal.accept_data_loss,
         )
         recovered.skip(plan.skipped)

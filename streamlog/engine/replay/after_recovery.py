@@ -26,12 +26,13 @@ its tenures from before the rebuild: a stream that is unknown then was destroyed
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from streamlog.errors import Corrupt, ObjectNotFound, WalPending
-from streamlog.format.object.footer import decode_footer
+from streamlog.format.object.footer import decode_rows
 from streamlog.metadata.interface import (
     RECOVERED_EPOCHS,
     CommitEntry,
@@ -46,6 +47,8 @@ from streamlog.model.batch import StreamState
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.object_reader import get_tail
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +138,7 @@ async def plan_replay(
     held: frozenset[int],
     metadata: Metadata,
     store: ObjectStore,
+    offload: Offload,
     *,
     accept_data_loss: bool,
 ) -> ReplayPlan:
@@ -145,12 +149,18 @@ async def plan_replay(
     recovery = metadata.recovery
     assert recovery is not None
     plan, refused = ReplayPlan({}, [], set()), dict[int, ReplayDecision]()
+    decisions, rows = dict[int, ReplayDecision](), dict[int, StreamRow]()
     for stream_id, extent in extents.items():
         row = metadata.stream(stream_id)
-        decision = decide(extent, row, recovery, is_held=stream_id in held)
-        if decision is ReplayDecision.CHECK_STORED:
+        decisions[stream_id] = decide(extent, row, recovery, is_held=stream_id in held)
+        if decisions[stream_id] is ReplayDecision.CHECK_STORED:
             assert row is not None
-            is_stored = await _was_stored(extent, row, metadata, recovery, store)
+            rows[stream_id] = row
+    stored = await _stored(rows, extents, metadata, recovery, store, offload)
+    for stream_id, decision in decisions.items():
+        extent = extents[stream_id]
+        if decision is ReplayDecision.CHECK_STORED:
+            is_stored = stream_id in stored
             decision = ReplayDecision.STORED if is_stored else ReplayDecision.TAKEN_OVER
         if decision is ReplayDecision.CREATE:
             plan.creates[stream_id] = extent.epoch + RECOVERED_EPOCHS
@@ -189,47 +199,89 @@ async def apply_plan(plan: ReplayPlan, metadata: Metadata) -> None:
         )
 
 
-async def _was_stored(
-    extent: WalExtent, row: StreamRow, metadata: Metadata, recovery: Recovery, store: ObjectStore
-) -> bool:
-    """Whether all of the extent lies in objects from before the rebuild, or was trimmed.
+async def _stored(
+    rows: Mapping[int, StreamRow],
+    extents: Mapping[int, WalExtent],
+    metadata: Metadata,
+    recovery: Recovery,
+    store: ObjectStore,
+    offload: Offload,
+) -> set[int]:
+    """Those of the streams of which all of the extent lies in objects from before the rebuild,
+    under its epochs or later ones, or was trimmed.
 
-    Ranges that a compaction has written since count as new: they look the same as new records.
+    Many streams share an object, so each footer is read once.
     Errors: UnsupportedVersion, StoreUnavailable.
     """
-    offset = max(extent.start, row.start)
+    stored, shared = set[int](), dict[int, list[_AskedRange]]()
+    for stream_id, row in rows.items():
+        ranges = await _ranges_before(extents[stream_id], row, metadata, recovery)
+        if ranges is None:
+            continue
+        stored.add(stream_id)
+        for live in ranges:
+            # What was staged has a place by its commit alone.
+            if not live.object.placements:
+                asked = _AskedRange(stream_id, extents[stream_id], live)
+                shared.setdefault(live.object.object_id, []).append(asked)
+    for of_object in shared.values():
+        stored -= await _displaced(of_object, store, offload)
+    return stored
+
+
+class _AskedRange(NamedTuple):
+    """A range at offsets of the stream's extent."""
+
+    stream_id: int
+    extent: WalExtent
+    live: LiveRange
+
+
+async def _ranges_before(
+    extent: WalExtent, row: StreamRow, metadata: Metadata, recovery: Recovery
+) -> list[LiveRange] | None:
+    """What lies at the extent's offsets; None: not all of it is from before the rebuild.
+
+    Ranges that a compaction has written since count as new: they look the same as new records.
+    """
+    found, offset = list[LiveRange](), max(extent.start, row.start)
     while offset < extent.end:
         ranges = await metadata.locate(row.stream_id, offset, extent.end)
         if not ranges or any(live.object.object_id >= recovery.object_id_min for live in ranges):
-            return False
-        for live in ranges:
-            if not await _is_of_its_epochs(extent, row.stream_id, live, store):
-                return False
+            return None
+        found += ranges
         offset = ranges[-1].end
-    return True
+    return found
 
 
-async def _is_of_its_epochs(
-    extent: WalExtent, stream_id: int, live: LiveRange, store: ObjectStore
-) -> bool:
-    """Whether no append of the extent has an offset of the range that was written under an earlier
-    epoch: this was never committed. The stream's own epoch tells nothing of it any more, because
-    each open since the rebuild has raised it. An object that is gone or damaged does not tell."""
-    if live.object.placements:
-        return True  # What was staged has a place by its commit alone.
-    key, size_bytes = data_key(live.object.object_id), live.object.size_bytes
+async def _displaced(
+    ranges: Sequence[_AskedRange], store: ObjectStore, offload: Offload
+) -> set[int]:
+    """The streams of which an append has an offset that one object, which all the ranges are in,
+    has under an earlier epoch: this was never committed. A stream's own epoch tells nothing of it
+    any more, because each open since the rebuild has raised it. All of the streams, if the object
+    is gone or damaged and does not tell it."""
+    row = ranges[0].live.object
     try:
-        tail = await get_tail(store, live.object)
-        footer = decode_footer(tail, size_bytes=size_bytes, object_key=key)
+        tail = await get_tail(store, row)
+        return await offload.run(Lane.CPU, _find_displaced, ranges, tail)
     except (Corrupt, ObjectNotFound) as error:
         log.warning("appends in the write-ahead log do not count as stored: %s", error)
-        return False
-    for written in footer.ranges:
-        start, end = max(written.start, live.start), min(written.end, live.end)
-        later = extent.start_above(written.epoch)
-        if written.stream_id == stream_id and start < end and later is not None and later < end:
-            return False
-    return True
+        return {asked.stream_id for asked in ranges}
+
+
+def _find_displaced(ranges: Sequence[_AskedRange], tail: Buffer) -> set[int]:
+    """As `_displaced`. `tail`: the object's end. Errors: Corrupt, UnsupportedVersion."""
+    row = ranges[0].live.object
+    key, displaced = data_key(row.object_id), set[int]()
+    rows = decode_rows(tail, size_bytes=row.size_bytes, object_key=key)
+    for stream_id, extent, live in ranges:
+        for written in rows.between(stream_id, stream_id + 1):
+            start, end = max(written.start, live.start), min(written.end, live.end)
+            later = extent.start_above(written.epoch)
+            if start < end and later is not None and later < end:
+                displaced.add(stream_id)
+    return displaced
 
 
 def _refuse(

@@ -14,6 +14,7 @@ from streamlog.errors import Corrupt, StreamNotFound, WalPending
 from streamlog.format.object.footer import TRAILER_BYTES
 from streamlog.metadata.interface import CommitEntry, Recovery, StreamRow, Tenure
 from streamlog.model.batch import OpenStreamOptions, StreamState
+from streamlog.runtime.buffers import Buffer
 from tests.repair.cluster import append, run
 from tests.repair.disk_cluster import DiskCluster, payloads
 from tests.support.replacing import replace_method
@@ -322,6 +323,25 @@ def test_appends_whose_object_is_gone_or_damaged_can_be_given_up(
             stream = await engine.streams.create_and_open_stream()
             await append(stream, b"new")
             assert await payloads(engine, stream.stream_id) == [b"new"]
+
+    run(scenario)
+
+
+def test_streams_of_one_object_are_told_by_one_read_of_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        contents = await taken_over_after_the_rebuild(cluster, 20)
+        get, reads = cluster.store.get, list[str]()
+
+        async def counting(key: str, start: int = 0, length: int | None = None) -> Buffer:
+            reads.append(key)
+            return await get(key, start, length)
+
+        replace_method(cluster.store, "get", counting)
+        async with cluster.disk_node(2) as engine:
+            assert len([key for key in reads if key.startswith("data/")]) == 1
+            for stream_id, payload in contents.items():
+                assert await payloads(engine, stream_id) == [payload]
 
     run(scenario)
 
