@@ -47,6 +47,7 @@ class FindingKind(StrEnum):
     CLUSTER_FILE = "cluster-file"
     CHECKPOINT_STRAY = "checkpoint-stray"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt"
+    CHECKPOINT_TRAILER = "checkpoint-trailer"
     TOPIC = "topic"
     STAGED = "staged"
     UNACKNOWLEDGED_TAIL = "unacknowledged-tail"

@@ -287,7 +287,7 @@ async def _check_trailer(
             reason = str(error)
         report.add(
             Finding(
-                FindingKind.CHECKPOINT_CORRUPT,
+                FindingKind.CHECKPOINT_TRAILER,
                 Severity.WARNING,
                 f"a recovery could not use the checkpoint {delta}: {reason}",
                 "nodes can; the next checkpoint of a node replaces it",

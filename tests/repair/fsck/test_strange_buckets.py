@@ -173,8 +173,13 @@ def test_the_end_of_a_checkpoint_that_only_a_recovery_reads_is_checked(lost_byte
         await cluster.is_clean()
         await cluster.store.put(info.key, [bytes(damaged)])
         (finding,) = (await cluster.fsck()).findings
-        assert (finding.kind, finding.key) == (FindingKind.CHECKPOINT_CORRUPT, info.key)
+        assert (finding.kind, finding.key) == (FindingKind.CHECKPOINT_TRAILER, info.key)
         assert finding.severity is Severity.WARNING
+        # The metadata is right, so repairs go on.
+        stray = checkpoint_key.folder(Tenure(1, 1)) + "1000"
+        await cluster.store.put(stray, [b"?"])
+        assert (await cluster.fsck(repair=True)).repaired == ["deleted 1 checkpoint files"]
+        assert not (await cluster.store.list(stray)).objects
         async with cluster.node() as engine:
             stream = await engine.streams.open_stream(stream.stream_id)
             await append(stream, b"1")
