@@ -241,7 +241,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         self._check_open()
         checks = self._environment.config.checks_records
         valid = validate_batches(batches, self._config, self._clock.now_ms(), with_records=checks)
-        if self._config.is_compacted:
+        if self._config.needs_keys:
             return await self._append_in_turn(valid, context, None, has_keys=True)
         if not self._turn.is_free or not self._has_room:
             return await self._append_in_turn(valid, context, None)
@@ -298,9 +298,9 @@ class UnifiedLog(CleanableLog, TierableLog):
         size = sum(len(batch.view) for batch in batches)
         is_plain = not any(batch.header.codec for batch in batches)
         if is_plain and size <= KEYS_INLINE_BYTES:
-            check_keys(batches, most)
+            check_keys(batches, self._config, most)
         else:
-            await self._offload.run(Lane.CPU, check_keys, batches, most)
+            await self._offload.run(Lane.CPU, check_keys, batches, self._config, most)
 
     def _sequence_all(
         self, batches: Sequence[ScannedBatch], condition: AppendCondition | None

@@ -10,10 +10,12 @@ import pytest
 
 from streamlog.errors import (
     InvalidConfig,
+    InvalidRecord,
     MessageTooLarge,
     MetadataUnavailable,
     OutcomeUnknown,
     StreamlogError,
+    Unavailable,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
@@ -25,6 +27,7 @@ from streamlog.log.manager import LogManager
 from streamlog.model.kv import KVChange
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.byte_pace import UNLIMITED
+from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from tests.log.cluster import Cluster, cluster, run
 
@@ -175,7 +178,7 @@ def test_stored_values_that_cannot_be_read_are_passed_over() -> None:
         assert logs.defaults.topic == parse({"segment.bytes": "5000"}, is_stored=True)
         assert (logs.defaults.num_partitions, logs.failure) == (1, None)
         await logs.create_topic("t")
-        await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
+        await append(await logs.log(TopicPartition("t", 0)), keyed(b"k", b"x"))
 
     run(test)
 
@@ -209,7 +212,7 @@ def test_a_record_of_another_version_ends_no_node_and_is_not_written_over(data: 
 async def kept_at_a_retention_check(made: Cluster, logs: LogManager) -> set[str]:
     """The topics of OWN_SETTINGS that keep a record of ten years ago."""
     for name in OWN_SETTINGS:
-        await append(await logs.log(TopicPartition(name, 0)), encoded([b"old"]))
+        await append(await logs.log(TopicPartition(name, 0)), keyed(b"k", b"old"))
     made.clock.advance(TEN_YEARS_MS)
     await logs.retention_tick()
     await heard()
@@ -277,6 +280,40 @@ def test_a_record_that_comes_unreadable_where_none_was_keeps_what_it_may_keep() 
         await made.medium.kv.put_kv(config_key(None), b"\x02later")
         await heard()
         assert await kept_at_a_retention_check(made, logs) == {"none", "age", "policy"}
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_record_that_a_cleaning_may_delete_is_refused_while_the_policy_is_unknown(
+    is_static: bool,
+) -> None:
+    async def test(made: Cluster, logs: LogManager) -> None:
+        config = LogConfig(topic_defaults=parse({"cleanup.policy": "compact"} if is_static else {}))
+        stored = {"num.partitions": "3"} if is_static else {"log.cleanup.policy": "compact"}
+        own = {"follows": {}, "deletes": {"cleanup.policy": "delete"}, "age": {"retention.ms": "5"}}
+        for name, configs in own.items():
+            await logs.create_topic(name, 1, configs)
+        await made.stop()
+        await made.medium.kv.put_kv(config_key(None), b"\x02later")
+        logs = await made.node(config)
+        opened = {name: await logs.log(TopicPartition(name, 0)) for name in own}
+        assert "refuses records without a key" in " ".join(logs.config_alarms())
+        for name in ("follows", "age"):
+            error = await refused(Unavailable, append(opened[name], encoded([b"a"])))
+            assert error.is_retryable
+            assert "log.cleanup.policy" in str(error)
+            await append(opened[name], keyed(b"k", b"v"))
+        await append(opened["deletes"], encoded([b"a"]))
+        await made.medium.kv.put_kv(config_key(None), encode_configs(stored))
+        await heard()
+        assert logs.config_alarms() == []
+        await refused(InvalidRecord, append(opened["follows"], encoded([b"a"])))
+        await made.medium.kv.put_kv(
+            config_key(None), encode_configs({"log.cleanup.policy": "delete"})
+        )
+        await heard()
+        await append(opened["follows"], encoded([b"a"]))
 
     run(test)
 

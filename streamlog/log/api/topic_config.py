@@ -99,7 +99,8 @@ topic's data would be wrong."""
 @cache
 def names() -> Mapping[str, str]:
     """Kafka's name → field name, by name; those for tests included."""
-    return {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
+    settings = [field.name for field in fields(TopicConfig) if field.metadata]
+    return {name.replace("_", "."): name for name in settings}
 
 
 @cache

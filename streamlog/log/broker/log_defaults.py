@@ -3,7 +3,8 @@
 The static part comes from LogConfig; broker settings that were set at run time lie over it. One
 that cannot be read is passed over with a warning: another version may have stored it. Of those by
 which records are deleted the static value may delete what the unknown one keeps, so topics that
-leave them to the brokers delete nothing meanwhile.
+leave them to the brokers delete nothing meanwhile. Where the policy is unknown, they take no record
+without a key either: it may be compact, and the first cleaning afterwards would delete the record.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ All of them are at least 1."""
 
 _DELETES_NOTHING: Mapping[str, Mapping[str, str | int]] = {
     # Neither delete nor compact: there is no policy without either.
-    "cleanup.policy": {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1},
+    "cleanup.policy": {
+        "cleanup_policy": "delete",
+        "is_policy_unknown": True,
+        "retention_bytes": -1,
+        "retention_ms": -1,
+    },
     "retention.bytes": {"retention_bytes": -1},
     "retention.ms": {"retention_ms": -1},
 }
@@ -101,10 +107,13 @@ class LogDefaults:
         if not self._unknown:
             return []
         names = ", ".join(sorted(TOPIC_SETTINGS[broker] for broker in self._unknown))
-        return [
+        alarm = (
             f"what brokers have for {names} cannot be read: a topic that does not set all of "
             "them itself keeps what they may delete"
-        ]
+        )
+        if "log.cleanup.policy" in self._unknown:
+            alarm += "; one that does not set cleanup.policy refuses records without a key"
+        return [alarm]
 
     def _topic_defaults(self, configs: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
         """The defaults, and the settings that were passed over."""

@@ -199,6 +199,9 @@ class TopicConfig:
     unclean_leader_election_enable: bool = setting(
         False, "Whether a replica that lacks records may lead."
     )
+    is_policy_unknown: bool = False
+    """No setting, so it has no metadata: whether `cleanup.policy` is the brokers', and nobody can
+    tell which it is. `cleanup_policy` then is one that deletes nothing."""
 
     @property
     def is_deleted_by_age(self) -> bool:
@@ -209,6 +212,11 @@ class TopicConfig:
     def is_compacted(self) -> bool:
         """Whether `cleanup.policy` has compact."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether a cleaning, now or once the policy is known, deletes records without a key."""
+        return self.is_compacted or self.is_policy_unknown
 
     @property
     def is_copied(self) -> bool:

@@ -100,7 +100,7 @@ class BatchPlacer:
     def follow(self, config: TopicConfig) -> None:
         """Takes the topic's settings for batches from now on."""
         self.config = config
-        self.needs_keys = config.is_compacted
+        self.needs_keys = config.needs_keys
         """Whether a record without a key is refused."""
 
     def original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:

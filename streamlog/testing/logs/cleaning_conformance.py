@@ -11,6 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from streamlog.codec.batch import (
     scan,
 )
 from streamlog.codec.records import BatchBuilder, Record, iterate
-from streamlog.errors import InvalidRecord, OffsetOutOfRange
+from streamlog.errors import InvalidRecord, OffsetOutOfRange, Unavailable
 from streamlog.log.api.abstract_log import MAX_TIMESTAMP, AbstractLog
 from streamlog.log.api.cleaning import CleanableLog
 from streamlog.log.api.topic_config import TopicConfig, parse
@@ -522,6 +523,22 @@ class CleaningConformance(ABC):
             await append(t.log, keyed(b"k", b"v"))
 
         self.run(scene, internal_segment_bytes="100000")
+
+    def test_a_record_without_a_key_waits_until_the_policy_is_known(self) -> None:
+        unknown = replace(parse({}), is_policy_unknown=True)
+
+        async def scene(t: LogUnderTest) -> None:
+            large = batch_of([(None, b"w" * 5000)] * 4, compression=Compression.ZSTD)
+            for keyless in (encoded([b"a"]), large):
+                await t.log.configure(unknown)
+                error = await refused(Unavailable, append(t.log, keyless))
+                assert (error.fields["record_index"], error.name) == (0, "log.cleanup.policy")
+                assert error.has_no_side_effects
+                await append(t.log, keyed(b"k", b"v"))
+                await t.log.configure(parse({}))
+                await append(t.log, keyless)
+
+        self.run(scene, internal_segment_bytes="100000", cleanup_policy="delete")
 
     def test_retention_and_deletions_take_cleaned_segments(self) -> None:
         both = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": "5000"}

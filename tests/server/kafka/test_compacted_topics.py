@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from streamlog.log.broker.broker_record import config_key, encode_configs
 from tests.support.running_node import running_node
 
 WAIT_S = 30
@@ -115,5 +117,57 @@ def test_librdkafka_sees_the_newest_committed_value_of_each_key() -> None:
             async with asyncio.timeout(120):
                 await asyncio.to_thread(_with_librdkafka, endpoint.address, has_cleaned)
             assert node.metric("streamlog_log_cleaning_errors_total") == 0
+
+    asyncio.run(main())
+
+
+def _sends_again(address: str, become_readable: Callable[[], None]) -> None:
+    """A record without a key and one behind it, sent while the policy is unknown."""
+    requests = 0
+    told: list[KafkaError | None] = []
+
+    def count(statistics: str) -> None:
+        nonlocal requests
+        brokers = json.loads(statistics)["brokers"].values()
+        requests = sum(one["req"].get("Produce", 0) for one in brokers)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "enable.idempotence": True,
+            "statistics.interval.ms": 50,
+            "stats_cb": count,
+        }
+    )
+    for key in (None, b"k"):
+        producer.produce("kept", key=key, value=b"v", on_delivery=lambda one, _: told.append(one))
+    # Two records are in two requests at most.
+    while requests < 3 and not told:
+        producer.poll(WAIT_S)
+    assert told == []
+    become_readable()
+    assert producer.flush(WAIT_S) == 0
+    assert told == [None, None]
+
+
+def test_librdkafka_keeps_a_record_without_a_key_until_the_policy_is_known() -> None:
+    async def main() -> None:
+        async with running_node(kafka_listen="127.0.0.1:0") as node:
+            [endpoint] = [one for one in node.banner.listeners if one.name == "kafka"]
+            assert node.node.engine is not None
+            logs, kv = node.node.engine.logs, node.node.engine.kv
+            loop = asyncio.get_running_loop()
+
+            def become_readable() -> None:
+                written = kv.put_kv(config_key(None), encode_configs({}))
+                asyncio.run_coroutine_threadsafe(written, loop).result(WAIT_S)
+
+            await logs.create_topic("kept", 1)
+            has_changed = asyncio.Event()
+            logs.on_broker_configs(has_changed.set)
+            await kv.put_kv(config_key(None), b"\x02later")
+            async with asyncio.timeout(60):
+                await has_changed.wait()
+                await asyncio.to_thread(_sends_again, endpoint.address, become_readable)
 
     asyncio.run(main())

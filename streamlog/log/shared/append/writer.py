@@ -174,10 +174,11 @@ class LogWriter:
 
     async def _check_keys(self, batches: Sequence[ScannedBatch]) -> None:
         """As check_keys. In the turn of the append: no later one passes it."""
+        config, most = self._placer.config, self._record_bytes_max
         if self._offload is None:
-            check_keys(batches, self._record_bytes_max)
+            check_keys(batches, config, most)
         else:
-            await self._offload.run(Lane.CPU, check_keys, batches, self._record_bytes_max)
+            await self._offload.run(Lane.CPU, check_keys, batches, config, most)
 
     def to_stage(self, batches: Buffer, producer: tuple[int, int] | None) -> list[RecordBatch]:
         """Batches without offsets and leader epoch; log-append time is now. Burns CPU.
@@ -189,7 +190,7 @@ class LogWriter:
             batches, config, now_ms, producer, with_records=self._checks_records
         )
         if self._placer.needs_keys:
-            check_keys(valid, self._record_bytes_max)
+            check_keys(valid, config, self._record_bytes_max)
         return [placed_batch(batch, 0, NO_LEADER_EPOCH, config, now_ms)[0] for batch in valid]
 
     def _validated(self, batches: Buffer, context: ProduceContext, now_ms: int) -> ValidAppend:
@@ -200,7 +201,7 @@ class LogWriter:
         is_small = len(batches) <= KEYS_INLINE_BYTES
         if not is_small or any(batch.header.codec for batch in valid):
             return ValidAppend(valid, context, has_unseen_keys=True)
-        check_keys(valid, self._record_bytes_max)
+        check_keys(valid, config, self._record_bytes_max)
         return ValidAppend(valid, context, has_unseen_keys=False)
 
     def _try_run(
