@@ -59,7 +59,9 @@ class GrpcServer:
         """`credentials` None: the port speaks no TLS."""
         quiet_grpc()
         # Not by requests_max alone: it may rise at run time, and these stay; and a burst comes
-        # before anyone looks at it, however low it is.
+        # before anyone looks at it, however low it is. Not by the most that it may rise to either:
+        # little else bounds the memory of calls that nobody has looked at. One that was raised
+        # above half of this takes larger bursts from the next start on.
         pending_max = max(2 * limits.requests_max, PENDING_REQUESTS_MIN)
         self._server = grpc.aio.server(
             options=[
@@ -68,7 +70,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", limits.requests_per_connection_max),
                 # gRPC's default cancels, without a reason, requests of a burst beyond 1,000 that
-                # wait. With these bounds, requests_max refuses them first, with a reason.
+                # wait. With these bounds, requests_max refuses them first, with a reason, unless
+                # still more come at once.
                 ("grpc.server.max_pending_requests", pending_max),
                 ("grpc.server.max_pending_requests_hard_limit", 2 * pending_max),
                 ("grpc.max_allowed_incoming_connections", limits.connections_max),
