@@ -1,4 +1,4 @@
-"""A recovery neither opens nor aborts a transaction that a cleaning has forgotten."""
+"""A recovery opens and aborts no transaction that a cleaning has forgotten, and ends no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from itertools import count
 import pytest
 
 from streamlog.errors import StreamlogError
-from streamlog.format.kafka_files.names import LOG, SNAPSHOT, TXN_INDEX, file_name
+from streamlog.format.kafka_files import offset_index
+from streamlog.format.kafka_files.names import INDEX, LOG, SNAPSHOT, TXN_INDEX, file_name
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.cleaning_conformance import batches, clean_again, keyed
 from streamlog.testing.logs.log_conformance import append
@@ -215,5 +216,45 @@ def test_an_index_of_aborted_transactions_beside_an_empty_segment_is_made_anew(
             await t.open()
             assert await aborted_in(t.log, 0) == []
             assert await committed_values(t.log) == [b"2", b"z"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+def test_an_open_transaction_stays_open_where_an_index_names_no_batch(is_cleaned: bool) -> None:
+    """No CRC covers an index: what it leads to says nothing of what is not there."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        configs = COMPACT if is_cleaned else {"log.type": "unified", "index.interval.bytes": "200"}
+        configs = {**configs, "internal.segment.bytes": "4000"}
+        async with unified_log(lambda: tree, configs) as t:
+            numbers = count()
+            await fill(t, numbers, 20)
+            first = t.log.log_end_offset
+            await begin(
+                t.log, keyed(b"t", b"aborted", producer=TRANSACTIONAL, is_transactional=True)
+            )
+            await fill(t, numbers, 20)
+            await t.log.roll()
+            await append(t.log, keyed(b"z", b"z"))
+            if is_cleaned:
+                await clean_again(t, configs=configs)
+            await t.log.close()
+            await t.folder.close()
+            folder, name = tree.open("t-0"), file_name(0, INDEX)
+            entries = bytearray(read_file(folder, name))
+            found = offset_index.floor_entry(entries, first)
+            assert found is not None
+            at = entries.index(offset_index.pack_entry(*found))
+            entries[at + offset_index.ENTRY_BYTES - 1] ^= 1
+            write_new(folder, name, bytes(entries))
+            folder.sync()
+            await t.open_folder()
+            await t.open()
+            assert t.log.last_stable_offset == first
+            await end(t.log, is_commit=False)
+            assert await aborted_in(t.log, 0) == [(1, first)]
+            assert b"aborted" not in await committed_values(t.log)
 
     asyncio.run(body())

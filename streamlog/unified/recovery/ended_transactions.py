@@ -5,9 +5,10 @@ alone. A replay from a snapshot of before, in which the transaction is open, doe
 and the transaction would hold the last stable offset back for good. A Kafka does not replay so far
 back: its snapshots are those of the newest segments. Here they may be damaged.
 
-1. Cleanings go up to the last stable offset, so that the first batch of an open transaction is
-   there. Where it is missing the transaction has ended. Where the log's beginning was deleted with
-   it, a clean end behind both tells the same.
+1. Cleanings go up to the last stable offset: a transaction that began before the clean end, and not
+   before a log start where that end may have begun anew, has ended. To hold back what has ended is
+   a smaller evil than to show what has not, so that its first batch has to be missing as well, in a
+   segment whose batches are sound up to there.
 2. A marker that is behind the snapshot ends the transaction in the replay: batches of it may be
    left, and only so the replay tells of all of them that they were aborted.
 3. Without a marker there is none of its batches left, and those behind the snapshot are of later
@@ -18,6 +19,7 @@ It blocks: call it through Offload.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from streamlog.log.partition.producer_state_entry import ProducerStateEntry
@@ -26,6 +28,8 @@ from streamlog.unified.recovery.aborted_check import batch_with, begins_transact
 from streamlog.unified.recovery.scan import batches
 from streamlog.unified.recovery.snapshots import FoundSnapshot
 from streamlog.unified.state.segment import UnifiedLogSegment
+
+log = logging.getLogger(__name__)
 
 
 def without_ended(
@@ -40,10 +44,9 @@ def without_ended(
 
     def is_cleaned(entry: ProducerStateEntry) -> bool:
         first_offset = entry.txn_first_offset
-        if first_offset < start:
-            return max(first_offset, log_start_offset) < clean_end_offset
-        batch = batch_with(folder, segments, first_offset)
-        return batch is None or not begins_transaction(batch[0], entry.producer_id, first_offset)
+        return max(first_offset, start) < clean_end_offset and (
+            first_offset < start or _is_missing(folder, segments, entry)
+        )
 
     ended = {
         entry.producer_id
@@ -52,10 +55,43 @@ def without_ended(
     }
     if ended:
         ended -= _with_markers(folder, segments, found.offset)
+    for entry in found.entries:
+        if entry.producer_id in ended:
+            log.warning(
+                "%s: the transaction that producer %d began at offset %d counts as ended: a "
+                "cleaning up to offset %d has removed its first batch and its marker",
+                folder,
+                entry.producer_id,
+                entry.txn_first_offset,
+                clean_end_offset,
+            )
     return [
         entry._replace(txn_first_offset=-1) if entry.producer_id in ended else entry
         for entry in found.entries
     ]
+
+
+def _is_missing(
+    folder: GrowingFolder, segments: Sequence[UnifiedLogSegment], entry: ProducerStateEntry
+) -> bool:
+    """Whether it is certain that the transaction's first batch is not there. An index has no CRC,
+    so that one is asked for a yes alone."""
+    producer_id, first_offset = entry.producer_id, entry.txn_first_offset
+    likely = batch_with(folder, segments, first_offset)
+    if likely is not None and begins_transaction(likely[0], producer_id, first_offset):
+        return False
+    segment = next((one for one in segments if first_offset < one.end), None)
+    if segment is None:
+        return False
+    file, end = folder.open(segment.log_name), 0
+    try:
+        for batch in batches(file, 0, segment.base_offset, verify=True):
+            if batch.header.last_offset >= first_offset:
+                return not begins_transaction(batch.header, producer_id, first_offset)
+            end = batch.position + batch.header.size_bytes
+    finally:
+        file.close()
+    return end == segment.size
 
 
 def _with_markers(
