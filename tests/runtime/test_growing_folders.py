@@ -200,3 +200,23 @@ def test_after_a_power_cut_calls_fail_until_the_machine_is_back() -> None:
     with pytest.raises(OSError, match="injected"):
         file.read(0, 1)
     assert "b" in folder.list()
+
+
+@pytest.mark.parametrize("is_let", [True, False])
+def test_what_is_written_again_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_let: bool
+) -> None:
+    """A file of another user may be written, and its time not be set."""
+
+    def refused(*_args: object, **_named: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    file = SystemFolder(tmp_path).create("a")
+    file.append([b"one"])
+    os.utime(tmp_path / "a", (1, 1))
+    if not is_let:
+        monkeypatch.setattr(os, "utime", refused)
+    file.write_again(0)
+    assert file.read(0, 9) == b"one"
+    assert ((tmp_path / "a").stat().st_mtime_ns == 10**9) is is_let
+    file.close()

@@ -50,7 +50,8 @@ class GrowingFile(Protocol):
 
         The next `sync` brings it to the medium then, also where a write-back failed in a process
         that has ended since: its pages are readable and clean, and a sync alone would pass over
-        them. A power cut during it loses nothing that is on the medium. Errors: OSError.
+        them. A power cut during it loses nothing that is on the medium. The time of the last change
+        stays, where the system lets it. Errors: OSError.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.descriptors import read_whole, write_whole
 from streamlog.runtime.disk.real_folder import RealFolder
 from streamlog.runtime.writer_threads import Done, WriterThreads
+
+log = logging.getLogger(__name__)
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PIECE_BYTES = 1 << 20
@@ -67,9 +70,14 @@ class SystemGrowingFile:
         self._end = size
 
     def write_again(self, position: int) -> None:
+        before = os.fstat(self._descriptor)
         while position < self._end:
             data = self.read(position, _PIECE_BYTES)
             position = write_whole(self._descriptor, position, [data])
+        try:
+            os.utime(self._descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
+        except OSError as error:  # The file is another user's, or its file system keeps no times.
+            log.warning("a file counts as changed now, by which it is too young: %s", error)
 
     def sync(self) -> None:
         if self._descriptor < 0:
