@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.log.api.config import LogConfig
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.condition_conformance import ConditionConformance
@@ -16,16 +15,13 @@ from streamlog.testing.logs.log_conformance import CONFIG, LogConformance, LogUn
 from streamlog.testing.logs.producer_conformance import ProducerConformance
 from streamlog.testing.logs.transaction_conformance import TransactionConformance
 from streamlog.testing.torn_folder import TornTree
-from tests.unified.harness import unified_log
-
-SETTINGS = LogConfig(producer_idle_ms_min=0)
-"""Producers count as silent for as long as this when a crash has left their times unknown."""
+from tests.unified.harness import DEFAULTS, unified_log
 
 
 class TestOverARealFolder(
     ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
 ):
-    batches_remembered = SETTINGS.producer_batches_remembered
+    batches_remembered = DEFAULTS.producer_batches_remembered
     knows_append_times = False
 
     @pytest.fixture(autouse=True)
@@ -34,18 +30,18 @@ class TestOverARealFolder(
 
     @asynccontextmanager
     async def make(self, configs: CONFIG) -> AsyncIterator[LogUnderTest]:
-        async with unified_log(lambda: SystemTree(self.root), configs, SETTINGS) as under_test:
+        async with unified_log(lambda: SystemTree(self.root), configs) as under_test:
             yield under_test
 
 
 class TestOverATornFolder(
     ConditionConformance, LogConformance, ProducerConformance, TransactionConformance
 ):
-    batches_remembered = SETTINGS.producer_batches_remembered
+    batches_remembered = DEFAULTS.producer_batches_remembered
     knows_append_times = False
 
     @asynccontextmanager
     async def make(self, configs: CONFIG) -> AsyncIterator[LogUnderTest]:
         tree = TornTree(SeededRandom(7))
-        async with unified_log(lambda: tree, configs, SETTINGS, tree.crash) as under_test:
+        async with unified_log(lambda: tree, configs, cut_power=tree.crash) as under_test:
             yield under_test

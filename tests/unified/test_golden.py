@@ -34,7 +34,6 @@ from streamlog.format.kafka_files.properties import (
 )
 from streamlog.format.kafka_files.transaction_index import decode_aborted, encode_aborted
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.api.config import LogConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.clocks import ManualClock
 from tests.kafka_clients.kafka_folder import log_in
@@ -158,6 +157,9 @@ def test_indexes_and_snapshots_are_made_as_kafka_made_them(place: Path, trusted:
         (place / FOLDER / name).unlink()
     if trusted == "nothing":
         (place / "recovery-point-offset-checkpoint").unlink()
+    seen_ms = MADE_MS - 60_000
+    for base in BASES:
+        os.utime(place / FOLDER / f"{base:020d}.log", (seen_ms // 1000, seen_ms // 1000))
 
     async def body() -> None:
         async with opened(place):
@@ -169,8 +171,7 @@ def test_indexes_and_snapshots_are_made_as_kafka_made_them(place: Path, trusted:
             continue  # It is optional: below the recovery point a missing one says that none is.
         assert (place / FOLDER / name).read_bytes() == golden(name), name
     made = decode_snapshot("made", (place / FOLDER / SNAPSHOTS[-1]).read_bytes())
-    # When the batches came is not known: the producers' time begins anew, but that they make room.
-    seen_ms = MADE_MS - LogConfig().producer_idle_ms_min
+    # When the batches came is not known: not after the last change of their file.
     assert {one.timestamp_ms for one in made} == {seen_ms}
     kafkas = decode_snapshot("golden", golden(SNAPSHOTS[-1]))
     assert made == [one._replace(timestamp_ms=seen_ms) for one in kafkas]

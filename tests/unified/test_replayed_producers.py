@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
+import pytest
+
+from streamlog.errors import QuotaExceeded
+from streamlog.format.kafka_files.names import LOG, file_name
 from streamlog.log.api.config import LogConfig
+from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
@@ -17,20 +24,51 @@ def sent(producer_id: int, sequence: int = 0) -> bytes:
     return encoded([b"x"], producer=(producer_id, 0, sequence))
 
 
-def test_a_new_producer_has_room_after_a_crash() -> None:
-    """When their batches came nobody knows: those that were silent for longest are forgotten."""
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_new_producer_has_room_after_a_crash_where_the_file_did_not_change_for_long(
+    tmp_path: Path, is_silent: bool
+) -> None:
+    """Retries are on their way while it is young."""
+
+    async def body() -> None:
+        config = LogConfig(producer_ids_max=PRODUCERS)
+        async with unified_log(lambda: SystemTree(tmp_path), {}, config) as t:
+            for number in range(PRODUCERS):
+                await append(t.log, sent(number))
+            changed_s = t.clock.now_ms() // 1000
+            os.utime(tmp_path / "t-0" / file_name(0, LOG), (changed_s, changed_s))
+            t.clock.advance(config.producer_idle_ms_min - (not is_silent))
+            for _ in range(2):
+                await t.log.kill()
+                await t.open()
+            if is_silent:
+                assert not (await append(t.log, sent(PRODUCERS))).is_duplicate
+            else:
+                with pytest.raises(QuotaExceeded):
+                    await append(t.log, sent(PRODUCERS))
+            for number in range(int(is_silent), PRODUCERS + is_silent):
+                assert (await append(t.log, sent(number))).is_duplicate
+
+    asyncio.run(body())
+
+
+def test_who_came_last_before_a_crash_is_not_the_first_to_make_room() -> None:
+    """A snapshot has the others' times."""
 
     async def body() -> None:
         tree = TornTree(SeededRandom(1))
         config = LogConfig(producer_ids_max=PRODUCERS)
         async with unified_log(lambda: tree, {}, config) as t:
-            for number in range(PRODUCERS):
+            for number in range(PRODUCERS - 1):
                 await append(t.log, sent(number))
-                t.clock.advance(60_000)
+            t.clock.advance(config.producer_idle_ms_min // 2)
+            await t.log.roll()
+            await append(t.log, sent(PRODUCERS - 1))
             await t.crashed()
-            for number in range(PRODUCERS, PRODUCERS + 10):
-                assert not (await append(t.log, sent(number))).is_duplicate
-            for number in range(PRODUCERS - 10, PRODUCERS + 10):
+            await t.reopened()
+            t.clock.advance(config.producer_idle_ms_min // 2)
+            assert not (await append(t.log, sent(PRODUCERS))).is_duplicate
+            for number in range(1, PRODUCERS + 1):
                 assert (await append(t.log, sent(number))).is_duplicate
 
     asyncio.run(body())

@@ -35,7 +35,7 @@ class ProducerConformance(ABC):
     expiration_ms = 86_400_000
     """After so long without an append a producer is unknown (`producer.id.expiration.ms`)."""
     knows_append_times = True
-    """Whether a crash leaves known when a batch came; else its producer's time begins anew."""
+    """Whether a crash leaves known when a batch came; else it counts as come later."""
 
     @abstractmethod
     def make(self, configs: CONFIG) -> AbstractAsyncContextManager[LogUnderTest]:

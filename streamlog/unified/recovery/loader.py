@@ -53,7 +53,7 @@ from streamlog.unified.disk.files import keep_same, read_if_there, remove_if_the
 from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.ended_transactions import without_ended
-from streamlog.unified.recovery.remembered import ANSWERED_MS, recall
+from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
 from streamlog.unified.state.segment import UnifiedLogSegment
@@ -240,8 +240,8 @@ class LogLoader:
             self._seal(segment)
 
     def _changed_ms(self, segment: UnifiedLogSegment) -> int:
-        """When its file was changed last, as far as that is known. By it a segment without
-        timestamps expires, as in Kafka."""
+        """When its file was changed last, as far as that is known: no batch of it came later. By it
+        a segment without timestamps expires, as in Kafka."""
         path = self._folder.path_of(segment.log_name)
         now_ms = self._plan.now_ms
         return now_ms if path is None else min(now_ms, path.stat().st_mtime_ns // 1_000_000)
@@ -404,17 +404,6 @@ class LogLoader:
                 self._is_epoch_missing = True
         segment.largest_visible = segment.largest
 
-    @property
-    def _silence_ms(self) -> int:
-        """How long before now batches are taken to have come that tell of producers.
-
-        It is not known, and records may be far older than their append: a producer that is
-        forgotten too early has its retries stored twice. Still the ones that were silent for
-        longest make room for new producers, which none would get if all had come now.
-        """
-        limits = self._plan.limits
-        return min(limits.idle_ms_min, limits.expiration_ms // 2)
-
     def _metadata(self, batch: FoundBatch, append_time_ms: int) -> LogBatchMetadata | None:
         """None for a control batch that cannot be read."""
         header, marker = batch.header, None
@@ -541,34 +530,35 @@ class LogLoader:
         if end > self._plan.recovery_point:
             # That of the first segment was durable before the segment was there.
             bound = max(self._plan.recovery_point, loaded.segments[0].base_offset)
-        start = self._restore(loaded.producers, bound)
+        start, came_ms = self._restore(loaded.producers, bound)
         if self._unsound and min(self._unsound) < start:
             self._aborted_before(start)
         for segment in loaded.segments:
             if segment.end > start and (segment.size or segment.base_offset in self._unsound):
-                aborted = self._replay(loaded.producers, segment, start)
+                came_ms = max(came_ms, self._changed_ms(segment))
+                aborted = self._replay(loaded.producers, segment, came_ms, start)
                 self._take_aborted(segment, aborted, start)
 
-    def _restore(self, producers: ProducerStateManager, bound: int) -> int:
-        """Takes the producers of the newest sound snapshot up to the bound; its offset."""
+    def _restore(self, producers: ProducerStateManager, bound: int) -> tuple[int, int]:
+        """Takes the producers of the newest sound snapshot up to the bound; its offset, and the
+        time of the newest append that it tells of."""
         folder, segments, start = self._folder, self._loaded.segments, self._loaded.log_start_offset
         offsets = [one for one in snapshot_offsets(folder.list()) if one <= bound]
         found = newest_snapshot(folder, offsets, segments[0].base_offset, segments[-1].end)
         entries = without_ended(folder, segments, found, start, self._plan.clean_end_offset)
         most = self._plan.limits.batches_remembered
-        # Of those that an open has replayed it is not known whether they were answered.
-        answered_ms = ANSWERED_MS + self._silence_ms
-        producers.restore(recall(folder, segments, entries, found.offset, most, answered_ms))
-        return found.offset
+        producers.restore(recall(folder, segments, entries, found.offset, most))
+        return found.offset, max((entry.last_append_ms for entry in entries), default=0)
 
     def _aborted_before(self, stop: int) -> None:
-        """Makes the unsound lists of aborted transactions anew, up to that offset."""
+        """Makes the unsound lists of aborted transactions anew, up to that offset. Its producers
+        are not kept: when their batches came does not matter."""
         producers = ProducerStateManager(self._plan.limits)
-        start = self._restore(producers, min(self._unsound))
+        start, came_ms = self._restore(producers, min(self._unsound))
         for segment in self._loaded.segments:
             if segment.end <= start or segment.base_offset >= stop:
                 continue
-            aborted = self._replay(producers, segment, start, stop)
+            aborted = self._replay(producers, segment, came_ms, start, stop)
             if segment.base_offset in self._unsound:
                 self._take_aborted(segment, aborted, start)
                 self._unsound.discard(segment.base_offset)
@@ -577,10 +567,16 @@ class LogLoader:
         self,
         producers: ProducerStateManager,
         segment: UnifiedLogSegment,
+        came_ms: int,
         start: int,
         stop: int = 1 << 63,
     ) -> list[AbortedTxn]:
-        """Accounts for the segment's batches that begin in [start, stop); what they aborted."""
+        """Accounts for the segment's batches that begin in [start, stop); what they aborted.
+
+        They are taken to have come at `came_ms`, that of the file's last change: then or before. A
+        producer that is forgotten too early has its retries stored twice, and records may be far
+        older than their append.
+        """
         aborted: list[AbortedTxn] = []
         file = self._folder.open(segment.log_name)
         try:
@@ -589,7 +585,7 @@ class LogLoader:
                 end = batch.position + batch.header.size_bytes
                 if not start <= batch.header.base_offset < stop or batch.header.producer_id < 0:
                     continue
-                metadata = self._metadata(batch, self._plan.now_ms - self._silence_ms)
+                metadata = self._metadata(batch, came_ms)
                 if metadata is None:
                     end = batch.position
                     break

@@ -83,10 +83,8 @@ def recall(
     entries: Iterable[ProducerStateEntry],
     offset: int,
     most: int,
-    answered_ms: int = ANSWERED_MS,
 ) -> list[ProducerStateEntry]:
-    """The entries of a snapshot of that offset, with up to `most` batches each, unless they are
-    `answered_ms` older than the newest.
+    """The entries of a snapshot of that offset, with up to `most` batches each.
 
     Errors: OSError.
     """
@@ -95,7 +93,7 @@ def recall(
     wanted = {
         entry.producer_id: _Recalled(entry, most)
         for entry in kept
-        if entry.packed and newest_ms - entry.last_append_ms <= answered_ms
+        if entry.packed and newest_ms - entry.last_append_ms <= ANSWERED_MS
     }
     missing = {key for key, one in wanted.items() if not one.is_complete}
     for window in _windows(folder, segments, offset) if missing else ():
