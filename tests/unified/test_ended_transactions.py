@@ -1,4 +1,4 @@
-"""A recovery opens and aborts no transaction that a cleaning has forgotten, and ends no other."""
+"""A recovery tells open, ended and aborted transactions apart after cleanings and damage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from streamlog.codec.batch import HEADER_BYTES
 from streamlog.errors import StreamlogError
 from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.names import INDEX, LOG, SNAPSHOT, TXN_INDEX, file_name
@@ -256,5 +257,73 @@ def test_an_open_transaction_stays_open_where_an_index_names_no_batch(is_cleaned
             await end(t.log, is_commit=False)
             assert await aborted_in(t.log, 0) == [(1, first)]
             assert b"aborted" not in await committed_values(t.log)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("records", [0, 2])
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_an_unsound_index_of_the_active_segment_is_made_anew_on_the_disk(
+    records: int, is_aborted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, {"log.type": "unified"}, cut_power=tree.restart) as t:
+            await fill(t, count(), 2)
+            await t.log.roll()
+            base = t.log.log_end_offset
+            await fill(t, count(), records)
+            expected = []
+            if is_aborted:
+                expected = [(1, base + records)]
+                data = keyed(b"t", b"aborted", producer=TRANSACTIONAL, is_transactional=True)
+                await begin(t.log, data)
+                await end(t.log, is_commit=False)
+            await t.log.close()
+            await t.folder.close()
+            folder = tree.open("t-0")
+            write_new(folder, file_name(base, TXN_INDEX), b"damaged")
+            folder.sync()
+            await t.open_folder()
+            await t.open()
+            assert "is made anew" in caplog.text
+            caplog.clear()
+            await t.crashed()
+            assert "is made anew" not in caplog.text
+            assert await aborted_in(t.log, base) == expected
+            await append(t.log, keyed(b"z", b"z"))
+            await t.log.roll()
+            assert await aborted_in(t.log, base) == expected
+            assert await committed_values(t.log) == [b"v"] * (2 + records) + [b"z"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_loss_that_is_accepted_leaves_no_aborted_transaction_that_was_lost(kept: int) -> None:
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, {"log.type": "unified"}) as t:
+            await fill(t, count(), kept)
+            position = t.log.segments[0].size_bytes
+            data = keyed(b"t", b"lost", producer=TRANSACTIONAL, is_transactional=True)
+            await begin(t.log, data)
+            await end(t.log, is_commit=False)
+            await t.log.close()
+            await t.folder.close()
+            folder, name = tree.open("t-0"), file_name(0, LOG)
+            batch = bytearray(read_file(folder, name))
+            batch[position + HEADER_BYTES] ^= 1
+            write_new(folder, name, bytes(batch))
+            folder.sync()
+            await t.open_folder(accepts_data_loss=True)
+            await t.open()
+            assert t.log.log_end_offset == kept
+            data = keyed(b"t", b"committed", producer=TRANSACTIONAL, is_transactional=True)
+            await begin(t.log, data)
+            await end(t.log, is_commit=True)
+            await t.log.roll()
+            assert await aborted_in(t.log, 0) == []
+            assert await committed_values(t.log) == [b"v"] * kept + [b"committed"]
 
     asyncio.run(body())

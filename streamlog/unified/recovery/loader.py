@@ -530,6 +530,7 @@ class LogLoader:
         if end > self._plan.recovery_point:
             # That of the first segment was durable before the segment was there.
             bound = max(self._plan.recovery_point, loaded.segments[0].base_offset)
+        is_active_unsound = loaded.segments[-1].base_offset in self._unsound
         start, came_ms = self._restore(loaded.producers, bound)
         if self._unsound and min(self._unsound) < start:
             self._aborted_before(start)
@@ -538,6 +539,8 @@ class LogLoader:
                 came_ms = max(came_ms, self._changed_ms(segment))
                 aborted = self._replay(loaded.producers, segment, came_ms, start)
                 self._take_aborted(segment, aborted, start)
+        if is_active_unsound:
+            self._keep_aborted(loaded.segments[-1])
 
     def _restore(self, producers: ProducerStateManager, bound: int) -> tuple[int, int]:
         """Takes the producers of the newest sound snapshot up to the bound; its offset, and the
@@ -624,3 +627,13 @@ class LogLoader:
                 before = [one for one in stored if one.last_offset < start]
             write_new(self._folder, name, encode_aborted([*before, *aborted]))
             self._is_changed = True
+
+    def _keep_aborted(self, segment: UnifiedLogSegment) -> None:
+        """Writes the active segment's file anew, where an unsound one lies: the next open takes
+        from it what is below the recovery point, and a roll with an empty list leaves it there."""
+        name = file_name(segment.base_offset, TXN_INDEX)
+        if segment.aborted:
+            write_new(self._folder, name, encode_aborted(segment.aborted))
+        else:
+            remove_if_there(self._folder, name)
+        self._is_changed = True
