@@ -34,9 +34,8 @@ PIECE_BYTES = 512 << 10
 """Of a file, which a thread reads in 0.2 ms: whoever appends meanwhile waits for its core."""
 LOOK_S = 0.1
 """Between two looks whether others are still served."""
-
-
 INDEXES = 4
+"""Of a segment that are charged so."""
 
 
 class Sized(Protocol):
