@@ -133,6 +133,31 @@ def test_strangers_go_when_they_are_old_and_segments_stay() -> None:
     run(test)
 
 
+class Shuffled(Laggard):
+    """Lists the files of a partition in two pieces."""
+
+    async def stored_files(self) -> AsyncIterator[StoredFile]:
+        listed = [one async for one in super().stored_files()]
+        for one in [*listed[::2], *listed[1::2]]:
+            yield one
+
+
+def test_a_partition_that_is_listed_in_pieces_is_not_purged() -> None:
+    async def body() -> None:
+        clock = ManualClock()
+        storage = Shuffled(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            await filled(t)
+            await t.copy()
+            strangers = await put_strangers(storage, t.topic_id)
+            strangers |= await put_strangers(storage, GONE)
+            clock.advance(2 * DAY_MS + 1)
+            await purge(t)
+            assert strangers <= await keys(storage)
+
+    asyncio.run(body())
+
+
 def test_segments_that_another_leader_copied_meanwhile_stay() -> None:
     """A node that does not know yet that it lost the partition has old metadata in memory."""
 

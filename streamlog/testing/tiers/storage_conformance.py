@@ -10,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, suppress
+from itertools import groupby
 from uuid import UUID
 
 import pytest
@@ -335,6 +336,8 @@ class RemoteStorageManagerConformance(ABC):
                 return
             listed = await _listed(storage)
             assert len({one.name for one in listed}) == len(listed) == 6 + 5 + 6 + 5
+            partitions = [key for key, _ in groupby(one[:2] for one in listed)]
+            assert len(partitions) == len(set(partitions)), "a partition comes in several pieces"
             for metadata, data in several:
                 files = [one for one in listed if one[:3] == _ids(metadata)]
                 assert sum(one.size_bytes for one in files) == data.size_bytes

@@ -157,9 +157,10 @@ class RemoteStorageManager(ABC):
 
     def stored_files(self) -> AsyncIterator[StoredFile] | None:
         """All files of segments that lie in the storage, for the purge of those that no metadata
-        names, at most once a day. A file whose segment, partition or topic the plug-in cannot tell
-        is left out; of one whose age it cannot tell `modified_ms` is later than any time. None, the
-        default: the plug-in does not list, and nothing is purged."""
+        names, at most once a day; those of a partition one after another. A file whose segment,
+        partition or topic the plug-in cannot tell is left out; of one whose age it cannot tell
+        `modified_ms` is later than any time. None, the default: the plug-in does not list, and
+        nothing is purged."""
         return None
 
     async def delete_stored_files(self, names: Sequence[str]) -> None:

@@ -3,10 +3,11 @@
 A copy that is cut off is deleted by the next one, which finds it announced. What is left then is
 rare: a write that arrived after its deletion, or files of metadata that was lost.
 
-1. The storage is listed once; files that are younger than `age_ms` are passed over.
-2. Only then the metadata is asked, partition by partition: a copy is announced before its first
-   byte is written, so whatever a copy under way wrote is named by now. Partitions that this node
-   does not answer for are read anew, and so are those that have strangers.
+1. The storage is listed once, partition by partition, of which one is in memory at a time; files
+   that are younger than `age_ms` are passed over.
+2. The metadata is asked when a partition is listed: a copy is announced before its first byte is
+   written, so whatever a copy under way wrote is named by now. Partitions that this node does not
+   answer for are read anew, and so are those that have strangers.
 3. Where more segments are strangers than such accidents explain, nothing is deleted: the metadata
    is likely to be the wrong one, and the files are all that is left of the records. So it is with
    one partition of a topic that exists, of which so many are, or whose metadata has a gap: nobody
@@ -23,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Protocol, TypeVar
 from uuid import UUID
 
@@ -46,6 +48,8 @@ SEGMENTS_UNSUSPICIOUS = 3
 """So many strangers are purged whatever their share is."""
 DELETED_AT_ONCE = 1000
 LISTED_AT_ONCE = 100
+FILES_MAX = 100_000
+"""Of strangers that one purge deletes: the rest goes with the next ones."""
 CALL_S = 60
 """How long the plug-in may take for so many files of the listing, a deletion or a clean-up."""
 T = TypeVar("T")
@@ -176,17 +180,19 @@ class StrangerPurge:
         if listing is None:
             return None
         before_ms = self.clock.now_ms() - self.config.age_ms
-        by_partition: dict[tuple[UUID, int], dict[UUID, list[StoredFile]]] = {}
-        while page := await self._bounded("listing the remote storage", lambda: _page(listing)):
-            for one in page:
-                segments = by_partition.setdefault((one.topic_id, one.partition), {})
-                segments.setdefault(one.segment_id, []).append(one)
         found = Strangers()
-        for (topic_id, number), segments in by_partition.items():
+        seen: set[tuple[UUID, int]] = set()
+        async for (topic_id, number), segments in self._partitions(listing):
             if not self.storage.has_own_place and names(topic_id) is None:
                 continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
+            if (topic_id, number) in seen:
+                # Its share of strangers cannot be told.
+                logger.warning("the storage lists %s in several pieces: not purged", partition)
+                found.files = [one for one in found.files if one[:2] != (topic_id, number)]
+                continue
+            seen.add((topic_id, number))
             try:
                 strangers = await self._look_at(partition, segments, before_ms, led)
             except (Corrupt, UnsupportedVersion) as error:
@@ -196,8 +202,25 @@ class StrangerPurge:
                 found.suspicious.append(partition)
                 continue
             found.stranger_segments += len(strangers)
-            found.files += [one for files in strangers for one in files]
+            room = FILES_MAX - len(found.files)
+            found.files += islice(chain.from_iterable(strangers), max(room, 0))
         return found
+
+    async def _partitions(
+        self, listing: AsyncIterator[StoredFile]
+    ) -> AsyncIterator[tuple[tuple[UUID, int], dict[UUID, list[StoredFile]]]]:
+        """The files of each segment of each partition in turn."""
+        key: tuple[UUID, int] | None = None
+        segments: dict[UUID, list[StoredFile]] = {}
+        while page := await self._bounded("listing the remote storage", lambda: _page(listing)):
+            for one in page:
+                if key is not None and key != (one.topic_id, one.partition):
+                    yield key, segments
+                    segments = {}
+                key = one.topic_id, one.partition
+                segments.setdefault(one.segment_id, []).append(one)
+        if key is not None:
+            yield key, segments
 
     async def _look_at(
         self,
