@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar, TypeVarTuple, cast
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +22,8 @@ from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
+from streamlog.testing.torn_folder import TornTree
+from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_log import UnifiedLog
 from streamlog.unified.unified_logs import UnifiedLogFactory
@@ -32,6 +34,24 @@ Ts = TypeVarTuple("Ts")
 PARTITION = TopicPartition("t", 0)
 DEFAULTS = LogConfig()
 OWNER = FolderOwner("cluster", 1)
+
+
+@contextmanager
+def disk_that_fails_after(tree: TornTree, calls: int) -> Iterator[None]:
+    """Each call behind so many fails, and what that raises ends with the block."""
+    left = calls
+
+    def strike(_operation: str, _name: str) -> DiskFault | None:
+        nonlocal left
+        left -= 1
+        return DiskFault.IO_ERROR if left < 0 else None
+
+    tree.plan_faults(strike)
+    try:
+        with suppress(StreamlogError, OSError):
+            yield
+    finally:
+        tree.plan_faults(None)
 
 
 class HeldOffload:

@@ -36,7 +36,7 @@ from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import write_new
 from streamlog.unified.recovery.snapshots import snapshot_offsets
-from tests.unified.harness import unified_log
+from tests.unified.harness import disk_that_fails_after, unified_log
 
 COMPACT = {
     "log.type": "unified",
@@ -60,16 +60,8 @@ def test_a_cleaning_that_fails_at_any_call_of_the_disk_loses_no_newest_value(ste
                 await append(t.log, keyed(b"k%d" % (number % 7), value))
             await t.log.roll()
             expected = newest(await contents(t.log))
-            left = [step]
-
-            def strike(_operation: str, _name: str) -> DiskFault | None:
-                left[0] -= 1
-                return DiskFault.IO_ERROR if left[0] < 0 else None
-
-            tree.plan_faults(strike)
-            with contextlib.suppress(StreamlogError, OSError):
+            with disk_that_fails_after(tree, step):
                 await clean(t, configs=COMPACT)
-            tree.plan_faults(None)
             tree.restart()
             await t.crashed()
             assert newest(await contents(t.log)) == expected

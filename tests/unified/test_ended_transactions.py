@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from itertools import count
 
 import pytest
 
 from streamlog.codec.batch import HEADER_BYTES
-from streamlog.errors import StreamlogError
 from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.names import INDEX, LOG, SNAPSHOT, TXN_INDEX, file_name
 from streamlog.runtime.rand import SeededRandom
@@ -22,10 +20,9 @@ from streamlog.testing.logs.transaction_conformance import (
     end,
 )
 from streamlog.testing.torn_folder import TornTree
-from streamlog.testing.torn_media import DiskFault
 from streamlog.unified.disk.files import read_file, write_new
 from streamlog.unified.recovery.snapshots import snapshot_offsets
-from tests.unified.harness import UnifiedLogUnderTest, unified_log
+from tests.unified.harness import UnifiedLogUnderTest, disk_that_fails_after, unified_log
 
 COMPACT = {
     "log.type": "unified",
@@ -175,16 +172,8 @@ def test_a_swap_that_is_cut_off_leaves_no_aborted_transaction_of_the_old_segment
         tree = TornTree(SeededRandom(1))
         async with unified_log(lambda: tree, SMALL, cut_power=tree.restart) as t:
             await with_an_index_that_goes(t)
-            left = [step]
-
-            def strike(_operation: str, _name: str) -> DiskFault | None:
-                left[0] -= 1
-                return DiskFault.IO_ERROR if left[0] < 0 else None
-
-            tree.plan_faults(strike)
-            with contextlib.suppress(StreamlogError, OSError):
+            with disk_that_fails_after(tree, step):
                 await clean_again(t, configs=SMALL)
-            tree.plan_faults(None)
             await t.crashed()
             assert await committed_values(t.log) == [b"2", b"z"]
             assert "is made anew" not in caplog.text
