@@ -60,7 +60,7 @@ FULL_BYTES = GIB
 """Of appends at full rate in a turn, until the disk has them: the page cache takes them several
 times faster, but not for long. The first turns are faster than the disk is for long."""
 BACKLOG_BYTES = GIB // 2
-"""Before a turn: copies are at work when it begins."""
+"""Before a turn, and before as many appends as it has: copies are at work when it begins."""
 DUE_ROUNDS = 3
 """Of appends whose copies are due as fast as they come, as after a minute at this rate."""
 APPEND_ROUNDS = 9
@@ -413,6 +413,8 @@ async def _appends(
             # Copies of the round before would be those of the topic that has none.
             await _settled(engine, topics[1], folder)
             await _fill_disk(logs, BACKLOG_BYTES)
+            # By then the first parts are on their way.
+            await _paced(logs, per_s, count)
             before = _counted(engine, "streamlog_store_sent_bytes_total")
             began = time.perf_counter()
             turn = await _paced(logs, per_s, count)
