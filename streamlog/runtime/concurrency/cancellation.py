@@ -30,7 +30,12 @@ async def to_its_end(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        # The caller hears of its cancellation alone, also of a second one, which ends the wait.
+        task.add_done_callback(_heard)
         await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # The caller hears of its cancellation alone.
         raise
+
+
+def _heard(task: asyncio.Future[T]) -> None:
+    if not task.cancelled():
+        task.exception()
