@@ -140,7 +140,7 @@ class Copier:
         self._parts = parts
 
     def has_work(self, log: TierableLog, highest_offset: int) -> bool:
-        return bool(candidates(log, highest_offset, self._parts.clock.now_ms()))
+        return bool(self.waiting(log, highest_offset))
 
     def waiting(self, log: TierableLog, highest_offset: int) -> list[AbstractLogSegment]:
         """Segments that may be copied by now."""
@@ -160,8 +160,7 @@ class Copier:
         long).
         """
         parts = self._parts
-        may_go = candidates(log, highest_offset, parts.clock.now_ms())
-        for done, segment in enumerate(may_go):
+        for done, segment in enumerate(self.waiting(log, highest_offset)):
             wanted = partial(is_wanted, log, segment)
             if not wanted():
                 break
