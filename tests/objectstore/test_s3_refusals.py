@@ -150,11 +150,17 @@ class Refusing:
 ODD = [("InvalidRequest", 400), ("KMS.DisabledException", 400), ("AccessDenied", 403)]
 
 
-def asked(client: Refusing, ask: Callable[[S3ObjectStore], Awaitable[object]]) -> object:
+def asked(
+    client: Refusing,
+    ask: Callable[[S3ObjectStore], Awaitable[object]],
+    deadline_ms: int = 20_000,
+) -> object:
     async def main() -> object:
         offload = ThreadOffload()
         metrics = StoreMetrics(CollectorRegistry(), SystemClock())
-        config = StoreConfig(request_deadline_ms=300, retry_backoff_ms=1, retry_backoff_ms_max=2)
+        config = StoreConfig(
+            request_deadline_ms=deadline_ms, retry_backoff_ms=1, retry_backoff_ms_max=2
+        )
         url = S3Url("bucket")
         requests = Boto3Requests(url, client, offload, config, metrics)
         store = S3ObjectStore(url, requests, config, SystemClock(), SeededRandom(1), metrics)
@@ -173,10 +179,10 @@ def test_unknown_refusals_are_waited_out_within_the_deadline() -> None:
     assert client.calls == 4
     assert asked(Refusing(*ODD), lambda store: store.get("data/a")) == b"abc"
     with pytest.raises(StoreUnavailable, match="InvalidRequest"):
-        asked(Refusing(*ODD[:1] * 10_000), lambda store: store.put("data/a", (b"x",)))
+        asked(Refusing(*ODD[:1] * 10_000), lambda store: store.put("data/a", (b"x",)), 300)
     for code in ("NoSuchKey", "NoSuchUpload"):
         with pytest.raises(StoreUnavailable, match="as if it had a condition"):
-            asked(Refusing((code, 404)), lambda store: store.put("data/a", (b"x",)))
+            asked(Refusing((code, 404)), lambda store: store.put("data/a", (b"x",)), 300)
 
 
 def test_an_unknown_refusal_at_the_opening_is_raised_at_once() -> None:
