@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from streamlog.errors import InvalidConfig
+from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.server.tls.node_tls import NodeTls, node_tls
 from streamlog.settings.tls import TlsConfig
 from tests.support.certificates import Authority, Pair
@@ -72,6 +75,27 @@ def test_removed_files_keep_the_old_ones(tmp_path: Path) -> None:
     pair.key.unlink()
     tls.reload()
     assert tls.is_reload_failed
+
+
+def test_a_store_that_hangs_keeps_no_new_files_away(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, new = authority.issue("node"), authority.issue("new")
+    tls = NodeTls(config(pair))
+    new_chain = new.certificate.read_bytes()
+    pair.write(new)
+
+    async def main() -> None:
+        offload, answers = ThreadOffload({Lane.STORE: 1}), threading.Event()
+        hanging = asyncio.ensure_future(offload.run(Lane.STORE, answers.wait))
+        try:
+            await asyncio.wait_for(tls.tick(offload), 30)
+        finally:
+            answers.set()
+            await hanging
+            await offload.close()
+
+    asyncio.run(main())
+    assert tls.current.chain == new_chain
 
 
 class Later:
