@@ -69,8 +69,8 @@ class NodeTls:
         return f"{self.config.certificate}; {asked}"
 
     async def tick(self, offload: Offload) -> None:
-        """Reads files that changed, off the loop, and not behind a store that hangs."""
-        await offload.run(Lane.CPU, self.reload)
+        """Reads files that changed, off the loop; no other work waits behind a disk that hangs."""
+        await offload.run(Lane.TLS, self.reload)
 
     def reload(self) -> None:
         """As `tick`; it may block. Errors are kept for `alarms`, and logged once."""

@@ -37,6 +37,8 @@ class Lane(Enum):
     """Decoding of blocks for catch-up reads."""
     CPU = "cpu"
     """Compression, decoding, building of objects and checkpoints."""
+    TLS = "tls"
+    """Files of certificates, on a disk that may hang: one thread."""
 
 
 class Offload(Protocol):
@@ -61,6 +63,7 @@ THREADS: dict[Lane, int] = {
     Lane.GET: 8,
     Lane.READ: 4,
     Lane.CPU: 2,
+    Lane.TLS: 1,
 }
 
 

@@ -22,6 +22,7 @@ TYPICAL_S = {
     Lane.GET: 0.005,
     Lane.READ: 0.005,
     Lane.CPU: 0.0005,
+    Lane.TLS: 0.001,
 }
 DISK_LANES = (Lane.WAL, Lane.FILES)
 
