@@ -58,8 +58,8 @@ class _Zeros:
 async def _copy(pace: CopyPace, segment: _Zeros, piece_bytes: int = MIB) -> None:
     """As plug-ins do: the indexes, then the log."""
     index = _Zeros(1)
-    files = pace.of(LocalSegmentFiles(segment, index, index, index, index, b""))
-    with pace.copy(segment):
+    with pace.copy(segment) as paced:
+        files = paced.of(LocalSegmentFiles(segment, index, index, index, index, b""))
         for one in (files.offset_index, files.time_index, files.producer_snapshot):
             await one.read(0, 1)
         position = 0
@@ -230,16 +230,58 @@ def test_copies_under_way_keep_their_time_when_the_quota_is_lowered() -> None:
     run(body)
 
 
+def test_a_large_copy_beside_many_small_ones_has_its_time() -> None:
+    """Turn by turn it would get as much as each of them, and take two minutes."""
+
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 10.0)
+
+            async def copy_small_ones() -> None:
+                while True:
+                    await _copy(pace, _Zeros(MIB))
+
+            copiers = [asyncio.ensure_future(copy_small_ones()) for _ in range(9)]
+            began = node.clock.monotonic()
+            await _copy(pace, _Zeros(256 * MIB))
+            assert node.clock.monotonic() - began < 11
+            for one in copiers:
+                one.cancel()
+            await asyncio.wait(copiers)
+
+    run(body)
+
+
+def test_a_copy_that_was_held_up_elsewhere_does_not_hurry() -> None:
+    async def body() -> None:
+        async with busy_node() as node, node.foreground():
+            pace = CopyPace(node.throttle, node.clock, 10.0)
+            segment, index = _Zeros(256 * MIB), _Zeros(1)
+            with pace.copy(segment) as paced:
+                log = paced.of(
+                    LocalSegmentFiles(segment, index, index, index, index, b"")
+                ).log_segment
+                await log.read(0, MIB)
+                await asyncio.sleep(5)
+                began, position = node.clock.monotonic(), MIB
+                while position < segment.size_bytes // 2:
+                    position += len(await log.read(position, MIB))
+            assert node.clock.monotonic() - began > 4
+
+    run(body)
+
+
 @pytest.mark.parametrize("size_bytes", [0, 100])
 def test_a_small_file_counts_as_one_request_however_much_is_asked_of_it(size_bytes: int) -> None:
     async def body() -> None:
         async with busy_node() as node, node.foreground():
             pace = CopyPace(node.throttle, node.clock, 60.0)
             small = _Zeros(size_bytes)
-            files = pace.of(LocalSegmentFiles(small, small, small, small, small, b""))
             began = node.clock.monotonic()
-            await files.offset_index.read(0, 64 * MIB)
-            await files.log_segment.read(0, 64 * MIB)
+            with pace.copy(small) as paced:
+                files = paced.of(LocalSegmentFiles(small, small, small, small, small, b""))
+                await files.offset_index.read(0, 64 * MIB)
+                await files.log_segment.read(0, 64 * MIB)
             assert node.clock.monotonic() - began < 0.5
 
     run(body)
@@ -252,9 +294,10 @@ def test_an_index_comes_as_a_whole_beside_others() -> None:
         async with busy_node() as node, node.foreground():
             pace = CopyPace(node.throttle, node.clock, 60.0)
             index = _Zeros(3 * MIB)
-            files = pace.of(LocalSegmentFiles(index, index, index, index, index, b""))
-            assert len(await files.time_index.read(0, 3 * MIB)) == 3 * MIB
-            assert 0 < len(await files.log_segment.read(0, 3 * MIB)) < MIB
+            with pace.copy(index) as paced:
+                files = paced.of(LocalSegmentFiles(index, index, index, index, index, b""))
+                assert len(await files.time_index.read(0, 3 * MIB)) == 3 * MIB
+                assert 0 < len(await files.log_segment.read(0, 3 * MIB)) < MIB
 
     run(body)
 

@@ -171,10 +171,10 @@ class Copier:
                     return not done
             finally:
                 hears.waits_for_quota = False
-            with parts.pace.copy(segment):
+            with parts.pace.copy(segment) as paced:
                 async with AsyncExitStack() as held:
                     files = await held.enter_async_context(log.segment_files(segment))
-                    files = parts.pace.of(files)
+                    files = paced.of(files)
                     hears.copied(await self._copy(partition, log, segment, files, held))
         return True
 

@@ -6,6 +6,10 @@ served (RFC 15) what waits on the node to be copied goes at an even rate, at whi
 their turn at a time, and the others wait behind them. It follows what is appended: a node that is
 always busy copies as much as it takes in, `spread_s` later. One that has nothing else to do copies
 at full speed. Copies take no turns of readers that catch up: these have their own least rate.
+
+Pieces have their turns one by one, so copies under way have equal shares, and a large segment
+beside many small ones would have that of a small one. So a copy that has begun waits no longer than
+an even rate of its own asks for, at which it takes `spread_s`.
 """
 
 from __future__ import annotations
@@ -78,36 +82,25 @@ class CopyPace:
         self._rate_max = max(2 * rate, RATE_MIN)
 
     @contextmanager
-    def copy(self, segment: Sized) -> Iterator[None]:
-        """A copy has begun, and has its time, whatever the next rounds and quotas say."""
+    def copy(self, segment: Sized) -> Iterator[PacedCopy]:
+        """A copy has begun, and has its time, whatever the next rounds and quotas say, and whatever
+        else is copied."""
         begun_bytes = charge(segment)
         self._begun_bytes += begun_bytes
         try:
-            yield
+            yield PacedCopy(self, begun_bytes / self._spread_s if self._spread_s else math.inf)
         finally:
             self._begun_bytes -= begun_bytes
 
-    def of(self, files: LocalSegmentFiles) -> LocalSegmentFiles:
-        if not self._spread_s:
-            return files
-        aborted = files.transaction_index
-        return LocalSegmentFiles(
-            _PacedFile(files.log_segment, self, PIECE_BYTES),
-            _PacedFile(files.offset_index, self),
-            _PacedFile(files.time_index, self),
-            None if aborted is None else _PacedFile(aborted, self),
-            _PacedFile(files.producer_snapshot, self),
-            files.leader_epoch_index,
-        )
-
-    async def turn(self, size_bytes: int) -> None:
-        """Waits until so much is due, or nobody else is served."""
+    async def turn(self, size_bytes: int, due_at_most: float) -> None:
+        """Waits until so much is due, or nobody else is served; until `due_at_most` at most."""
         begun = self._begun_bytes / self._spread_s
         wanted = max(self._waiting_bytes / self._spread_s, RATE_MIN)
         rate = max(min(wanted, self._rate_max), begun)
         if self.is_beside_others:
             due = max(self._due_at, self._clock.monotonic())
             self._due_at = due + size_bytes / rate
+            due = min(due, due_at_most)
             while (left_s := self._left_s(due)) > 0:  # noqa: ASYNC110 - nobody tells their end
                 await asyncio.sleep(min(left_s, LOOK_S))
         if self.is_beside_others:
@@ -121,8 +114,43 @@ class CopyPace:
     def is_beside_others(self) -> bool:
         return self._throttle.is_throttling
 
+    def now(self) -> float:
+        return self._clock.monotonic()
+
     def _left_s(self, due: float) -> float:
         return due - self._clock.monotonic() if self.is_beside_others else 0
+
+
+class PacedCopy:
+    """One copy, which waits no longer than its own `rate` in bytes a second asks for."""
+
+    def __init__(self, pace: CopyPace, rate: float) -> None:
+        self._pace = pace
+        self._rate = rate
+        self._due_at = -math.inf
+
+    def of(self, files: LocalSegmentFiles) -> LocalSegmentFiles:
+        if self._rate == math.inf:
+            return files
+        aborted = files.transaction_index
+        return LocalSegmentFiles(
+            _PacedFile(files.log_segment, self, PIECE_BYTES),
+            _PacedFile(files.offset_index, self),
+            _PacedFile(files.time_index, self),
+            None if aborted is None else _PacedFile(aborted, self),
+            _PacedFile(files.producer_snapshot, self),
+            files.leader_epoch_index,
+        )
+
+    async def turn(self, size_bytes: int) -> None:
+        # Time that was lost elsewhere, as in a slow store, is no debt: the copy does not hurry.
+        due = max(self._due_at, self._pace.now())
+        self._due_at = due + size_bytes / self._rate
+        await self._pace.turn(size_bytes, due)
+
+    @property
+    def is_beside_others(self) -> bool:
+        return self._pace.is_beside_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +158,7 @@ class _PacedFile:
     """A SegmentFile. `_piece_bytes` bounds a read beside others; 0: an index comes as a whole."""
 
     _file: LocalFile
-    _pace: CopyPace = field(repr=False)
+    _copy: PacedCopy = field(repr=False)
     _piece_bytes: int = 0
 
     @property
@@ -143,10 +171,10 @@ class _PacedFile:
 
     async def read(self, position: int, length: int) -> Buffer:
         """As SegmentFile.read, when it may."""
-        if self._piece_bytes and self._pace.is_beside_others:
+        if self._piece_bytes and self._copy.is_beside_others:
             length = min(length, self._piece_bytes)
         charged = min(length, max(self.size_bytes - position, 0))
         if self.size_bytes < REQUEST_BYTES:
             charged = 0 if position else REQUEST_BYTES
-        await self._pace.turn(charged)
+        await self._copy.turn(charged)
         return await self._file.read(position, length)
