@@ -104,7 +104,6 @@ class GrpcLog:
         self._offload = resources.offload
         self._quotas = resources.quotas
         self._clock = resources.clock
-        self._fetch_bytes_max = resources.limits.fetch_bytes_max
         self._produce = produce
         self._fetch = fetch
         self._logs = logs
@@ -217,10 +216,8 @@ class GrpcLog:
         if limited is None:
             return await self._fetched(context, call)
         await limited.turn(QuotaKind.FETCH)
-        with limited.fetching(call.max_bytes or self._fetch_bytes_max) as max_bytes:
-            min_bytes = min(call.min_bytes, max_bytes)
-            call = call._replace(max_bytes=max_bytes, min_bytes=min_bytes)
-            response = await self._fetched(context, call)
+        with limited.fetching() as room:
+            response = await self._fetched(context, call._replace(room=room))
         return with_throttle(response, limited.fetched(len(response)))
 
     async def _fetched(self, context: RequestContext, call: FetchCall) -> bytes:

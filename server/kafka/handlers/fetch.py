@@ -185,10 +185,8 @@ class FetchHandler:
         )
         if call.limited is None:
             return await self._fetch.poll(call.context, session.consumer, turn, bounds)
-        with call.limited.fetching(bounds.max_bytes) as max_bytes:
-            bounds = bounds._replace(
-                max_bytes=max_bytes, min_bytes=min(bounds.min_bytes, max_bytes)
-            )
+        with call.limited.fetching() as room:
+            bounds = bounds._replace(room=room)
             return await self._fetch.poll(call.context, session.consumer, turn, bounds)
 
 

@@ -52,15 +52,17 @@ class QuotaWindows:
 class _Measured:
     """One kind of use by one client."""
 
-    __slots__ = ("lock", "reserved", "throttled_until", "waiting", "window")
+    __slots__ = ("fetches", "lock", "reserved", "throttled_until", "waiting", "window")
 
     def __init__(self, windows: QuotaWindows) -> None:
         self.window = windows.new()
         self.throttled_until = 0.0
         """On the clock."""
         self.lock: asyncio.Lock | None = None
+        self.fetches = 0
+        """Fetches under way."""
         self.reserved = 0
-        """Bytes that fetches under way may still return."""
+        """Bytes of their answers, which are not charged yet."""
         self.waiting = 0
         """Requests that wait for their turn."""
 
@@ -114,26 +116,20 @@ class LimitedClient:
         return self.values.request is not None
 
     @contextmanager
-    def fetching(self, max_bytes: int) -> Iterator[int]:
-        """`max_bytes` of a fetch, or less: what its answer may have without a throttle. Entered
-        while it reads; its answer is charged then.
-
-        Fetches of other connections that read meanwhile have their part of it already: each would
-        get all that the window may hold, and be throttled for the window at most. Where nothing is
-        left, a fetch gets `FETCHED_AT_LEAST_S` of the quota, and not single batches.
-        """
-        bound = self.values.fetch
-        if bound is None:
-            yield max_bytes
+    def fetching(self) -> Iterator[FetchRoom | None]:
+        """What the answer of a fetch may have; None: as much as it likes. Entered until the answer
+        is there, which is charged then."""
+        if self.values.fetch is None:
+            yield None
             return
         measured = self._of(QuotaKind.FETCH)
-        room = max(measured.window.room(bound) - measured.reserved, bound * FETCHED_AT_LEAST_S)
-        size = max(1, min(max_bytes, int(room)))
-        measured.reserved += size
+        room = FetchRoom(self, measured)
+        measured.fetches += 1
         try:
-            yield size
+            yield room
         finally:
-            measured.reserved -= size
+            room.keep(0)
+            measured.fetches -= 1
 
     async def turn(self, kind: QuotaKind) -> None:
         """Waits until the client is not throttled for `kind`; first come, first served.
@@ -169,7 +165,7 @@ class LimitedClient:
         return all(
             measured.throttled_until <= now
             and measured.window.is_empty()
-            and not (measured.waiting or measured.reserved)
+            and not (measured.waiting or measured.fetches)
             for measured in self._measured.values()
         )
 
@@ -189,3 +185,37 @@ class LimitedClient:
             measured.throttled_until = max(measured.throttled_until, until)
             self._metrics.throttled(self.client_id, kind.value, throttle_s)
         return throttle_ms
+
+
+class FetchRoom:
+    """What the answer of one fetch may have without a throttle.
+
+    Fetches of other connections that read meanwhile have their part of it already: each would get
+    all that the window may hold, and be throttled for the window at most. One that waits for
+    records has no more than it has read: it may wait for long, and again and again, beside others
+    that could read.
+    """
+
+    __slots__ = ("_client", "_measured", "_reserved")
+
+    def __init__(self, client: LimitedClient, measured: _Measured) -> None:
+        self._client = client
+        self._measured = measured
+        self._reserved = 0
+
+    def take(self, max_bytes: int) -> int:
+        """Reserves of `max_bytes` what there is, and never less than was kept. Where nothing is
+        left, a fetch gets `FETCHED_AT_LEAST_S` of the quota, and not single batches."""
+        bound = self._client.values.fetch
+        if bound is None:
+            return max_bytes
+        has, measured = self._reserved, self._measured
+        left = measured.window.room(bound) - (measured.reserved - has)
+        room = max(left, bound * FETCHED_AT_LEAST_S)
+        self.keep(max(1, has, min(max_bytes, int(room))))
+        return self._reserved
+
+    def keep(self, size_bytes: int) -> None:
+        """Reserves so many."""
+        self._measured.reserved += size_bytes - self._reserved
+        self._reserved = size_bytes

@@ -79,19 +79,21 @@ class _Poll:
 
     __slots__ = (
         "batches",
+        "bytes_max",
         "context",
         "give_up",
         "is_complete",
         "is_without_room",
         "isolation",
         "late_deadline",
+        "least_bytes",
         "max_bytes",
-        "min_bytes",
         "partitions",
         "read_deadline",
         "reads",
         "remote",
         "remote_is_first",
+        "room",
         "seen",
         "size_bytes",
     )
@@ -100,7 +102,7 @@ class _Poll:
         self,
         context: RequestContext,
         bounds: FetchBounds,
-        max_bytes: int,
+        bytes_max: int,
         give_up: float,
     ) -> None:
         self.context = context
@@ -109,8 +111,12 @@ class _Poll:
         self.is_without_room = False
         """A partition found no room in the answer, so the others would hardly find some."""
         self.partitions = bounds.partitions
-        self.max_bytes = max_bytes
-        self.min_bytes = min(max(bounds.min_bytes, 1), max_bytes)
+        self.room = bounds.room
+        self.bytes_max = bytes_max
+        """Whatever room there is."""
+        self.max_bytes = bytes_max
+        """In this look."""
+        self.least_bytes = max(bounds.min_bytes, 1)
         self.give_up = give_up
         self.read_deadline: float | None = None
         """Until when a read may wait for the store; None: as long as the store is tried."""
@@ -125,6 +131,20 @@ class _Poll:
         read."""
         self.remote_is_first = False
         """The first of all is one of these: the batch that is larger than the room is its."""
+
+    def take_room(self) -> None:
+        """A look begins."""
+        if self.room is not None:
+            self.max_bytes = self.room.take(self.bytes_max)
+
+    def keep_room(self) -> None:
+        """A look has ended."""
+        if self.room is not None:
+            self.room.keep(self.size_bytes)
+
+    @property
+    def min_bytes(self) -> int:
+        return min(self.least_bytes, self.max_bytes)
 
     @property
     def left_bytes(self) -> int:
@@ -148,7 +168,7 @@ class _Poll:
     def read_of(self, position: ReadPosition) -> PartitionRead:
         read = self.reads.get(position)
         if read is None:
-            read = self.reads[position] = PartitionRead(position, self.max_bytes)
+            read = self.reads[position] = PartitionRead(position, self.bytes_max)
         return read
 
     def is_answered_by(self, fresh: Sequence[PartitionRead], *, is_first: bool) -> bool:
@@ -197,7 +217,9 @@ class FetchService:
         max_bytes = call.max_bytes or self._limits.fetch_bytes_max
         if call.as_records:
             max_bytes = min(max_bytes, RECORDS_FORM_BYTES_MAX)
-        bounds = FetchBounds(call.max_wait_ms, call.min_bytes, max_bytes, call.isolation)
+        bounds = FetchBounds(
+            call.max_wait_ms, call.min_bytes, max_bytes, call.isolation, room=call.room
+        )
         try:
             reads = await self.poll(context, consumer, consumer.begin(), bounds)
         finally:
@@ -240,7 +262,9 @@ class FetchService:
         while True:
             fresh: Sequence[PartitionRead] = ()
             if consumer.has_changed:
+                poll.take_room()
                 fresh = await self._look(poll, consumer, turn)
+                poll.keep_room()
                 now = self._clock.monotonic()
             seconds = give_up - now
             if seconds <= 0 or self._polls.is_draining or consumer.is_closed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from streamlog.errors import StreamlogError
 from streamlog.log.api.abstract_log import AbortedTransaction, EpochEndOffset, Isolation
@@ -87,13 +87,29 @@ class FetchTopic(NamedTuple):
     topic_id: str = ""
 
 
+class AnswerRoom(Protocol):
+    """The part of one fetch in what the answers of several may hold together."""
+
+    def take(self, max_bytes: int) -> int:
+        """Of so many bytes those that the answer may have by now, with what it has already. They
+        are the fetch's until `keep`."""
+        ...
+
+    def keep(self, size_bytes: int) -> None:
+        """The answer has so many, and reads no more until the next `take`."""
+        ...
+
+
 class FetchCall(NamedTuple):
+    """`room`: as in FetchBounds."""
+
     topics: Sequence[FetchTopic]
     max_wait_ms: int = 0
     min_bytes: int = 1
     max_bytes: int = 0
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     as_records: bool = False
+    room: AnswerRoom | None = None
 
 
 class FetchBounds(NamedTuple):
@@ -103,7 +119,9 @@ class FetchBounds(NamedTuple):
     asks again and again by Kafka's rules: beside others, a partition that is unknown or forbidden
     from the beginning does not end the wait, and whether it is known is answered from memory. 0:
     every error ends the wait. `is_complete`: every partition that has changed is in the answer,
-    also those that find no room in it.
+    also those that find no room in it. `room`: what the answer may have of `max_bytes`, and less
+    than `min_bytes` suffices then; asked before each look, so that a fetch that waits takes nothing
+    from others.
     """
 
     max_wait_ms: int
@@ -112,6 +130,7 @@ class FetchBounds(NamedTuple):
     isolation: Isolation
     partitions: int = 0
     is_complete: bool = True
+    room: AnswerRoom | None = None
 
 
 @dataclass(slots=True)

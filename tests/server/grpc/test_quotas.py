@@ -281,6 +281,43 @@ def test_a_fetch_is_cut_to_what_the_client_may_have_at_once() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("listener", ["grpc", "kafka"])
+def test_a_poll_without_records_takes_nothing_from_other_fetches_of_its_client(
+    listener: str,
+) -> None:
+    """Consumers at the end of their logs poll again and again, for as much as a client may ask."""
+
+    async def main() -> None:
+        async with limited_node() as (node, admin):
+            for _ in range(3):
+                await node.log.Produce(produced(10_000))
+            await admin.alter_configs(client="me", configs={FETCH: "3500"})
+            client = await kafka_client(node)
+            part = FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=1 << 20)
+            topics = [FetchTopic(topic="t", partitions=[part])]
+            ask = FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=topics)
+            if listener == "kafka":
+                client.send(request_bytes(ApiKey.FETCH, 12, 1, ask, "me"))
+            else:
+                request = fetched()
+                request.topics[0].partitions[0].fetch_offset = 3
+                request.min_bytes, request.max_wait_ms = 1, 20_000
+                idle = node.log.Fetch(request, metadata=ME)
+            async with asyncio.timeout(20):
+                await until(lambda: node.metric("streamlog_long_polls") == 1)
+            answer = await node.log.Fetch(fetched(), metadata=ME)
+            assert answer.topics[0].partitions[0].next_offset == 3
+            await node.log.Produce(produced(100))
+            if listener == "kafka":
+                _, response = await client.answer(ApiKey.FETCH, 12)
+                assert response.responses[0].partitions[0].records
+            else:
+                assert (await idle).topics[0].partitions[0].next_offset == 4
+            await client.close()
+
+    asyncio.run(main())
+
+
 def test_a_session_of_a_throttled_consumer_goes_on() -> None:
     async def main() -> None:
         async with limited_node() as (node, admin):

@@ -109,8 +109,8 @@ def test_a_fetch_gets_no_more_at_once_than_a_silent_client_may_have() -> None:
 
 
 def fetched_by(limited: LimitedClient, max_bytes: int) -> int:
-    with limited.fetching(max_bytes) as size_bytes:
-        pass
+    with limited.fetching() as room:
+        size_bytes = max_bytes if room is None else room.take(max_bytes)
     limited.fetched(size_bytes)
     return size_bytes
 
@@ -131,7 +131,9 @@ def test_many_connections_fetch_hardly_more_than_the_quota(
 
         async def fetch() -> None:
             while True:
-                with limited.fetching(max_bytes) as size_bytes:
+                with limited.fetching() as room:
+                    assert room is not None
+                    size_bytes = room.take(max_bytes)
                     await asyncio.sleep(read_s)
                 seen[0] += size_bytes
                 await asyncio.sleep(max(limited.fetched(size_bytes) / 1000, 0.001))
@@ -146,6 +148,25 @@ def test_many_connections_fetch_hardly_more_than_the_quota(
     run(main)
     # The first ten seconds' worth comes at once.
     assert 0.85 < seen[0] / (60 * minutes * rate) < 1.4
+
+
+def test_a_fetch_that_waits_has_no_more_than_it_has_read() -> None:
+    scene = QuotaScene(ManualClock())
+    scene.quotas.set("a", QuotaValues(fetch=100))
+    limited = scene.limited("a")
+    with limited.fetching() as waits:
+        assert waits is not None
+        assert waits.take(10**9) == 1000
+        waits.keep(300)
+        with limited.fetching() as reads:
+            assert reads is not None
+            assert reads.take(10**9) == 700
+            assert waits.take(10**9) == 300, "what it has is its own"
+        assert waits.take(10**9) == 1000
+        assert not limited.is_idle()
+        waits.keep(0)
+        assert not limited.is_idle(), "its answer is to be charged"
+    assert limited.is_idle()
 
 
 def test_client_ids_without_end_cost_a_bounded_number_of_windows(
