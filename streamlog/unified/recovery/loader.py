@@ -33,6 +33,7 @@ from streamlog.format.kafka_files.names import (
     LEADER_EPOCHS,
     LOG,
     SEGMENT_SUFFIXES,
+    SNAPSHOT,
     SWAP,
     TXN_INDEX,
     file_name,
@@ -55,7 +56,12 @@ from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.ended_transactions import without_ended
 from streamlog.unified.recovery.remembered import recall
 from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
-from streamlog.unified.recovery.snapshots import newest_snapshot, remove_others, snapshot_offsets
+from streamlog.unified.recovery.snapshots import (
+    FoundSnapshot,
+    newest_snapshot,
+    remove_others,
+    snapshot_offsets,
+)
 from streamlog.unified.state.segment import UnifiedLogSegment
 from streamlog.unified.token_file import TOKEN, decode_token
 
@@ -242,9 +248,11 @@ class LogLoader:
     def _changed_ms(self, segment: UnifiedLogSegment) -> int:
         """When its file was changed last, as far as that is known: no batch of it came later. By it
         a segment without timestamps expires, as in Kafka."""
-        path = self._folder.path_of(segment.log_name)
-        now_ms = self._plan.now_ms
-        return now_ms if path is None else min(now_ms, path.stat().st_mtime_ns // 1_000_000)
+        return min(self._plan.now_ms, self._written_ms(segment.log_name))
+
+    def _written_ms(self, name: str) -> int:
+        path = self._folder.path_of(name)
+        return self._plan.now_ms if path is None else path.stat().st_mtime_ns // 1_000_000
 
     def _trusted(self, segment: UnifiedLogSegment, file: GrowingFile, end: int) -> None:
         offsets = read_if_there(self._folder, segment.index_name)
@@ -548,10 +556,30 @@ class LogLoader:
         folder, segments, start = self._folder, self._loaded.segments, self._loaded.log_start_offset
         offsets = [one for one in snapshot_offsets(folder.list()) if one <= bound]
         found = newest_snapshot(folder, offsets, segments[0].base_offset, segments[-1].end)
+        found, newest_ms = self._believed(found)
         entries = without_ended(folder, segments, found, start, self._plan.clean_end_offset)
         most = self._plan.limits.batches_remembered
-        producers.restore(recall(folder, segments, entries, found.offset, most))
+        producers.restore(recall(folder, segments, entries, found.offset, most, newest_ms))
         return found.offset, max((entry.last_append_ms for entry in entries), default=0)
+
+    def _believed(self, found: FoundSnapshot) -> tuple[FoundSnapshot, int]:
+        """The snapshot without times to come, and the newest append that it tells of.
+
+        A Kafka takes the records' times, which clients choose, and a clock may have been ahead.
+        Such a producer counts as of now: it would be the newest for as long, and all that append
+        later would stand behind it. A time before the file was written is believed: the clock may
+        be behind as well.
+        """
+        if not found.entries:
+            return found, 0
+        latest_ms = max(self._plan.now_ms, self._written_ms(file_name(found.offset, SNAPSHOT)))
+        times = (entry.last_append_ms for entry in found.entries)
+        newest_ms = max((time for time in times if time <= latest_ms), default=latest_ms)
+        entries = [
+            entry if entry.last_append_ms <= latest_ms else entry._replace(last_append_ms=latest_ms)
+            for entry in found.entries
+        ]
+        return found._replace(entries=entries), newest_ms
 
     def _aborted_before(self, stop: int) -> None:
         """Makes the unsound lists of aborted transactions anew, up to that offset. Its producers

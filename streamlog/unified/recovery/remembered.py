@@ -83,13 +83,14 @@ def recall(
     entries: Iterable[ProducerStateEntry],
     offset: int,
     most: int,
+    newest_ms: int,
 ) -> list[ProducerStateEntry]:
-    """The entries of a snapshot of that offset, with up to `most` batches each.
+    """The entries of a snapshot of that offset, with up to `most` batches each. `newest_ms`: when
+    the newest append came.
 
     Errors: OSError.
     """
     kept = list(entries)
-    newest_ms = max((entry.last_append_ms for entry in kept), default=0)
     wanted = {
         entry.producer_id: _Recalled(entry, most)
         for entry in kept
