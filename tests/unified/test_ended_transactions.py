@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from streamlog.codec.batch import HEADER_BYTES
 from streamlog.format.kafka_files import offset_index
 from streamlog.format.kafka_files.names import INDEX, LOG, SNAPSHOT, TXN_INDEX, file_name
+from streamlog.runtime.disk.growing import GrowingFile
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.cleaning_conformance import batches, clean_again, keyed
 from streamlog.testing.logs.log_conformance import append
@@ -21,6 +23,8 @@ from streamlog.testing.logs.transaction_conformance import (
 )
 from streamlog.testing.torn_folder import TornTree
 from streamlog.unified.disk.files import read_file, write_new
+from streamlog.unified.recovery import ended_transactions, scan
+from streamlog.unified.recovery.scan import FoundBatch
 from streamlog.unified.recovery.snapshots import snapshot_offsets
 from tests.unified.harness import UnifiedLogUnderTest, disk_that_fails_after, unified_log
 
@@ -64,14 +68,16 @@ async def aborted_and_cleaned(t: UnifiedLogUnderTest, bumps_epoch: bool) -> None
     assert left == [0] * bumps_epoch
 
 
-async def opened_with(t: UnifiedLogUnderTest, tree: TornTree, damaged: str) -> None:
+async def opened_with(
+    t: UnifiedLogUnderTest, tree: TornTree, damaged: str, snapshot_offset: int = SNAPSHOT_OFFSET
+) -> None:
     """Ends the log, damages files so that an open meets the snapshot of before, and opens it."""
     await t.log.close()
     await t.folder.close()
     folder = tree.open("t-0")
     if damaged == SNAPSHOT:
         for offset in snapshot_offsets(folder.list()):
-            if offset > SNAPSHOT_OFFSET:
+            if offset > snapshot_offset:
                 write_new(folder, file_name(offset, SNAPSHOT), b"damaged")
     else:
         assert file_name(SNAPSHOT_OFFSET, LOG) in folder.list()
@@ -142,6 +148,51 @@ def test_a_transaction_that_is_there_ends_with_its_marker_alone(
                 await end(t.log, is_commit=False)
             assert t.log.last_stable_offset == t.log.log_end_offset
             assert await committed_values(t.log) == [b"v"] * 14 + [b"z"]
+
+    asyncio.run(body())
+
+
+def test_transactions_of_one_segment_cost_one_scan_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them end, by what is missing or by a marker."""
+    scans = [0]
+
+    def counted(
+        file: GrowingFile, position: int, next_offset: int, *, verify: bool
+    ) -> Iterator[FoundBatch]:
+        scans[0] += verify
+        return scan.batches(file, position, next_offset, verify=verify)
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(1))
+        async with unified_log(lambda: tree, COMPACT) as t:
+            numbers = count()
+            await fill(t, numbers, 5)
+            producers = range(1, 4)
+            for number in producers:
+                key = b"t%d" % number
+                data = keyed(key, key, producer=(number, 0, 0), is_transactional=True)
+                await begin(t.log, data)
+            snapshot_offset = t.log.log_end_offset
+            await t.log.roll()
+            for number in producers:
+                await end(t.log, is_commit=number == 2, producer_id=number)
+            for records in (7, 6):
+                await fill(t, numbers, records)
+                await t.log.roll()
+            await append(t.log, keyed(b"z", b"z"))
+            t.clock.advance(2 * DAY_MS)
+            for _ in range(5):
+                t.clock.advance(2000)
+                await clean_again(t, configs=COMPACT)
+            markers = [one.producer_id for one, _ in await batches(t.log) if one.is_control]
+            assert markers == [2]
+            expected = await committed_values(t.log)
+            monkeypatch.setattr(ended_transactions, "batches", counted)
+            await opened_with(t, tree, SNAPSHOT, snapshot_offset)
+            assert scans == [1]
+            assert t.log.last_stable_offset == t.log.log_end_offset
+            assert await committed_values(t.log) == expected
+            assert b"t2" in expected
 
     asyncio.run(body())
 

@@ -20,8 +20,10 @@ It blocks: call it through Offload.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 
+from streamlog.codec.batch import BatchHeader
 from streamlog.log.partition.producer_state_entry import ProducerStateEntry
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.unified.recovery.aborted_check import batch_with, begins_transaction
@@ -41,18 +43,13 @@ def without_ended(
 ) -> list[ProducerStateEntry]:
     """The snapshot's producers, without the transactions that have ended. Errors: OSError."""
     start = max(log_start_offset, segments[0].base_offset)
-
-    def is_cleaned(entry: ProducerStateEntry) -> bool:
-        first_offset = entry.txn_first_offset
-        return max(first_offset, start) < clean_end_offset and (
-            first_offset < start or _is_missing(folder, segments, entry)
-        )
-
-    ended = {
-        entry.producer_id
+    old = [
+        entry
         for entry in found.entries
-        if entry.txn_first_offset >= 0 and is_cleaned(entry)
-    }
+        if entry.txn_first_offset >= 0 and max(entry.txn_first_offset, start) < clean_end_offset
+    ]
+    ended = {entry.producer_id for entry in old if entry.txn_first_offset < start}
+    ended |= _missing(folder, segments, [one for one in old if one.txn_first_offset >= start])
     if ended:
         ended -= _with_markers(folder, segments, found.offset)
     for entry in found.entries:
@@ -71,27 +68,58 @@ def without_ended(
     ]
 
 
-def _is_missing(
+def _missing(
+    folder: GrowingFolder,
+    segments: Sequence[UnifiedLogSegment],
+    entries: Sequence[ProducerStateEntry],
+) -> set[int]:
+    """Producers of the transactions whose first batch is certainly not there. An index has no CRC,
+    so that one is asked for a yes alone; the others of a segment cost one scan of it."""
+    missing: set[int] = set()
+    asked = sorted(
+        (entry for entry in entries if not _is_indexed(folder, segments, entry)),
+        key=lambda entry: entry.txn_first_offset,
+    )
+    for segment in segments:
+        inside = [one for one in asked if one.txn_first_offset < segment.end]
+        del asked[: len(inside)]
+        if inside:
+            missing |= _missing_in(folder, segment, inside)
+    return missing
+
+
+def _is_indexed(
     folder: GrowingFolder, segments: Sequence[UnifiedLogSegment], entry: ProducerStateEntry
 ) -> bool:
-    """Whether it is certain that the transaction's first batch is not there. An index has no CRC,
-    so that one is asked for a yes alone."""
-    producer_id, first_offset = entry.producer_id, entry.txn_first_offset
-    likely = batch_with(folder, segments, first_offset)
-    if likely is not None and begins_transaction(likely[0], producer_id, first_offset):
-        return False
-    segment = next((one for one in segments if first_offset < one.end), None)
-    if segment is None:
-        return False
+    likely = batch_with(folder, segments, entry.txn_first_offset)
+    return likely is not None and _begins(likely[0], entry)
+
+
+def _missing_in(
+    folder: GrowingFolder, segment: UnifiedLogSegment, entries: Sequence[ProducerStateEntry]
+) -> set[int]:
+    """`entries` in the order of their first batches, all of which would be in the segment."""
+    missing: set[int] = set()
+    left = deque(entries)
     file, end = folder.open(segment.log_name), 0
     try:
         for batch in batches(file, 0, segment.base_offset, verify=True):
-            if batch.header.last_offset >= first_offset:
-                return not begins_transaction(batch.header, producer_id, first_offset)
+            while left and batch.header.last_offset >= left[0].txn_first_offset:
+                entry = left.popleft()
+                if not _begins(batch.header, entry):
+                    missing.add(entry.producer_id)
+            if not left:
+                return missing
             end = batch.position + batch.header.size_bytes
     finally:
         file.close()
-    return end == segment.size
+    if end == segment.size:
+        missing.update(entry.producer_id for entry in left)
+    return missing
+
+
+def _begins(header: BatchHeader, entry: ProducerStateEntry) -> bool:
+    return begins_transaction(header, entry.producer_id, entry.txn_first_offset)
 
 
 def _with_markers(
