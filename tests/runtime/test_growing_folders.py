@@ -202,9 +202,10 @@ def test_after_a_power_cut_calls_fail_until_the_machine_is_back() -> None:
     assert "b" in folder.list()
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("is_let", [True, False])
-def test_what_is_written_again_is_no_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_let: bool
+def test_what_is_written_again_or_cut_off_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_let: bool, is_cut: bool
 ) -> None:
     """A file of another user may be written, and its time not be set."""
 
@@ -216,7 +217,10 @@ def test_what_is_written_again_is_no_change(
     os.utime(tmp_path / "a", (1, 1))
     if not is_let:
         monkeypatch.setattr(os, "utime", refused)
-    file.write_again(0)
-    assert file.read(0, 9) == b"one"
+    if is_cut:
+        file.truncate(2)
+    else:
+        file.write_again(0)
+    assert file.read(0, 9) == b"one"[: 3 - is_cut]
     assert ((tmp_path / "a").stat().st_mtime_ns == 10**9) is is_let
     file.close()

@@ -24,9 +24,10 @@ def sent(producer_id: int, sequence: int = 0) -> bytes:
     return encoded([b"x"], producer=(producer_id, 0, sequence))
 
 
+@pytest.mark.parametrize("is_torn", [False, True])
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_a_new_producer_has_room_after_a_crash_where_the_file_did_not_change_for_long(
-    tmp_path: Path, is_silent: bool
+    tmp_path: Path, is_silent: bool, is_torn: bool
 ) -> None:
     """Retries are on their way while it is young."""
 
@@ -35,12 +36,16 @@ def test_a_new_producer_has_room_after_a_crash_where_the_file_did_not_change_for
         async with unified_log(lambda: SystemTree(tmp_path), {}, config) as t:
             for number in range(PRODUCERS):
                 await append(t.log, sent(number))
-            changed_s = t.clock.now_ms() // 1000
-            os.utime(tmp_path / "t-0" / file_name(0, LOG), (changed_s, changed_s))
+            changed_s, path = t.clock.now_ms() // 1000, tmp_path / "t-0" / file_name(0, LOG)
+            await t.log.kill()
+            if is_torn:
+                with path.open("ab") as file:
+                    file.write(b"torn")
+            os.utime(path, (changed_s, changed_s))
             t.clock.advance(config.producer_idle_ms_min - (not is_silent))
-            for _ in range(2):
-                await t.log.kill()
-                await t.open()
+            await t.open()
+            await t.log.kill()
+            await t.open()
             if is_silent:
                 assert not (await append(t.log, sent(PRODUCERS))).is_duplicate
             else:

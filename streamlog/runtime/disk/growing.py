@@ -39,7 +39,8 @@ class GrowingFile(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cuts the file to `size` bytes, at most its size; durable after `sync`.
+        """Cuts the file to `size` bytes, at most its size; durable after `sync`. The time of the
+        last change stays, where the system lets it: what is left is no younger.
 
         Errors: OSError; ValueError where the file would grow.
         """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
@@ -66,14 +67,21 @@ class SystemGrowingFile:
         # What a failed append left lies behind `_end`, and goes as well.
         if not 0 <= size <= self._end:
             raise ValueError(f"a file of {self._end} bytes cannot be cut to {size}")
-        os.ftruncate(self._descriptor, size)
+        with self._no_change():
+            os.ftruncate(self._descriptor, size)
         self._end = size
 
     def write_again(self, position: int) -> None:
+        with self._no_change():
+            while position < self._end:
+                data = self.read(position, _PIECE_BYTES)
+                position = write_whole(self._descriptor, position, [data])
+
+    @contextmanager
+    def _no_change(self) -> Iterator[None]:
+        """Puts the time of the last change back at its end."""
         before = os.fstat(self._descriptor)
-        while position < self._end:
-            data = self.read(position, _PIECE_BYTES)
-            position = write_whole(self._descriptor, position, [data])
+        yield
         try:
             os.utime(self._descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
         except OSError as error:  # The file is another user's, or its file system keeps no times.
