@@ -87,7 +87,7 @@ def test_a_commit_without_an_answer_is_unknown_and_can_be_asked_again(
     node: FakeNode, make: MakeProducer
 ) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer = make(delivery_timeout_ms=1_000, request_timeout_ms=100)
     producer.begin_transaction()
     producer.send("t", b"v").result(WAIT_S)
     node.transactions.faults.extend([LOSE, *[HANG] * 20])
@@ -146,7 +146,7 @@ def test_fenced_after_a_commit_without_an_answer(node: FakeNode, make: MakeProdu
 
 def test_an_abort_without_an_answer_can_be_tried_again(node: FakeNode, make: MakeProducer) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer = make(delivery_timeout_ms=1_000, request_timeout_ms=100)
     producer.begin_transaction()
     producer.send("t", b"v").result(WAIT_S)
     node.transactions.faults.extend([HANG] * 20)
@@ -200,7 +200,7 @@ def test_an_abort_ends_what_an_add_without_an_answer_has_begun(
 ) -> None:
     """Left open at the coordinator, it would fence the producer when its time-out comes."""
     node.create("t")
-    producer = make(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer = make(delivery_timeout_ms=1_000, request_timeout_ms=100)
     producer.begin_transaction()
     node.transactions.faults.extend([LOSE] * 50)
     with pytest.raises(StreamlogError):
@@ -313,7 +313,7 @@ def test_a_node_that_is_away_for_a_moment(node: FakeNode, make: MakeProducer) ->
 
 def test_a_node_that_stays_away_ends_every_wait(node: FakeNode, make: MakeProducer) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=300)
+    producer = make(delivery_timeout_ms=1_000)
     producer.begin_transaction()
     producer.send("t", b"one").result(WAIT_S)
     node.stop()
@@ -371,7 +371,7 @@ def test_records_that_get_no_answer_are_aborted_and_the_next_transaction_is_clea
     node: FakeNode, make: MakeProducer
 ) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=2_000, request_timeout_ms=500)
+    producer = make(delivery_timeout_ms=4_000, request_timeout_ms=500)
     producer.begin_transaction()
     producer.send("t", b"first").result(WAIT_S)
     node.faults.extend([Fault.STORE_AND_HANG] * 20)
