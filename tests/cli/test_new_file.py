@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,18 @@ from tests.cli.started import start
 SEGMENT = "log dump filed --partition 0 --segment FILE"
 BACKUP = "backup --out FILE"
 WAIT_S = 30
+AS_PID_1 = """
+import os, signal, sys
+from pathlib import Path
+from streamlog.cli.support.new_file import new_file
+
+number = int(sys.argv[2])
+signal.signal(number, signal.SIG_DFL)
+# The kernel gives PID 1 no signal whose action is the default one.
+signal.raise_signal = lambda number: None
+with new_file(Path(sys.argv[1])):
+    os.kill(os.getpid(), number)
+"""
 
 
 def _words(command: str, file: Path) -> list[str]:
@@ -67,4 +81,14 @@ def test_a_signal_leaves_no_part_of_a_file(
         process.send_signal(number)
         process.communicate(timeout=WAIT_S)
     assert process.returncode == -number
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_first_process_of_a_container(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = [sys.executable, "-c", AS_PID_1, str(tmp_path / "file"), str(int(number))]
+    ended = subprocess.run(words, capture_output=True, timeout=WAIT_S, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + number, b"")
     assert list(tmp_path.iterdir()) == []

@@ -53,6 +53,8 @@ def _removed_by_signals(part: Path) -> Iterator[None]:
         part.unlink(missing_ok=True)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
+        # Reached by PID 1 of a container alone, which the kernel spares every default action.
+        os._exit(128 + number)
 
     handled = [
         number
