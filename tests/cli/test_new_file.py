@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.cli.support.new_file import new_file
 from tests.cli.conftest import Command
 from tests.cli.started import start
 
@@ -92,3 +93,21 @@ def test_a_signal_ends_the_first_process_of_a_container(
     ended = subprocess.run(words, capture_output=True, timeout=WAIT_S, check=False)
     assert (ended.returncode, ended.stderr) == (128 + number, b"")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_containers_that_write_one_file_leave_the_later_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "file"
+    with new_file(path) as slow:
+        slow.write(b"slow" * 2)
+        slow.flush()
+        with new_file(path) as fast:
+            fast.write(b"fast")
+        assert path.read_bytes() == b"fast"
+        slow.write(b"slow")
+        slow.flush()
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow" * 3
+    assert list(tmp_path.iterdir()) == [path]

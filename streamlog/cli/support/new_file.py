@@ -19,7 +19,7 @@ from streamlog.runtime.disk.folders import fsync_folder
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """A file that gets its name, durably, once it is whole and synced.
 
-    Each process writes a separate file: two commands with one name leave the later one, whole. A
+    Each call writes a separate file: two commands with one name leave the later one, whole. A
     symbolic link stays one: the file that it points to is replaced.
 
     Errors: UsageError where the name is that of a device, a pipe or a folder, which the file would
@@ -28,10 +28,11 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         raise click.UsageError(f"{path} is no regular file: give the name of one, or a new name")
     path = Path(os.path.realpath(path))
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    # By chance, not by the process: each container may have the same PID, and a volume be shared.
+    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
     with _removed_by_signals(part):
         try:
-            with part.open("wb") as file:
+            with part.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
