@@ -97,6 +97,7 @@ class FilePool:
         self._changed = asyncio.Event()
         self._trouble: OSError | None = None
         self._discarded: list[_DiscardedFile] = []
+        self._is_unstated = False
         self._is_closed = False
         self._is_giving_room = False
         # A file's groups take a little more space as objects, with their indexes; and later ones of
@@ -214,21 +215,33 @@ class FilePool:
     async def _tidy(self) -> None:
         for discarded in list(self._discarded):
             await self._remove_discarded(discarded)
-        trouble: OSError | None = None
-        for file in [file for file in self._shelf.sealed if self._may_go(file)]:
-            try:
-                await self._recycle(file)
-            except OSError as error:
-                log.warning(
-                    "file %s of the write-ahead log is not removed yet: %s", file.name, error
-                )
-                trouble = error
+        trouble = await self._recycle_released()
         await self._fill()
         for discarded in self._discarded:
             trouble = trouble or discarded.error
         is_stalled = bool(self._wanted_bytes) and not self._free
         if trouble is not None and is_stalled and not self._awaits_release():
             raise trouble
+
+    async def _recycle_released(self) -> OSError | None:
+        """Why the release cannot be stated, without which no file is removed; told once while it
+        lasts. Files that are not to be removed are freed all the same."""
+        unstated: OSError | None = None
+        for file in [file for file in self._shelf.sealed if self._may_go(file)]:
+            if unstated is not None and self._is_superfluous(file):
+                continue
+            try:
+                await self._recycle(file)
+            except OSError as error:
+                unstated = error
+        if unstated is not None and not self._is_unstated:
+            log.warning(
+                "released files of the write-ahead log are not removed yet, because the release "
+                "cannot be stated: %s",
+                unstated,
+            )
+        self._is_unstated = unstated is not None
+        return unstated
 
     async def _fill(self) -> None:
         """Removes and makes files until there are as many as there should be."""
@@ -283,10 +296,15 @@ class FilePool:
         is_wanted = 0 < self._wanted_bytes <= file.size_bytes
         return (file.size_bytes != self._config.file_bytes or is_too_much) and not is_wanted
 
-    async def _recycle(self, file: WalFile) -> None:
+    def _is_superfluous(self, file: WalFile) -> bool:
+        """Whether the file is to be removed once it is released."""
         is_too_much = self._disk_bytes > self._config.wal_bytes_max
         is_misfit = file.size_bytes != self._config.file_bytes
-        if is_misfit or is_too_much or self._is_giving_room:
+        return is_misfit or is_too_much or self._is_giving_room
+
+    async def _recycle(self, file: WalFile) -> None:
+        """Errors: OSError if its groups' release cannot be stated; it is sealed still."""
+        if self._is_superfluous(file):
             await self._remove(file, self._shelf.sealed)
             return
         superblock = replace(

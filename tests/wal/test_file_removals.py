@@ -134,6 +134,45 @@ def test_files_stay_in_use_whose_release_could_not_be_stated_while_room_was_give
     asyncio.run(scenario())
 
 
+def test_a_release_that_cannot_be_stated_is_told_once_for_all_files(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        tries = 0
+
+        def plan(operation: str, name: str) -> DiskFault | None:
+            nonlocal tries
+            if name != "wal-identity.new" or operation not in {"create", "write"}:
+                return None
+            tries += 1
+            return DiskFault.FULL
+
+        disk = TornDisk(SeededRandom(1))
+        wal = await begin(disk)
+        for _ in range(20):
+            await wal.append(group(PAYLOAD))
+        await turns()
+        files = wal_files(disk)
+        assert len(files) > 4
+        disk.plan_faults = plan
+        wal.release(20)
+        looks = 10
+        for _ in range(looks):
+            wal.give_room(True)
+            await turns()
+        assert wal_files(disk) == files
+        assert 0 < tries <= 2 * looks
+        told = [line for line in caplog.messages if "release cannot be stated" in line]
+        assert len(told) == 1
+        disk.plan_faults = None
+        wal.give_room(True)
+        await turns(500)
+        assert len(wal_files(disk)) == 1, "the newest one"
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_full_log_with_a_file_that_stays_waits_for_uploads() -> None:
     """It refuses appends only where no upload can let another file go."""
 
