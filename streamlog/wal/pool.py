@@ -1,7 +1,7 @@
 """Which WAL files are free, and the background work that keeps some ready.
 
 Life of a file: made (zeros, superblock "free") → free → ready → active → sealed → free …; or, from
-free or sealed, → discarded → removed.
+free or sealed, or where it could not be made, → discarded → removed.
 
 Invariants
 - A sealed file is freed only when all of its groups are released.
@@ -11,10 +11,11 @@ Invariants
   left, on the disk or in free files: a full log can only be emptied if the disk has room for the
   uploads. While an upload finds none (`give_room`), free files are removed and none are made:
   appends wait for uploads, not the other way round.
-- A released file that the disk does not free is discarded. A discarded file is closed and never
-  used again: a removal that failed may have taken its name away, and with the name what would be
-  written to it. It is removed as soon as the disk does that; until then it counts in the bound, and
-  holds up no other file. Appends are refused for it only where no upload can let another file go.
+- A released file that the disk does not free is discarded, and so is one that could not be made. A
+  discarded file is closed and never used again: a removal that failed may have taken its name away,
+  and with the name what would be written to it. It is removed as soon as the disk does that; until
+  then it counts in the bound, and holds up no other file. Appends are refused for it only where no
+  upload can let another file go.
 - Before a file is removed, the identity file states that its groups are released; a freed file
   states it in its own superblock. So an absent group is always known to be released, and a removed
   file that a power cut brings back has released groups and failed writes alone.
@@ -23,7 +24,6 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -356,9 +356,17 @@ class FilePool:
         superblock = Superblock(
             FileState.FREE, FileLife(0, 0), Tenure(0, 0), 0, self._released_through, size
         )
-        file = await self._offload.run(
-            Lane.CPU, _create, self._disk, name, superblock, self._reserve_bytes
-        )
+        try:
+            file = await self._offload.run(
+                Lane.CPU, _create, self._disk, name, superblock, self._reserve_bytes
+            )
+        except FileExistsError:
+            raise  # It is not the pool's.
+        except OSError:
+            # It may be there, in whole or in part. It has no groups.
+            self._count(size)
+            await self._remove_later(_DiscardedFile(name, size, released_through=0))
+            raise
         self._free.append(file)
         self._count(size)
         self._changed.set()
@@ -374,9 +382,12 @@ class FilePool:
     async def _discard(self, file: WalFile, owner: list[WalFile]) -> None:
         owner.remove(file)
         file.file.close()
-        discarded = _DiscardedFile(file.name, file.size_bytes, self._released_through)
-        self._discarded.append(discarded)
-        await self._remove_discarded(discarded)
+        await self._remove_later(_DiscardedFile(file.name, file.size_bytes, self._released_through))
+
+    async def _remove_later(self, file: _DiscardedFile) -> None:
+        """At once, if the disk does it; else at a later look."""
+        self._discarded.append(file)
+        await self._remove_discarded(file)
 
     async def _remove_discarded(self, file: _DiscardedFile) -> None:
         """Tries it; an error is told once a file."""
@@ -405,12 +416,14 @@ def _no_room(why: str) -> OSError:
 
 
 def _remove_if_there(disk: Disk, name: str) -> None:
-    """A removal whose sync failed has taken the name away."""
-    with contextlib.suppress(FileNotFoundError):
+    """It is absent where a removal whose sync failed has taken the name away, and where the file
+    could not be made. A file system that takes no writes refuses the removal of any name."""
+    if name in disk.list():
         disk.remove(name)
 
 
 def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -> WalFile:
+    """Errors: OSError, after which the file may be there."""
     # Asked for first: a file that does not fit would fill the disk to its last byte until it is
     # removed again, and other files, as those of the metadata, grow on it.
     if disk.free_bytes() < superblock.file_bytes + reserve_bytes:
@@ -421,6 +434,5 @@ def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -
         file.write_sync(0, [encode_superblock(superblock)])
     except OSError:
         file.close()
-        disk.remove(name)
         raise
     return WalFile(name, file, superblock)

@@ -173,6 +173,38 @@ def test_a_release_that_cannot_be_stated_is_told_once_for_all_files(
     asyncio.run(scenario())
 
 
+def test_new_files_that_can_neither_be_written_nor_removed_keep_to_the_bound() -> None:
+    """They go as soon as the disk lets them."""
+
+    async def scenario() -> None:
+        operations, old_files = set[str](), set[str]()
+        disk = failing(operations, lambda name: name.startswith("wal-0") and name not in old_files)
+        wal = await begin(disk)
+        await wal.append(group(PAYLOAD))
+        await turns()
+        old_files |= wal_files(disk)
+        operations |= {"write", "remove"}
+        files_max = SMALL.wal_bytes_max // SMALL.file_bytes
+        appends = []
+        for _ in range(4 * files_max):
+            appends.append(asyncio.ensure_future(wal.append(group(PAYLOAD))))
+            await turns()
+        refused = [one for one in appends if one.done() and one.exception() is not None]
+        assert len(refused) > files_max // 2
+        left_over = wal_files(disk) - old_files
+        assert len(left_over | old_files) == files_max
+        operations.clear()
+        async with asyncio.timeout(60):
+            while not all(append.done() for append in appends):
+                wal.release(wal.last_sequence)
+                await turns()
+        assert all(append.exception() is None for append in appends if append not in refused)
+        assert not left_over & wal_files(disk)
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_full_log_with_a_file_that_stays_waits_for_uploads() -> None:
     """It refuses appends only where no upload can let another file go."""
 

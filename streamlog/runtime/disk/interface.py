@@ -46,7 +46,10 @@ class Disk(Protocol):
         ...
 
     def create(self, name: str, size: int) -> DiskFile:
-        """A new file, written in full with zeros and durable, its folder entry too."""
+        """A new file, written in full with zeros and durable, its folder entry too.
+
+        Errors: FileExistsError; OSError, after which the file may be there.
+        """
         ...
 
     def open(self, name: str) -> DiskFile: ...
