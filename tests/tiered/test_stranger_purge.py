@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from itertools import groupby, zip_longest
 from uuid import UUID
 
 import pytest
@@ -156,6 +157,39 @@ def test_a_partition_that_is_listed_in_pieces_is_not_purged() -> None:
             assert strangers <= await keys(storage)
 
     asyncio.run(body())
+
+
+class InTurn(Laggard):
+    """Lists one file of each partition in turn."""
+
+    async def stored_files(self) -> AsyncIterator[StoredFile]:
+        listed = [one async for one in super().stored_files()]
+        by_partition = groupby(listed, lambda one: one[:2])
+        for in_turn in zip_longest(*[list(files) for _, files in by_partition]):
+            for one in filter(None, in_turn):
+                yield one
+
+
+def test_partitions_that_are_listed_in_many_pieces_are_told_once_and_others_are_purged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = KEY.format(topic=UUID(int=2).hex, segment=STRANGE.hex, kind="segment")
+
+    async def body() -> None:
+        clock = ManualClock()
+        storage = InTurn(MemoryObjectStore(clock))
+        async with tiered_log(TornTree(SeededRandom(3)), {}, CONFIG, storage, clock) as t:
+            strangers = set[str]()
+            for topic in (GONE, UUID(int=1)):
+                strangers |= await put_strangers(storage, topic, 3)
+            await storage.store.put(whole, [b"12345"])
+            clock.advance(2 * DAY_MS + 1)
+            await purge(t)
+            assert await keys(storage) == strangers
+
+    asyncio.run(body())
+    (told,) = (line for line in caplog.messages if "in several pieces" in line)
+    assert "2 partitions" in told
 
 
 def test_segments_that_another_leader_copied_meanwhile_stay() -> None:

@@ -182,17 +182,21 @@ class StrangerPurge:
         before_ms = self.clock.now_ms() - self.config.age_ms
         found = Strangers()
         seen: set[tuple[UUID, int]] = set()
-        async for (topic_id, number), segments in self._partitions(listing):
+        split: dict[tuple[UUID, int], TopicIdPartition] = {}
+        kept: dict[tuple[UUID, int], list[StoredFile]] = {}
+        room = FILES_MAX
+        async for key, segments in self._partitions(listing):
+            topic_id, number = key
             if not self.storage.has_own_place and names(topic_id) is None:
                 continue
             found.segments += len(segments)
             partition = TopicIdPartition(topic_id, names(topic_id) or "", number)
-            if (topic_id, number) in seen:
+            if key in seen:
                 # Its share of strangers cannot be told.
-                logger.warning("the storage lists %s in several pieces: not purged", partition)
-                found.files = [one for one in found.files if one[:2] != (topic_id, number)]
+                split.setdefault(key, partition)
+                room += len(kept.pop(key, []))
                 continue
-            seen.add((topic_id, number))
+            seen.add(key)
             try:
                 strangers = await self._look_at(partition, segments, before_ms, led)
             except (Corrupt, UnsupportedVersion) as error:
@@ -202,8 +206,15 @@ class StrangerPurge:
                 found.suspicious.append(partition)
                 continue
             found.stranger_segments += len(strangers)
-            room = FILES_MAX - len(found.files)
-            found.files += islice(chain.from_iterable(strangers), max(room, 0))
+            kept[key] = list(islice(chain.from_iterable(strangers), room))
+            room -= len(kept[key])
+        found.files += chain.from_iterable(kept.values())
+        if split:
+            logger.warning(
+                "the storage lists %d partitions (the first: %s) in several pieces: not purged",
+                len(split),
+                next(iter(split.values())),
+            )
         return found
 
     async def _partitions(
