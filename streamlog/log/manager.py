@@ -115,8 +115,15 @@ class LogManager:
         kv: KVClient,
         environment: LogEnvironment,
         leadership: Leadership,
+        *,
+        upkeep: bool = True,
     ) -> LogManager:
-        """Background work runs until `close`. Errors: those of reading the topics from `kv`."""
+        """Background work runs until `close`.
+
+        `upkeep` False: without what deletes (retention, the cleaner, the repair of topics), in a
+        process whose settings may be others than the node's.
+        Errors: those of reading the topics from `kv`.
+        """
         manager = cls(factories, kv, environment, leadership)
         await manager.broker_configs.load()
         await manager.client_configs.load()
@@ -125,6 +132,8 @@ class LogManager:
         background.spawn(manager.broker_configs.follow(), name="broker configs")
         background.spawn(manager.client_configs.follow(), name="client configs")
         background.spawn(manager._topics.follow(), name="topics")
+        if not upkeep:
+            return manager
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         if environment.offload is not None and environment.config.cleaner_enable:
             cleaner = LogCleaner(

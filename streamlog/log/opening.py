@@ -45,11 +45,12 @@ async def open_logs(
     node_id: int = 1,
     others: MoreKinds | None = None,
     throttle: ReadThrottle = NO_THROTTLE,
+    upkeep: bool = True,
 ) -> LogManager:
     """Logs over `streams`, topics in `kv`; background work runs until the manager is closed.
 
     `staged`: staged writes, if the medium has them. `others` makes the factories of other kinds,
-    which share `throttle` with the streams.
+    which share `throttle` with the streams. `upkeep`: as of LogManager.open.
     Errors: those of reading the topics from `kv`.
     """
     config = config or LogConfig()
@@ -59,7 +60,7 @@ async def open_logs(
     if others is not None:
         by_kind |= await others(environment)
     factories = LogFactories(by_kind)
-    manager = await LogManager.open(factories, kv, environment, Leadership(node_id))
+    manager = await LogManager.open(factories, kv, environment, Leadership(node_id), upkeep=upkeep)
     if staged is not None:
         manager.take_staged(staged, _partition_of(streams))
     return manager

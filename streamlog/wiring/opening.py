@@ -88,6 +88,7 @@ async def open(
     components: Components | None = None,
     check_store: bool = False,
     accept_data_loss: bool = False,
+    upkeep: bool = True,
     on_step: OnStep = lambda _: None,
 ) -> AsyncIterator[OpenEngine]:
     """Opens an engine in this process. Appends acknowledged when the context ends are in the store.
@@ -100,6 +101,11 @@ async def open(
     whether the store does what streamlog relies on. `on_step` is called with a noun for each part
     that is opened. Unavailable: a store or the metadata is away; opening may be tried again.
 
+    `upkeep` False is for tools on the data of a stopped node, whose settings they may not have:
+    nothing goes by retention, cleaning, expiry or a collector's delay, nothing is merged, no
+    transactions are coordinated, and no remote tiers opened. Only a log that is opened forgets
+    producers, by `logs`.
+
     Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
     ForeignCluster, LineageFenced, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or
     a store), StoreUntrusted.
@@ -109,6 +115,7 @@ async def open(
         plan_engine(store, meta, wal, wal_dir, node_id, parts),
         log_dir=checked_log_dir(log_dir),
         accepts_data_loss=accept_data_loss,
+        has_upkeep=upkeep,
     )
     configs = Configs(
         config or StreamEngineConfig(),
@@ -252,7 +259,7 @@ class _Opening:
         local = LocalLogs(plan.log_dir, owner, tree, accepts_data_loss=plan.accepts_data_loss)
         streams = EngineStreamClient(engine)
         staging = EngineStaging(engine, streams, metadata, config.staging)
-        staging.start()
+        staging.start(drops_expired=plan.has_upkeep)
         kv = EngineKVClient(stores.kv, prefix_of(stores.cluster_id))
         collector = self._start_collector(engine, metadata, stores, runtime)
         logs = await open_logs(
@@ -273,6 +280,7 @@ class _Opening:
                 self._tiers(stores, kv, runtime, engine.throttle),
             ),
             throttle=engine.throttle,
+            upkeep=plan.has_upkeep,
         )
         try:
             await local.start_tiers(logs)
@@ -309,7 +317,7 @@ class _Opening:
         self, stores: OpenStores, kv: KVClient, runtime: Runtime, throttle: ReadThrottle
     ) -> OpenTiers | None:
         config, node_id = self._configs.tiers, self._plan.node_id
-        if not config.is_enabled:
+        if not (config.is_enabled and self._plan.has_upkeep):
             return None
         return lambda tree: open_tiers(
             stores.store,
@@ -335,7 +343,8 @@ class _Opening:
             config=self._configs.transactions,
             sender=self._components.markers,
         )
-        coordinator.open()
+        if self._plan.has_upkeep:
+            coordinator.open()
         return coordinator
 
     def _start_collector(
@@ -343,7 +352,12 @@ class _Opening:
     ) -> Collector:
         config = self._config
         collector = Collector(
-            metadata, stores.store, runtime.clock, config.collector, runtime.registry
+            metadata,
+            stores.store,
+            runtime.clock,
+            config.collector,
+            runtime.registry,
+            deletes_dead=self._plan.has_upkeep,
         )
         engine.background.spawn(collector.run(), name="collector")
         engine.background.every(
@@ -356,6 +370,8 @@ class _Opening:
     def _start_compactor(
         self, engine: Engine, metadata: MetadataSession, stores: OpenStores, runtime: Runtime
     ) -> Compactor | None:
+        if not self._plan.has_upkeep:
+            return None
         budget = engine.budget
         compactor = open_compactor(
             self._plan.store,

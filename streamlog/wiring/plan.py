@@ -79,6 +79,7 @@ class EnginePlan:
     log_dir: Path | None = None
     """Folder of the logs that are kept in local files; None: there are none."""
     accepts_data_loss: bool = False
+    has_upkeep: bool = True
 
     @property
     def is_remote(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from streamlog.client import Admin, Consumer, Producer
 from tests.support.command import run
 from tests.support.node import NodeProcess
+from tests.support.old_records import ALL, counted_records, keeping_node, write_old_records
 
 CONFIGS = {"log.type": "unified", "internal.segment.bytes": "4000"}
 COUNT = 300
@@ -185,3 +187,30 @@ def test_a_log_that_lost_its_end_opens_when_the_loss_is_accepted(tmp_path: Path)
             assert lost in read.stderr
             node.stop()
     assert read.stdout == b"0\n"
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_the_nodes_other_topics_keep_their_records(
+    source: Path, tmp_path: Path, has_file: bool
+) -> None:
+    async def write() -> None:
+        async with keeping_node(tmp_path) as engine:
+            await write_old_records(engine)
+
+    asyncio.run(write())
+    file = tmp_path / "node.toml"
+    file.write_text("[broker]\nlog.retention.ms = -1\n[log]\ncleaner_enable = false\n")
+    config = ("--config", file) if has_file else ()
+    adopted = run("topic", "adopt", source, "--data", tmp_path, *config)
+    assert adopted.returncode == 0, adopted.stderr
+    assert asyncio.run(counted_records(tmp_path)) == ALL
+
+
+def test_the_nodes_own_settings_hold(source: Path, tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "node.toml"
+    with NodeProcess(data, wal="disk") as node:
+        node.stop()
+    file.write_text("[log]\npartitions_per_topic_max = 1\n")
+    refused = run("topic", "adopt", source, "--data", data, "--config", file)
+    assert refused.returncode == 1
+    assert b"a topic has 1 to 1 partitions, not 2" in refused.stderr

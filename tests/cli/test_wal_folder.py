@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import Conflict
 from streamlog.repair.wal.folder import check_away
 from streamlog.wiring import is_shared
 from tests.metadata.world import World
 from tests.support.command import run
+from tests.support.old_records import ALL, counted_records, keeping_node, write_old_records
 
 
 def test_a_node_that_keeps_its_lease_is_left_alone() -> None:
@@ -53,3 +55,18 @@ def test_fsck_makes_no_folder(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert b"is no node's --data folder" in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_an_upload_deletes_no_records(tmp_path: Path) -> None:
+    async def leave_log() -> None:
+        late = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=600_000))
+        async with keeping_node(tmp_path, late) as engine:
+            await write_old_records(engine)
+            await engine.kill()
+
+    asyncio.run(leave_log())
+    places = ("--store", f"local://{tmp_path}/objects", "--meta", f"rocksdb://{tmp_path}/meta")
+    uploaded = run("wal", "upload", tmp_path / "wal", *places)
+    assert uploaded.returncode == 0, uploaded.stderr
+    assert not uploaded.stdout.startswith(b"uploaded 0 ")
+    assert asyncio.run(counted_records(tmp_path)) == ALL

@@ -126,3 +126,23 @@ def test_a_name_of_two_things_is_found() -> None:
     assert twins({"streamlog/client/kv.py": node, "streamlog/client/aio/kv.py": node}) == set()
     assert twins({"streamlog/client/kv.py": node, "streamlog/client/tls.py": node}) == {"Node"}
     assert twins({"streamlog/client/aio/kv.py": node, "kvstore/store.py": node}) == {"Node"}
+
+
+def opens_with_upkeep(tree: ast.AST) -> bool:
+    """Whether it calls `streamlog.open` without `upkeep=False`."""
+    return any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("streamlog.open", "wiring.open")
+        and "upkeep=False" not in [ast.unparse(keyword) for keyword in node.keywords]
+        for node in ast.walk(tree)
+    )
+
+
+def test_only_a_node_deletes_by_its_settings() -> None:
+    """A tool that opens a stopped node's engine may not have the node's settings."""
+    found = {path for path, tree in modules().items() if opens_with_upkeep(tree)}
+    assert {path for path in found if not path.startswith("streamlog/testing/")} == {
+        "server/node.py"
+    }
+    assert opens_with_upkeep(ast.parse("async with streamlog.open(url, upkeep=True): ..."))
+    assert not opens_with_upkeep(ast.parse("async with wiring.open(url, upkeep=False): ..."))

@@ -41,7 +41,8 @@ def compact(
     --config).
 
     Merges that a stopped run has committed stay, and the next run goes on. The store needs room for
-    the new objects; the node deletes the old ones later.
+    the new objects; the node deletes the old ones later. Offline nothing is deleted, no records
+    either: retention and the cleaner are left to the node.
 
     Exit code 1 where objects could not be merged: fsck says why.
     """

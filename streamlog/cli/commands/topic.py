@@ -200,7 +200,8 @@ def adopt(
     it is. Without --topic all topics are taken but those whose names begin with __.
 
     FOLDER does not have the settings of its topics. Unless --topic-config says otherwise, they keep
-    all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1.
+    all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1. Of the node's other
+    topics nothing is deleted meanwhile.
     """
     import asyncio
 
@@ -209,7 +210,8 @@ def adopt(
     from streamlog.server.node import with_places
     from streamlog.wiring.adoption import adopt as adopt_topics
 
-    node = with_places(settings.load(file, None, places).node, "serve")
+    given = settings.load(file, None, places)
+    node = with_places(given.node, "serve")
     if node.log_dir is None:
         raise click.UsageError("where are the node's logs? give --data DIR, or --log-dir DIR")
 
@@ -225,6 +227,9 @@ def adopt(
             wal_dir=node.wal_dir,
             log_dir=node.log_dir,
             node_id=node.node_id,
+            config=given.engine,
+            logs=given.log,
+            upkeep=False,
         ) as engine:
             for one in await adopt_topics(engine, folder, names, copied, configs):
                 if state.json:

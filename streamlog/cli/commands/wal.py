@@ -173,6 +173,7 @@ def upload(
     For a node that does not come back: all appends that it acknowledged are uploaded and committed,
     and any other node may open its streams. An interruption loses nothing; start the command again.
     It is refused while the node runs, here or elsewhere, and with the metadata of another cluster.
+    Retention and the cleaner do not run: that is left to the nodes.
 
     A damaged log is refused as well. With --set engine.wal.accept_data_loss=true the missing
     appends are given up, and so are the appends behind them in the same streams; keep a copy of DIR

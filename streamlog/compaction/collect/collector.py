@@ -98,7 +98,12 @@ class Collector:
         clock: Clock,
         config: CollectorConfig,
         registry: CollectorRegistry,
+        *,
+        deletes_dead: bool = True,
     ) -> None:
+        """`deletes_dead` False: it deletes orphans alone, which nobody reads, and for which uploads
+        may wait; how long dead objects stay for readers is the node's to say."""
+        self._deletes_dead = deletes_dead
         self._metadata = metadata
         self._store = store
         self._clock = clock
@@ -155,7 +160,8 @@ class Collector:
             dead = self._metadata.dead_objects(_DELETED_MAX)
             orphans = await self._metadata.orphan_candidates()
             if await self._may_delete(orphans, due_ms):
-                await self._dead([one for one in dead if one.died_ms <= due_ms])
+                if self._deletes_dead:
+                    await self._dead([one for one in dead if one.died_ms <= due_ms])
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})

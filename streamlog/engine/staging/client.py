@@ -102,11 +102,12 @@ class EngineStaging:
         self._metrics = StagingMetrics(engine.parts.registry)
         self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
-    def start(self) -> None:
+    def start(self, *, drops_expired: bool = True) -> None:
         """Starts to drop what has expired and, with wal=disk, to save attaches in checkpoints."""
-        self._engine.background.every(
-            lambda: self._config.sweep_interval_ms / 1000, self.drop_expired, name="staging"
-        )
+        if drops_expired:
+            self._engine.background.every(
+                lambda: self._config.sweep_interval_ms / 1000, self.drop_expired, name="staging"
+            )
         if self._engine.group_commit is not None:
             self._engine.background.every(
                 lambda: self._config.save_interval_ms / 1000, self._save_late, name="save_attaches"

@@ -236,8 +236,6 @@ async def _drain(
     say: Callable[[str], None],
 ) -> None:
     registry = CollectorRegistry()
-    # This engine only uploads.
-    config = replace(config, compaction=replace(config.compaction, compaction_process="off"))
 
     async def report() -> None:
         told = None
@@ -258,6 +256,7 @@ async def _drain(
             node_id=node_id,
             config=config,
             components=Components(registry=registry),
+            upkeep=False,
         ) as engine:
             await engine.drain()
     finally:

@@ -17,9 +17,12 @@ from streamlog.cli.commands import spark_compact, spark_scrub
 from streamlog.cli.main import run as command
 from streamlog.cli.support.offline import DataLocations
 from streamlog.client import Admin, Producer
+from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
 from streamlog.metadata.checkpoint.files import CheckpointReader
+from streamlog.metadata.config import MetadataConfig
+from streamlog.model.batch import RecordBatch
 from streamlog.repair.findings import RepairReport
 from streamlog.repair.fsck import objects as check_objects
 from streamlog.spark.cluster.cluster import ServerCluster
@@ -34,6 +37,7 @@ from tests.spark.in_process import InProcess
 from tests.spark.offline_data import deep_fsck, look, places_of
 from tests.spark.reading import consumed, produce
 from tests.support.node import NodeProcess
+from tests.support.old_records import ALL, counted_records, keeping_node, write_old_records
 from tests.support.s3 import S3Tests
 
 pytestmark = pytest.mark.timeout(600)
@@ -182,6 +186,32 @@ def test_a_damaged_input_is_reported_and_left(tmp_path: Path) -> None:
         assert set(report.by_kind) == {"object-corrupt"}
         damaged.write_bytes(whole)
         assert scrubbed(InProcess(), running.server).is_clean
+
+
+def test_compaction_at_rest_deletes_nothing(tmp_path: Path) -> None:
+    """Neither records nor what it has merged: how long that stays is the node's to say."""
+
+    async def write() -> None:
+        async with keeping_node(tmp_path) as engine:
+            await write_old_records(engine)
+            for _ in range(4):
+                stream = await engine.streams.create_and_open_stream()
+                await stream.append(RecordBatch(1, 0, (b"x" * 5000,)))
+                await engine.drain()
+
+    asyncio.run(write())
+    before = objects(tmp_path)
+    at_once = StreamEngineConfig(
+        metadata=MetadataConfig(checkpoint_interval_ms=10),
+        collector=CollectorConfig(deletion_delay_ms=0, collect_interval_ms=1),
+    )
+    places = CompactionPlaces(
+        f"local://{tmp_path}/objects", f"rocksdb://{tmp_path}/meta", "disk", str(tmp_path / "wal")
+    )
+    done = asyncio.run(compact(InProcess(), places, at_once))
+    assert (done.failed, done.specs >= 1) == ([], True)
+    assert objects(tmp_path) >= before
+    assert asyncio.run(counted_records(tmp_path)) == ALL
 
 
 # scrub

@@ -1,7 +1,8 @@
 """Offline compaction on executors: the node's planner and commit, with merges in Spark tasks.
 (For a running node: `compaction.node`.)
 
-1. The driver opens the engine as a node would, without its compactor: no node can run meanwhile.
+1. The driver opens the engine as a node would, without its compactor and all that deletes: no node
+   can run meanwhile.
 2. The compactor plans one spec after another from the live objects, largest merges first.
 3. A spec is cut into one job per output. Each job is a task that reads the inputs' live ranges from
    the store and writes its output there.
@@ -81,8 +82,6 @@ async def compact(
     Errors: those of opening an engine, Unavailable.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
-    off = dataclasses.replace(config.compaction, compaction_process="off")
-    quiet = dataclasses.replace(config, compaction=off)
     done = Compacted()
     try:
         store = await wiring.open_object_store(
@@ -95,8 +94,9 @@ async def compact(
                 wal=places.wal,
                 wal_dir=None if places.wal_dir is None else Path(places.wal_dir),
                 node_id=places.node_id,
-                config=quiet,
+                config=config,
                 components=wiring.Components(clock=clock, random=random, store=store),
+                upkeep=False,
             ) as opened:
                 executor = SparkExecutor(
                     spark, places.store, config.compaction, offload, done, progress
