@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from streamlog.engine.commit_parts import commit_parts
 from streamlog.errors import Corrupt, ObjectNotFound, WalPending
 from streamlog.format.object.footer import decode_rows
 from streamlog.metadata.interface import (
@@ -52,7 +53,6 @@ from streamlog.runtime.offload import Lane, Offload
 
 log = logging.getLogger(__name__)
 
-CREATES_PER_COMMIT = 1000
 SHOWN_MAX = 5
 
 
@@ -185,8 +185,8 @@ async def apply_plan(plan: ReplayPlan, metadata: Metadata) -> None:
     Errors: Conflict (another node opened one meanwhile), TenureFenced, Unavailable.
     """
     creates = [CreateEntry(stream_id, epoch) for stream_id, epoch in plan.creates.items()]
-    for low in range(0, len(creates), CREATES_PER_COMMIT):
-        await metadata.commit(CommitEntry(creates=creates[low : low + CREATES_PER_COMMIT]))
+    for part in commit_parts(creates, _creating, metadata):
+        await metadata.commit(_creating(part))
     if plan.opens:
         await metadata.open_streams([(stream_id, None) for stream_id in plan.opens])
     if creates or plan.opens:
@@ -197,6 +197,10 @@ async def apply_plan(plan: ReplayPlan, metadata: Metadata) -> None:
                 "opened": sorted(plan.opens)[:100],
             },
         )
+
+
+def _creating(creates: Sequence[CreateEntry]) -> CommitEntry:
+    return CommitEntry(creates=creates)
 
 
 async def _stored(

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.commit_parts import commit_parts
 from streamlog.engine.config import StagingConfig
 from streamlog.engine.engine import Engine, fenced
 from streamlog.engine.staging.attached_attributes import attached_attributes
@@ -65,7 +66,6 @@ NAME_BYTES_MAX = 200
 EPOCH_MAX = (1 << 63) - 1
 LEADER_EPOCH_MAX = (1 << 31) - 1
 _PUT_TRIES_MAX = 5
-_UNSTAGED_AT_ONCE = 1000
 _STREAMS_AT_ONCE = 128
 """Streams that are locked in one step of the event loop."""
 _ROWS_AT_ONCE = 20_000
@@ -409,9 +409,8 @@ class EngineStaging:
         own = [
             i for i in dict.fromkeys(object_ids) if i in staged and staged[i].writer_id == writer_id
         ]
-        for low in range(0, len(own), _UNSTAGED_AT_ONCE):
-            part = own[low : low + _UNSTAGED_AT_ONCE]
-            await self._metadata.commit(CommitEntry(unstages=[UnstageEntry(part)]))
+        for part in commit_parts(own, _dropping, self._metadata):
+            await self._metadata.commit(_dropping(part))
             self._metrics.dropped.labels("abort").inc(len(part))
         return len(own)
 
@@ -435,17 +434,26 @@ class EngineStaging:
         before_ms = now_ms - self._config.writer_memory_ms
         silent = [(w, row.epoch) for w, row in staging.writers.items() if row.at_ms <= before_ms]
         try:
-            while expired or silent:
-                entry = UnstageEntry(expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE])
-                await self._metadata.commit(CommitEntry(unstages=[entry]))
-                self._metrics.dropped.labels("expiry").inc(len(entry.object_ids))
-                log.info(
-                    "dropped what was staged and not committed in time",
-                    extra={"objects": len(entry.object_ids), "writers": len(entry.forgotten)},
-                )
-                del expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE]
+            for objects in commit_parts(expired, _dropping, self._metadata):
+                await self._metadata.commit(_dropping(objects))
+                self._metrics.dropped.labels("expiry").inc(len(objects))
+            for writers in commit_parts(silent, _forgetting, self._metadata):
+                await self._metadata.commit(_forgetting(writers))
         except (Fenced, Closed):
             return  # This node is ending; other nodes drop what expires.
+        if expired or silent:
+            log.info(
+                "dropped what was staged and not committed in time",
+                extra={"objects": len(expired), "writers": len(silent)},
+            )
+
+
+def _dropping(object_ids: Sequence[int]) -> CommitEntry:
+    return CommitEntry(unstages=[UnstageEntry(object_ids)])
+
+
+def _forgetting(writers: Sequence[tuple[str, int]]) -> CommitEntry:
+    return CommitEntry(unstages=[UnstageEntry([], writers)])
 
 
 def not_staged(writer_id: str, object_id: int) -> StagedNotFound:

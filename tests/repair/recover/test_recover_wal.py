@@ -12,6 +12,7 @@ import pytest
 from streamlog.engine.replay.after_recovery import ReplayDecision, WalExtent, decide
 from streamlog.errors import Corrupt, StreamNotFound, WalPending
 from streamlog.format.object.footer import TRAILER_BYTES
+from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import CommitEntry, Recovery, StreamRow, Tenure
 from streamlog.model.batch import OpenStreamOptions, StreamState
 from streamlog.runtime.buffers import Buffer
@@ -37,6 +38,25 @@ def test_a_stream_younger_than_the_checkpoint_comes_back(tmp_path: Path) -> None
         async with cluster.disk_node(crash=False) as engine:
             assert await payloads(engine, stream.stream_id) == [b"a", b"b", b"c", b"c"]
         await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_more_streams_than_a_commit_record_takes_come_back(tmp_path: Path) -> None:
+    """A record takes 37, and an object, which names its streams, more than 45."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        cluster.config = replace(cluster.config, metadata=MetadataConfig(record_bytes_max=1 << 10))
+        async with cluster.disk_node() as engine:
+            await engine.metadata.checkpoint()
+            streams = [await engine.streams.create_and_open_stream() for _ in range(45)]
+            for stream in streams:
+                await append(stream, b"a")
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node(crash=False) as engine:
+            for stream in streams:
+                assert await payloads(engine, stream.stream_id) == [b"a"]
 
     run(scenario)
 
