@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -349,6 +351,41 @@ def test_an_import_takes_each_file_once(
         load("json", objects, value="nothing")
     with pytest.raises(Invalid, match="cannot be imported"):
         load("parquet", tmp_path / "nowhere")
+
+
+def _import(spark: Any, folder: Path, server: str, topic: str, kind: Any = "text") -> int:
+    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
+    return import_files(spark, str(folder), server, topic, checkpoint, kind=kind).records
+
+
+def _values(server: str, topic: str) -> list[bytes]:
+    return [row[5] for row in consumed(server, topic, 1)]
+
+
+def test_an_import_takes_files_of_any_age_once(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+
+    def write(name: str, age_days: int) -> None:
+        (files / name).write_text(name)
+        touch(name, age_days)
+
+    def touch(name: str, age_days: int) -> None:
+        modified_s = time.time() - age_days * 86400
+        os.utime(files / name, (modified_s, modified_s))
+
+    write("new", 0)
+    write("old", 400)
+    assert _import(spark, files, node.server, topic) == 2
+    write("newer", 0)
+    write("copied with its time", 30)
+    assert _import(spark, files, node.server, topic) == 2
+    touch("old", 0)
+    assert _import(spark, files, node.server, topic) == 0
+    values = sorted(_values(node.server, topic))
+    assert values == [b"copied with its time", b"new", b"newer", b"old"]
 
 
 def test_an_export_can_be_imported(

@@ -23,6 +23,9 @@ from streamlog.spark.jobs.tasks import task_failed
 FILES_PER_BATCH = 100
 """Fewer files: smaller commits, less to repeat after a stop. More files: less time between them."""
 POLL_S = 1.0
+FILE_AGE_MAX = "100000d"
+"""In effect no bound. Spark's is 7 days before the newest file: it reads no older ones, and
+forgets those that it has read."""
 
 Format = Literal["text", "json", "parquet"]
 
@@ -94,7 +97,7 @@ def _look(query: Any, taken: dict[int, int]) -> None:
 
 def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
     reader = spark.readStream.format(kind).option("recursiveFileLookup", "true")
-    reader = reader.option("maxFilesPerTrigger", files_per_batch)
+    reader = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
     if kind == "text":
         return reader.option("lineSep", "\n").load(path)
     schema = spark.read.format(kind).option("recursiveFileLookup", "true").load(path).schema
