@@ -55,7 +55,8 @@ def import_(
 
     A run that was stopped goes on, and a later one takes the files that are new: the checkpoint
     tells. A file that is changed after it was taken is not taken again. Records get the time at
-    which they are written.
+    which they are written. With --format json, a line that is no JSON object is refused before
+    anything is written.
     """
     from streamlog.cli.remote import await_listener
     from streamlog.cli.support.offline import progress_of

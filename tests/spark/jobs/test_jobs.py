@@ -388,6 +388,23 @@ def test_an_import_takes_files_of_any_age_once(
     assert values == [b"copied with its time", b"new", b"newer", b"old"]
 
 
+def test_an_import_of_a_line_that_is_no_json_is_refused(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+    (files / "whole.json").write_text('{"value": "whole", "_corrupt_record": "of the file"}\n')
+    cut = files / "cut.json"
+    for line in ('{"value": "cut o', "7"):
+        cut.write_text(f'{{"value": "first"}}\n{line}\n')
+        with pytest.raises(Invalid, match=f"cut.json has a line that is no JSON object: {line}"):
+            _import(spark, files, node.server, topic, "json")
+    assert _values(node.server, topic) == []
+    cut.write_text('{"value": "first"}\n{"value": "cut off"}\n')
+    assert _import(spark, files, node.server, topic, "json") == 3
+    assert sorted(_values(node.server, topic)) == [b"cut off", b"first", b"whole"]
+
+
 def test_an_export_can_be_imported(
     spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:

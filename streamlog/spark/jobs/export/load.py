@@ -26,6 +26,9 @@ POLL_S = 1.0
 FILE_AGE_MAX = "100000d"
 """In effect no bound. Spark's is 7 days before the newest file: it reads no older ones, and
 forgets those that it has read."""
+LINE_SHOWN = 80
+_NO_JSON = "streamlog_no_json"
+"""Spark's column for lines that are no JSON objects, under a name that is in no file."""
 
 Format = Literal["text", "json", "parquet"]
 
@@ -57,7 +60,8 @@ def import_files(
 
     Text: a line is a value, byte for byte. JSON (one object a line) and Parquet: the column
     `value`, or without it the whole row as JSON; and the column `key`, if there is one.
-    An interrupted import leaves whole micro-batches. Errors: Invalid, TaskFailed.
+    An interrupted import leaves whole micro-batches. Errors: Invalid, before anything is written
+    (also if a line is no JSON object); TaskFailed.
     """
     query = None
     try:
@@ -100,8 +104,25 @@ def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
     reader = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
     if kind == "text":
         return reader.option("lineSep", "\n").load(path)
-    schema = spark.read.format(kind).option("recursiveFileLookup", "true").load(path).schema
-    return reader.schema(schema).load(path)
+    # A line that is cut off behind the look at the schema fails the micro-batch.
+    return reader.option("mode", "FAILFAST").schema(_schema(spark, path, kind)).load(path)
+
+
+def _schema(spark: Any, path: str, kind: Format) -> Any:
+    """The columns of the files. Errors: Invalid, if a line is no JSON object."""
+    reader = spark.read.format(kind).option("recursiveFileLookup", "true")
+    reader = reader.option("columnNameOfCorruptRecord", _NO_JSON)
+    schema = reader.load(path).schema
+    if _NO_JSON in schema.names:
+        # Spark does not read that column alone.
+        rows = reader.schema(f"{_NO_JSON} STRING, other STRING").load(path)
+        lines = rows.where(f"{_NO_JSON} IS NOT NULL")
+        found = lines.select("_metadata.file_path", _NO_JSON, "other").first()
+        if found is None:
+            raise Invalid(f"a file in {path} is being written: import it when it is whole")
+        file, line, _ = found
+        raise Invalid(f"{file} has a line that is no JSON object: {line[:LINE_SHOWN]}")
+    return schema
 
 
 def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: bool) -> list[Any]:
