@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from pyarrow import parquet
 from pyiceberg.catalog import load_catalog
 
 from streamlog.client import Admin, Producer
@@ -403,6 +405,21 @@ def test_an_import_of_a_line_that_is_no_json_is_refused(
     cut.write_text('{"value": "first"}\n{"value": "cut off"}\n')
     assert _import(spark, files, node.server, topic, "json") == 3
     assert sorted(_values(node.server, topic)) == [b"cut off", b"first", b"whole"]
+
+
+def test_an_import_of_parquet_takes_the_columns_of_all_files(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+    parquet.write_table(pa.table({"a": [1]}), files / "one.parquet")
+    parquet.write_table(pa.table({"a": [2], "b": ["more"]}), files / "two.parquet")
+    assert _import(spark, files, node.server, topic, "parquet") == 2
+    values = sorted(_values(node.server, topic))
+    assert [json.loads(value) for value in values] == [{"a": 1}, {"a": 2, "b": "more"}]
+    parquet.write_table(pa.table({"a": ["text"]}), files / "three.parquet")
+    with pytest.raises(Invalid, match=r"cannot be imported: .*BIGINT.*STRING"):
+        _import(spark, files, node.server, topic, "parquet")
 
 
 def test_an_export_can_be_imported(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
@@ -61,7 +62,7 @@ def import_files(
     Text: a line is a value, byte for byte. JSON (one object a line) and Parquet: the column
     `value`, or without it the whole row as JSON; and the column `key`, if there is one.
     An interrupted import leaves whole micro-batches. Errors: Invalid, before anything is written
-    (also if a line is no JSON object); TaskFailed.
+    (also if a line is no JSON object, or Parquet files disagree on a column); TaskFailed.
     """
     query = None
     try:
@@ -109,10 +110,14 @@ def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
 
 
 def _schema(spark: Any, path: str, kind: Format) -> Any:
-    """The columns of the files. Errors: Invalid, if a line is no JSON object."""
+    """The columns of all files. Errors: Invalid, if they disagree, or a line is no JSON object."""
     reader = spark.read.format(kind).option("recursiveFileLookup", "true")
-    reader = reader.option("columnNameOfCorruptRecord", _NO_JSON)
-    schema = reader.load(path).schema
+    reader = reader.option("columnNameOfCorruptRecord", _NO_JSON).option("mergeSchema", "true")
+    try:
+        schema = reader.load(path).schema
+    except Py4JJavaError as error:
+        why = " ".join(error.java_exception.getMessage().split())
+        raise Invalid(f"{path} cannot be imported: {why}") from error
     if _NO_JSON in schema.names:
         # Spark does not read that column alone.
         rows = reader.schema(f"{_NO_JSON} STRING, other STRING").load(path)
