@@ -27,11 +27,14 @@ from streamlog.cli.support.spark_session import spark_options, spark_session, tl
     type=click.Choice(("text", "json", "parquet")),
     default="text",
     show_default=True,
-    help="text: each line a value, byte for byte; json: one object a line.",
+    help="text: each line a value, byte for byte, without a byte order mark at the file's start; "
+    "json: one object a line.",
 )
 @click.option("--key", metavar="COLUMN", help="[default: key, where there is one]")
 @click.option(
-    "--value", metavar="COLUMN", help="[default: value; the whole row as JSON where there is none]"
+    "--value",
+    metavar="COLUMN",
+    help="[default: value; where there is none, the whole row as JSON, without its nulls]",
 )
 @click.option(
     "--keep-partitions", is_flag=True, help="Write to the partition that the column partition has."

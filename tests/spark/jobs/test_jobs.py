@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import os
 import random
@@ -330,7 +331,7 @@ def test_an_import_takes_each_file_once(
     topic, files = new_topic(1), tmp_path / "files"
     (files / "date=2026-01-05").mkdir(parents=True)
     lines = [b"plain", b"", b"\xff not UTF-8", b"ends in CR\r"]
-    (files / "a.log").write_bytes(b"\n".join(lines) + b"\n")
+    (files / "a.log").write_bytes(codecs.BOM_UTF8 + b"\n".join(lines) + b"\n")
 
     def load(kind: Any = "text", folder: Path = files, **more: Any) -> int:
         check = tmp_path / f"check-{kind}"
@@ -345,11 +346,11 @@ def test_an_import_takes_each_file_once(
     assert [row[5] for row in consumed(node.server, topic, 1)] == [*lines, b"new"]
     objects = tmp_path / "objects"
     objects.mkdir()
-    (objects / "a.json").write_text('{"id": 7, "tags": ["x"]}\n')
+    (objects / "a.json").write_text('{"id": 7, "tags": ["x"], "none": null}\n')
     assert load("json", objects, key="id") == 1
     last = consumed(node.server, topic, 1)[-1]
     assert (last[4], json.loads(last[5])) == (b"7", {"id": 7, "tags": ["x"]})
-    with pytest.raises(Invalid, match="no column nothing; there are id, tags"):
+    with pytest.raises(Invalid, match="no column nothing; there are id, none, tags"):
         load("json", objects, value="nothing")
     with pytest.raises(Invalid, match="cannot be imported"):
         load("parquet", tmp_path / "nowhere")

@@ -59,8 +59,9 @@ def import_files(
 ) -> Imported:
     """`path`: a folder, with its subfolders. `key`, `value`: names of columns.
 
-    Text: a line is a value, byte for byte. JSON (one object a line) and Parquet: the column
-    `value`, or without it the whole row as JSON; and the column `key`, if there is one.
+    Text: a line is a value, byte for byte, but for a UTF-8 byte order mark at a file's start.
+    JSON (one object a line) and Parquet: the column `value`, or without it the whole row as JSON,
+    without its nulls; and the column `key`, if there is one.
     An interrupted import leaves whole micro-batches. Errors: Invalid, before anything is written
     (also if a line is no JSON object, or Parquet files disagree on a column); TaskFailed.
     """
