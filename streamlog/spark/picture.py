@@ -59,6 +59,14 @@ def bars(
     return "\n".join((*lines, "</svg>", ""))
 
 
+def utc_text(time_ms: int, shape: str) -> str:
+    """`shape`: strftime's. Outside the years 1 to 9999 a time is a number, with its unit."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(shape)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
 def _bands(series: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
     if len(series) <= BANDS_MAX:
         return dict(series)
@@ -98,8 +106,8 @@ def _axes(starts_ms: Sequence[int], top: int) -> Iterator[str]:
     every = max(len(starts_ms) // TICKS, 1)
     width = (right - LEFT) / len(starts_ms)
     for number in range(0, len(starts_ms), every):
-        text = datetime.fromtimestamp(starts_ms[number] / 1000, UTC).strftime(shape)
+        text = utc_text(starts_ms[number], shape)
         x = LEFT + number * width
         yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}">{text}</text>'
-    day = datetime.fromtimestamp(starts_ms[0] / 1000, UTC).strftime("%Y-%m-%d")
+    day = utc_text(starts_ms[0], "%Y-%m-%d")
     yield f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#777">from {day}, UTC</text>'

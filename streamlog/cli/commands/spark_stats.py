@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -109,4 +108,6 @@ def _cells(counts: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _moment(ms: int | None) -> str:
-    return "" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    from streamlog.spark.picture import utc_text
+
+    return "" if ms is None else utc_text(ms, "%Y-%m-%d %H:%M:%S")

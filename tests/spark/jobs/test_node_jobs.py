@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.cli.commands import spark_compact, spark_scrub
+from streamlog.cli.commands import spark_compact, spark_scrub, spark_stats
 from streamlog.cli.main import run as command
 from streamlog.cli.support.offline import DataLocations
 from streamlog.client import Admin, Producer
@@ -347,16 +347,37 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     assert stats(InProcess(), options).description()["topics"][TOPIC]["records"] == 200
 
 
-def test_the_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def in_process_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def session(*_: object) -> Iterator[InProcess]:
         yield InProcess()
 
-    for module in (spark_compact, spark_scrub):
+    for module in (spark_compact, spark_scrub, spark_stats):
         monkeypatch.setattr(module, "spark_session", session)
 
+
+@pytest.mark.usefixtures("in_process_commands")
+def test_statistics_show_times_that_no_calendar_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    microseconds, picture = 1_700_000_000_000_000, tmp_path / "picture.svg"
+    with node(tmp_path) as running:
+        with Admin(running.server) as admin:
+            admin.create_topic("times", 1, {"message.timestamp.after.max.ms": str(1 << 62)})
+        with Producer(running.server) as producer:
+            producer.send("times", b"early", timestamp_ms=0)
+            producer.send("times", b"late", timestamp_ms=microseconds)
+        arguments = ("--topic", "times", "--svg", str(picture), "--server", running.server)
+        assert command(["spark", "stats", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "1970-01-01 00:00:00" in shown
+    assert f"{microseconds} ms" in shown
+    assert " ms</text>" in picture.read_text()
+
+
+@pytest.mark.usefixtures("in_process_commands")
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def answer_of(*arguments: str) -> tuple[int, Any]:
         code = command(["spark", *arguments, "--json"])
         out = capsys.readouterr().out
