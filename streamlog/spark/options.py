@@ -68,6 +68,8 @@ READ_OPTIONS = {
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+SELECTING = (*_STRATEGIES, *_STARTS, *_ENDS)
+"""Options that say which records a batch has, as `isolation` does."""
 _BATCH_ONLY = _ENDS
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SPARK_OWN = ("path", "checkpointlocation", "queryname")

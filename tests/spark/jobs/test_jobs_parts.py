@@ -109,11 +109,11 @@ def _facts() -> TopicStats:
 
 def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
     file = tmp_path / "state"
-    state = StatsState.read(file, "c")
+    state = StatsState.read(file, "c", {})
     assert state.left is None
     state.add([{"t": _facts()}, {"t": _facts()}], [OffsetWindow("t", 3, 5, 9)])
     state.write()
-    again = StatsState.read(file, "c")
+    again = StatsState.read(file, "c", {})
     assert again.left == [OffsetWindow("t", 3, 5, 9)]
     restored, original = again.topics["t"], state.topics["t"]
     assert (restored.partitions, restored.minutes, restored.frequent) == (
@@ -125,7 +125,7 @@ def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
     assert restored.whole.records == 6
     restored.distinct.add(np.array([1], np.uint64))
     with pytest.raises(ForeignCluster, match="cluster c"):
-        StatsState.read(file, "d")
+        StatsState.read(file, "d", {})
     with pytest.raises(Corrupt, match="no state of a scrub"):
         ScrubState.read(file, "c")
     whole = json.loads(file.read_text())
@@ -133,7 +133,7 @@ def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
     for damaged in ("{", {**whole, "topics": [5]}, {**whole, "topics": no_registers}):
         file.write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
         with pytest.raises(Corrupt, match="no state of statistics"):
-            StatsState.read(file, "c")
+            StatsState.read(file, "c", {})
 
 
 @pytest.mark.parametrize("topic", ["_hidden", ".hidden", "t" * 249])

@@ -19,7 +19,7 @@ from streamlog.cli.support.offline import DataLocations
 from streamlog.client import Admin, Producer
 from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
+from streamlog.errors import Conflict, Invalid, NotFound, StreamlogError, Unavailable
 from streamlog.metadata.checkpoint.files import CheckpointReader
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import RecordBatch
@@ -345,6 +345,40 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     options = {"store": url, "meta": meta, "subscribe": TOPIC}
     assert export(InProcess(), tmp_path / "out", options).records == 200
     assert stats(InProcess(), options).description()["topics"][TOPIC]["records"] == 200
+
+
+def test_a_state_of_statistics_is_of_the_records_that_were_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with node(tmp_path) as running:
+        produce(running.server, TOPIC, [(0, b"%d" % n) for n in range(5)])
+        produce(running.server, "other", [(0, b"one")])
+
+        def counted(topic: str = TOPIC, **more: Any) -> dict[str, int]:
+            options = {"server": running.server, "subscribe": topic}
+            options |= more.pop("options", {})
+            result = stats(InProcess(), options, state_file=file, round_records=2, **more)
+            return {name: counts.whole.records for name, counts in result.topics.items()}
+
+        with pytest.raises(Killed):
+            counted(progress=killed)
+        with pytest.raises(Invalid, match=f'"{TOPIC}".*"other".*name another file'):
+            counted("other")
+        with pytest.raises(Invalid, match="startingOffsets"):
+            counted(options={"startingOffsets": f'{{"{TOPIC}": {{"0": 4}}}}'})
+        with pytest.raises(Invalid, match="read_uncommitted"):
+            counted(options={"kafka.isolation.level": "read_uncommitted"})
+        assert counted(options={"readName": "again"}) == {TOPIC: 5}
+        assert not file.exists()
+        with pytest.raises(Killed):
+            counted(progress=killed)
+        state = json.loads(file.read_text())
+        del state["selection"]  # as an older release
+        file.write_text(json.dumps(state))
+        assert counted() == {TOPIC: 5}
 
 
 @pytest.fixture

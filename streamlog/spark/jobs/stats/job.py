@@ -15,7 +15,7 @@ from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.rounds import ROUND_RECORDS, rounds, run_round
 from streamlog.spark.jobs.stats.state import StatsState
 from streamlog.spark.jobs.stats.topic_stats import MINUTE_US, PartitionStats, TopicStats
-from streamlog.spark.options import parse_read_options
+from streamlog.spark.options import SELECTING, parse_read_options
 from streamlog.spark.plan.offsets import batch_windows
 from streamlog.spark.plan.session import opened_cluster
 from streamlog.spark.plan.types import ReadPlace, TaskPlan
@@ -50,11 +50,13 @@ def stats(
     """`options`: those of a batch read.
 
     With a state file, the run after an interrupted one goes on behind its last round, with the
-    offsets of the first run. Errors: those of a read, TaskFailed, Corrupt, ForeignCluster, OSError.
+    offsets of the first run. Errors: those of a read, TaskFailed, Corrupt, ForeignCluster, Invalid
+    (the state is of other records), OSError.
     """
     parsed = parse_read_options(options, streaming=False)
     with opened_cluster(parsed) as cluster:
-        state = StatsState.read(state_file, cluster.cluster_id)
+        selection = _selection(options) | {"isolation": parsed.isolation}
+        state = StatsState.read(state_file, cluster.cluster_id, selection)
         if state.left is None:
             state.left = batch_windows(parsed, cluster)
         todo = list(rounds(state.left, round_records))
@@ -68,6 +70,11 @@ def stats(
             progress("reading records", done, total)
         state.remove()
         return Stats(cluster.cluster_id, state.topics)
+
+
+def _selection(options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    return {name: given[name.lower()] for name in SELECTING if name.lower() in given}
 
 
 def look(plan: TaskPlan, place: ReadPlace) -> dict[str, TopicStats]:

@@ -1,9 +1,11 @@
 """The state of a statistics run, as JSON in a file that is replaced whole.
 
-    {"version": 1, "cluster_id": "…", "left": [["topic", 0, 23, 99]],
+    {"version": 1, "cluster_id": "…", "selection": {"subscribe": "topic", "isolation": "…"},
+     "left": [["topic", 0, 23, 99]],
      "topics": {"topic": {"partitions": {"0": {…}}, "minutes": {"29462400": 12},
                           "registers": base64, "frequent": [[base64, 12]], "missed": 0}}}
 
+`selection`: the options that say which records are counted; absent in files of older releases.
 `left`: windows still to be read, as topic, partition, start and end offset. Ends are as of the
 first run.
 """
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from streamlog.errors import Corrupt, ForeignCluster
+from streamlog.errors import Corrupt, ForeignCluster, Invalid
 from streamlog.model.located import OffsetWindow
 from streamlog.spark.jobs.files import replace_file
 from streamlog.spark.jobs.stats.sketches import REGISTERS, Distinct, Frequent
@@ -35,13 +37,16 @@ class StatsState:
 
     path: Path | None
     cluster_id: str
+    selection: Mapping[str, str]
     left: list[OffsetWindow] | None = None
     topics: dict[str, TopicStats] = field(default_factory=dict)
 
     @staticmethod
-    def read(path: Path | None, cluster_id: str) -> StatsState:
-        """A new state if there is no file. Errors: Corrupt, ForeignCluster."""
-        state = StatsState(path, cluster_id)
+    def read(path: Path | None, cluster_id: str, selection: Mapping[str, str]) -> StatsState:
+        """A new state if there is no file. Errors: Corrupt, ForeignCluster; Invalid, if the file
+        is of another selection.
+        """
+        state = StatsState(path, cluster_id, selection)
         if path is None or not path.exists():
             return state
         try:
@@ -49,6 +54,7 @@ class StatsState:
             if value["version"] != VERSION:
                 raise Corrupt(f"{path} was written by another version: name another file")
             state_cluster = str(value["cluster_id"])
+            state_selection = value.get("selection", selection)
             state.left = [OffsetWindow(*window) for window in value["left"]]
             state.topics = {name: _topic(topic) for name, topic in value["topics"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -59,6 +65,11 @@ class StatsState:
                 "another file",
                 store_cluster=state_cluster,
                 meta_cluster=cluster_id,
+            )
+        if state_selection != selection:
+            raise Invalid(
+                f"{path} is of {json.dumps(state_selection)}, this run of "
+                f"{json.dumps(dict(selection))}: name another file"
             )
         return state
 
@@ -77,6 +88,7 @@ class StatsState:
         value = {
             "version": VERSION,
             "cluster_id": self.cluster_id,
+            "selection": dict(self.selection),
             "left": left,
             "topics": {name: _value(topic) for name, topic in self.topics.items()},
         }
