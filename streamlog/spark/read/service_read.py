@@ -62,12 +62,15 @@ class ServiceReader:
                 result = self._finish(pending)
             except OffsetOutOfRange as error:
                 start = int(error.fields.get("start_offset", -1))
-                if self._place.fail_on_data_loss or start <= offset:
-                    raise DataLost(
-                        f"offsets {offset} to {piece.end} of {piece.topic}-{piece.partition} were "
-                        f"planned and are gone ({error.message}); failOnDataLoss=false goes on "
-                        "without them"
-                    ) from error
+                message = (
+                    f"offsets {offset} to {piece.end} of {piece.topic}-{piece.partition} were "
+                    f"planned and are gone ({error.message})"
+                )
+                if start <= offset:
+                    raise DataLost(message) from error
+                if self._place.fail_on_data_loss:
+                    message += "; failOnDataLoss=false goes on without them"
+                    raise DataLost(message) from error
                 log.warning(
                     "offsets %d to %d of %s-%d are gone; the read goes on without them, for "
                     "failOnDataLoss is false",

@@ -87,6 +87,16 @@ def test_records_deleted_after_planning_are_an_error_or_a_warning(
     assert "offsets 0 to 2 of t-0 are gone" in caplog.text
 
 
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_an_end_before_the_plan_is_lost_data_that_no_option_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, fail_on_data_loss: bool
+) -> None:
+    answers = [_answer(2, b"a", b"b"), OffsetOutOfRange("the partition ends at 1", start_offset=0)]
+    with pytest.raises(DataLost, match=r"offsets 2 to 4.*the partition ends at 1") as raised:
+        _ends(monkeypatch, answers, fail_on_data_loss=fail_on_data_loss)
+    assert "failOnDataLoss" not in str(raised.value)
+
+
 def test_a_topic_that_went_after_planning_is_an_error_or_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
