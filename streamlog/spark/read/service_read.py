@@ -97,17 +97,24 @@ class ServiceReader:
                 return
             begun, offset = offset, max(offset, result.next_offset)
             # A node that throttles readers, or closes, may answer early with nothing.
-            empty = empty + 1 if result.high_watermark <= begun else 0
+            empty = empty + 1 if self._end(result) <= begun else 0
             if empty == EMPTY_ANSWERS_MAX:
                 raise Unavailable(
                     f"{piece.topic}-{piece.partition} ends at offset {offset}, and was to be read "
-                    f"to {piece.end}: the topic was recreated, or lost records; run the query again"
+                    f"to {piece.end}: the topic was recreated, lost records, or has a transaction "
+                    "open again; run the query again"
                 )
             if offset < piece.end:
                 pending = self._start(piece, offset)
             data = _committed(result)
             if len(data):
                 yield Chunk(piece.topic, piece.partition, begun, min(offset, piece.end), data)
+
+    def _end(self, result: Any) -> int:
+        """Where what may be read ends, as of an answer."""
+        if self._place.isolation == "read_committed":
+            return int(result.last_stable_offset)
+        return int(result.high_watermark)
 
     def _start(self, piece: ServicePiece, offset: int) -> _Pending:
         call = fetch_partition(

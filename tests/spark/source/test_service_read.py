@@ -32,13 +32,14 @@ def _place(*, fail_on_data_loss: bool) -> ReadPlace:
     return ReadPlace("127.0.0.1:1", None, "", False, "read_committed", fail_on_data_loss, True)
 
 
-def _answer(next_offset: int, *values: bytes, end: int = 4) -> Any:
+def _answer(next_offset: int, *values: bytes, end: int = 4, stable: int | None = None) -> Any:
     data = encode_values(list(values), timestamp_ms=5).data if values else b""
     return SimpleNamespace(
         next_offset=next_offset,
         record_batches=data,
         aborted_transactions=(),
         high_watermark=end,
+        last_stable_offset=end if stable is None else stable,
     )
 
 
@@ -72,6 +73,9 @@ def test_a_partition_that_gives_nothing_any_more_is_an_error(
     assert _ends(monkeypatch, [*first, *at_end, *rest]) == whole
     with pytest.raises(Unavailable, match=r"t-0 ends at offset 2.*to 4"):
         _ends(monkeypatch, [*first, *at_end, _answer(2, end=2)])
+    is_open = [_answer(2, stable=2)] * EMPTY_ANSWERS_MAX
+    with pytest.raises(Unavailable, match=r"t-0 ends at offset 2.*to 4.*transaction"):
+        _ends(monkeypatch, [*first, *is_open])
     paced = [_answer(2, end=4)] * (2 * EMPTY_ANSWERS_MAX)
     assert _ends(monkeypatch, [*first, *paced, *rest]) == whole
 
