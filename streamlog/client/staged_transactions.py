@@ -112,8 +112,9 @@ class TransactionalStagedWriter(StagedWriter):
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit:
         """As `StagedWriter.commit`, and visible to readers of committed records on return.
 
-        Errors: those; Fenced (a newer driver has the writer id, or the transaction took too long:
-        nothing was committed by this call); InvalidTxnState without a producer.
+        Errors: those, OutcomeUnknown also where the objects are attached to a transaction that the
+        next commit would end; Fenced (a newer driver has the writer id, or the transaction took too
+        long: nothing was committed by this call); InvalidTxnState without a producer.
         """
         producer = self._initialised("commit()")
         last = self.last_epoch()
@@ -134,15 +135,7 @@ class TransactionalStagedWriter(StagedWriter):
         except StreamlogError:
             self._abort_transaction(producer)
             raise
-        self._repeated(
-            end_transaction(
-                self.writer_id,
-                producer,
-                is_commit=True,
-                keeps_epoch=True,
-                application_epoch=epoch,
-            )
-        )
+        self._end_transaction(producer, epoch)
         self._await_markers()
         return StagedCommit(epoch, parts_of(attached.parts), False)
 
@@ -176,6 +169,21 @@ class TransactionalStagedWriter(StagedWriter):
             )
         return self.producer
 
+    def _end_transaction(self, producer: ProducerIdentity, epoch: int) -> None:
+        """Decides the commit. Errors: OutcomeUnknown, Fenced."""
+        call = end_transaction(
+            self.writer_id, producer, is_commit=True, keeps_epoch=True, application_epoch=epoch
+        )
+        try:
+            self._repeated(call)
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"the objects of epoch {epoch} are attached to the open transaction of writer "
+                f"{self.writer_id}, which was not ended: {error.message}. Commit the same epoch "
+                "again, or abort it",
+                **error.fields,
+            ) from error
+
     def _abort_transaction(self, producer: ProducerIdentity) -> None:
         """Nobody stages or commits for the producer's epoch any more. What fails is logged: the
         coordinator aborts the transaction when its time is over."""
@@ -192,15 +200,17 @@ class TransactionalStagedWriter(StagedWriter):
         and shown as soon as the leaders of its partitions are there."""
         retry = Retry(self._caller, self._timeout_ms, first_ms=ENDING_WAIT_MS)
         while True:
-            found = self._described()
-            if found is None or found.state not in _ENDING:
-                return
             try:
+                found = self._described()
+                if found is None or found.state not in _ENDING:
+                    return
                 wait_s = retry.wait_s(ConcurrentTransactions("markers are being written"))
-            except StreamlogError:
+            except StreamlogError as error:
                 log.warning(
-                    "the commit of writer %s is decided, and not shown in all partitions yet",
+                    "the commit of writer %s is decided, and may not be shown in all partitions "
+                    "yet: %s",
                     self.writer_id,
+                    error,
                 )
                 return
             time.sleep(wait_s)

@@ -20,7 +20,13 @@ from streamlog.client.closing import CallingClient
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.tls import Tls
 from streamlog.codec.batch import scan
-from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.errors import (
+    Conflict,
+    OutcomeUnknown,
+    StagedNotFound,
+    StreamlogError,
+    Unavailable,
+)
 from streamlog.runtime.buffers import Buffer
 
 OBJECT_BYTES_TARGET = 16 << 20
@@ -158,7 +164,9 @@ class StagedWriter(CallingClient):
         Epochs (≥ 0) of a writer rise. An epoch at or below the last committed one changes nothing,
         whatever `objects` holds. Retries by itself, also after a lost answer. Errors:
         StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or made
-        anew), OutcomeUnknown (time is over: ask `status`, or commit the same epoch again).
+        anew), OutcomeUnknown (a try may have committed, and the time is over, or the last try was
+        refused for another reason than those two: ask `status`, or commit the same epoch again).
+        After any other error of this call nothing is committed.
         """
         call = staging_calls.commit(self.writer_id, epoch, manifest_of(objects))
         response = self._repeated(call)
@@ -197,15 +205,20 @@ class StagedWriter(CallingClient):
         return dropped
 
     def _repeated(self, call: Call) -> Any:
-        """The result of a call that may be repeated after any broken connection."""
+        """The result of a call that may be repeated after any broken connection.
+
+        Errors: OutcomeUnknown where one of the tries may have taken effect.
+        """
         retry = Retry(self._caller, self._timeout_ms)
+        unknown: OutcomeUnknown | None = None
         while True:
             try:
                 return self._caller.run_once(call, retry.left_s() * 1000)
             except OutcomeUnknown as error:
-                wait_s = _wait_s(retry, error)
+                unknown = error
+                wait_s = _wait_s(retry, Unavailable(error.message, **error.fields), unknown)
             except StreamlogError as error:
-                wait_s = retry.wait_s(error)
+                wait_s = _wait_s(retry, error, unknown)
             time.sleep(wait_s)
 
 
@@ -220,12 +233,24 @@ def manifest_of(objects: Iterable[StagedObject]) -> list[tuple[int, list[tuple[s
     return manifest
 
 
-def _wait_s(retry: Retry, error: OutcomeUnknown) -> float:
-    """As `Retry.wait_s`, but retries an unknown outcome; raises it when the time is over."""
+def _wait_s(retry: Retry, error: StreamlogError, unknown: OutcomeUnknown | None) -> float:
+    """As `Retry.wait_s`. `unknown`: the error of an earlier try that may have taken effect.
+
+    A server looks for the epoch before it refuses objects or topics: these errors say that no try
+    has committed it, or will.
+    """
     try:
-        return retry.wait_s(Unavailable(error.message))
-    except Unavailable:
-        raise error from None
+        return retry.wait_s(error)
+    except (Conflict, StagedNotFound):
+        raise
+    except StreamlogError as final:
+        if unknown is None:
+            raise
+        raise OutcomeUnknown(
+            f"an earlier try may have taken effect: {unknown.message}; then: {final.message}. The "
+            "same call again is safe",
+            **final.fields,
+        ) from final
 
 
 def _calls(

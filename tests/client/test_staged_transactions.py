@@ -27,6 +27,7 @@ from streamlog.errors import (
     StagedNotFound,
     StreamlogError,
     TransactionAbortable,
+    Unavailable,
 )
 from tests.support.calls_through import RunOnce, Through, calls_through
 from tests.support.node import NodeProcess
@@ -203,6 +204,44 @@ def test_an_unknown_outcome_is_found_out_by_the_same_commit(server: str, topic: 
             "EndTransaction",
         }
         assert contents(server, topic) == everywhere(b"a")
+
+
+def test_objects_of_a_transaction_that_was_not_ended_may_be_stored_yet(
+    server: str, topic: str
+) -> None:
+    def away(run_once: RunOnce, call: Call) -> Any:
+        if call.rpc.endswith("/EndTransaction"):
+            raise Unavailable("it is away")
+        return run_once(call)
+
+    with TransactionalStagedWriter(server, topic) as driver:
+        producer = driver.initialise()
+        objects = staged(driver, topic, "0", b"a")
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=2000) as driver:
+        with calls_through(driver, away), pytest.raises(OutcomeUnknown, match="Commit the same"):
+            driver.commit(0, objects)
+        driver.commit(0, objects)
+        assert contents(server, topic) == everywhere(b"a")
+
+
+def test_a_commit_that_is_decided_does_not_fail_for_its_markers(server: str, topic: str) -> None:
+    has_ended = False
+
+    def away_then(run_once: RunOnce, call: Call) -> Any:
+        nonlocal has_ended
+        if has_ended:
+            raise Unavailable("it is away")
+        has_ended = call.rpc.endswith("/EndTransaction")
+        return run_once(call)
+
+    with TransactionalStagedWriter(server, topic) as driver:
+        producer = driver.initialise()
+        objects = staged(driver, topic, "0", b"a")
+    with (
+        TransactionalStagedWriter(server, topic, producer, timeout_ms=2000) as driver,
+        calls_through(driver, away_then),
+    ):
+        assert not driver.commit(0, objects).was_committed
 
 
 def test_objects_that_are_gone_abort_the_transaction(server: str, topic: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,16 @@ from streamlog.client.staging import (
 )
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import (
+    Conflict,
     InvalidRecord,
     OutcomeUnknown,
     StagedNotFound,
+    StreamFenced,
+    StreamlogError,
+    Unavailable,
     UnknownTopicOrPartition,
 )
-from tests.support.calls_through import RunOnce, calls_through
+from tests.support.calls_through import RunOnce, Through, calls_through
 from tests.support.node import NodeProcess
 
 WAIT_S = 60
@@ -124,6 +129,43 @@ def test_a_commit_whose_answer_is_lost_is_found_again(server: str) -> None:
         pytest.raises(OutcomeUnknown),
     ):
         writer.commit(1, objects)
+
+
+def first_lost_then(error: StreamlogError) -> Through:
+    """The first try's answer is lost, and each later one ends with the error."""
+    errors = chain([OutcomeUnknown("the answer was lost")], repeat(error))
+
+    def through(_: RunOnce, __: Call) -> Any:
+        raise next(errors)
+
+    return through
+
+
+@pytest.mark.parametrize("error", [Unavailable("it is away"), StreamFenced("it is not the leader")])
+def test_a_commit_that_may_be_stored_ends_with_no_error_that_says_it_is_not(
+    error: StreamlogError,
+) -> None:
+    staged = StagedObject("job", "0", 7, 0, (StagedPart("t", 0, 1, 1),))
+    with (
+        StagedWriter("127.0.0.1:1", "job", timeout_ms=500) as writer,
+        calls_through(writer, first_lost_then(error)),
+        pytest.raises(OutcomeUnknown, match=r"lost; then: .*it is"),
+    ):
+        writer.commit(0, [staged])
+
+
+@pytest.mark.parametrize("error", [StagedNotFound("it expired"), Conflict("the topic is gone")])
+def test_objects_that_cannot_be_committed_any_more_were_not_by_an_earlier_try(
+    error: StreamlogError,
+) -> None:
+    """The server looks for the epoch first."""
+    staged = StagedObject("job", "0", 7, 0, (StagedPart("t", 0, 1, 1),))
+    with (
+        StagedWriter("127.0.0.1:1", "job") as writer,
+        calls_through(writer, first_lost_then(error)),
+        pytest.raises(type(error)),
+    ):
+        writer.commit(0, [staged])
 
 
 def test_large_writes_are_cut_between_batches() -> None:
