@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from prometheus_client import CollectorRegistry
@@ -31,9 +32,20 @@ class Examination:
     When it is cancelled, it still removes what it wrote.
     """
 
-    def __init__(self, settings: settings_module.Settings, say: Say) -> None:
+    def __init__(
+        self,
+        settings: settings_module.Settings,
+        say: Say,
+        kafka_listeners: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`kafka_listeners`: name → HOST:PORT."""
         self._settings = settings
         self._say = say
+        self._listeners = {
+            "grpc": settings.node.listen,
+            "http": settings.node.http_listen,
+            **kafka_listeners,
+        }
         self._clock = SystemClock()
         self._random = SystemRandom()
         self._offload = ThreadOffload()
@@ -64,13 +76,12 @@ class Examination:
         return findings
 
     async def _machine(self) -> AsyncIterator[CheckResult]:
-        config, node = self._settings.engine, self._settings.node
         self._say("versions, machine, ports")
         yield machine.check_versions()
-        yield machine.check_memory(config, self._store_url)
-        yield machine.check_files(self._settings.limits.connections_max)
-        for name, address in (("port.grpc", node.listen), ("port.http", node.http_listen)):
-            yield await self._offload.run(Lane.CPU, ports.check_port, name, address)
+        yield machine.check_memory(self._settings.engine, self._store_url)
+        yield machine.check_files(self._settings.limits.connections_max, len(self._listeners))
+        for name, address in self._listeners.items():
+            yield await self._offload.run(Lane.CPU, ports.check_port, f"port.{name}", address)
         results = await self._offload.run(
             Lane.CPU, check_certificates, self._settings.tls, self._clock
         )

@@ -106,13 +106,13 @@ def check_memory(config: StreamEngineConfig, store_url: str) -> CheckResult:
     return CheckResult("machine.memory", CheckOutcome.PASS, summary, figures=figures)
 
 
-def check_files(connections_max: int) -> CheckResult:
+def check_files(connections_max: int, listeners: int) -> CheckResult:
     """Compares the limit on open files with the number of connections that are allowed.
 
-    `connections_max`: to one port; there are two, of gRPC and of HTTP.
+    `connections_max`: to each of the listeners.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needs = 2 * connections_max + FILES_BASE
+    needs = listeners * connections_max + FILES_BASE
     summary = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
     if soft != resource.RLIM_INFINITY and soft < needs:
         return CheckResult(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ def test_beside_a_running_node_the_rest_is_checked(tmp_path: Path) -> None:
         assert f"process {node.pid} (" in lines["port.grpc"]
         assert lines["meta.open"].startswith("warn")
         assert all(lines[name].startswith("pass") for name in ("store.racers", "store.list"))
+
+
+def test_the_addresses_of_kafka_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        places = ("--store", "memory://", "--meta", "memory://", *ANY_PORT, "--json")
+        for listen, name in ((address, "kafka"), (f"IN=127.0.0.1:0,OUT={address}", "OUT")):
+            assert run_here(["doctor", *places, "--kafka-listen", listen]) == 0
+            told = json.loads(capsys.readouterr().out)["findings"]
+            in_use = [one["name"] for one in told if f"{address} is in use" in one["detail"]]
+            assert in_use == [f"port.{name}"]
+    assert "port.IN" in {one["name"] for one in told}
 
 
 def test_a_store_that_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:

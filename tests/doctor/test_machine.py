@@ -100,9 +100,9 @@ def test_a_compactor_of_a_bucket_is_allowed_more_memory() -> None:
 
 def test_open_files_are_held_against_the_connections() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert machine.check_files(0).outcome is CheckOutcome.PASS
+    assert machine.check_files(0, 3).outcome is CheckOutcome.PASS
     if soft != resource.RLIM_INFINITY:
-        found = machine.check_files(soft)
+        found = machine.check_files(soft // 2, 3)
         assert (found.outcome, "ulimit -n" in found.advice) == (CheckOutcome.WARN, True)
 
 

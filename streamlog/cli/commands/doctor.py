@@ -31,10 +31,15 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
     from streamlog import settings
     from streamlog.doctor.examination import Examination
     from streamlog.doctor.findings import CheckOutcome
+    from streamlog.server.listeners.kafka_addresses import kafka_addresses
 
     loaded = settings.load(file, None, {**setting_paths(flags), **more})
     node = checked_places(loaded)
-    examination = Examination(replace(loaded, node=node), lambda name: note(f"… {name}"))
+    examination = Examination(
+        replace(loaded, node=node),
+        lambda name: note(f"… {name}"),
+        {address.name: address.listen for address in kafka_addresses(node)},
+    )
     checks = asyncio.run(examination.run())
     failures = [check.name for check in checks if check.outcome is CheckOutcome.FAIL]
     if state.json:
