@@ -15,15 +15,19 @@ from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_che
 from streamlog.doctor.certificates import check_certificates
 from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
 from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, T, failed
+from streamlog.doctor.spare_folder import make_spare, remove_spare
 from streamlog.errors import DataInUse, StreamlogError
+from streamlog.kvstore.url import RocksUrl
 from streamlog.objectstore.trust.scratch import Scratch
 from streamlog.objectstore.url import LocalUrl, S3Url, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.wiring import open_metadata_store, open_object_store
+from streamlog.wiring.plan import meta_url_of
 
 Say = Callable[[str], None]
+_FOLDER_ADVICE = "give this user the right to write there, or name another folder"
 
 
 class Examination:
@@ -119,10 +123,59 @@ class Examination:
         )
 
     async def _store(self) -> AsyncIterator[CheckResult]:
-        self._say("store.open")
+        folder = self._url.path if isinstance(self._url, LocalUrl) else None
+        async for result in self._in_place("store", folder, self._store_at):
+            yield result
+
+    async def _meta(self) -> AsyncIterator[CheckResult]:
+        try:
+            url = meta_url_of(self._settings.node.meta, self._url)
+        except StreamlogError as error:
+            yield failed("meta.open", error)
+            return
+        folder = url.path if isinstance(url, RocksUrl) else None
+        async for result in self._in_place("meta", folder, self._meta_at):
+            yield result
+
+    async def _in_place(
+        self,
+        part: str,
+        folder: str | None,
+        examine: Callable[[str | None], AsyncIterator[CheckResult]],
+    ) -> AsyncIterator[CheckResult]:
+        """Examines the folder, or a spare one where nothing is in it. None: it is in no folder."""
+        self._say(f"{part}.open")
+        spare: Path | None = None
+        if folder is not None:
+            name = f".streamlog-doctor-{self._random.bytes(8).hex()}"
+            try:
+                # Not offloaded: a cancellation between would leave it behind.
+                spare = make_spare(Path(folder), name)
+            except OSError as error:
+                what = f"{error.filename}: {error.strerror}"
+                yield CheckResult(f"{part}.open", CheckOutcome.FAIL, what, _FOLDER_ADVICE)
+                return
+        left = ""
+        try:
+            async for result in examine(folder if spare is None else str(spare)):
+                yield result
+        finally:
+            if spare is not None:
+                left = await self._offload.run(Lane.STORE, remove_spare, spare)
+                if left:
+                    self._say(f"{spare} could not be removed: {left}")
+        if left:
+            yield CheckResult(
+                f"{part}.cleanup",
+                CheckOutcome.WARN,
+                f"{spare} could not be removed: {left}",
+                "delete that folder",
+            )
+
+    async def _store_at(self, folder: str | None) -> AsyncIterator[CheckResult]:
         try:
             store = await open_object_store(
-                self._store_url,
+                self._store_url if folder is None else str(LocalUrl(folder)),
                 self._settings.engine,
                 self._clock,
                 self._random,
@@ -143,10 +196,8 @@ class Examination:
             if left:
                 self._say(f"{scratch.prefix} could not be removed: {left}")
             await store.close()
-            if isinstance(self._url, LocalUrl):
-                await self._offload.run(
-                    Lane.STORE, _remove_empty, Path(self._url.path) / scratch.prefix
-                )
+            if folder is not None:
+                await self._offload.run(Lane.STORE, _remove_empty, Path(folder) / scratch.prefix)
         if left:
             yield CheckResult(
                 "store.cleanup",
@@ -155,12 +206,10 @@ class Examination:
                 "delete what lies under that prefix",
             )
 
-    async def _meta(self) -> AsyncIterator[CheckResult]:
-        self._say("meta.open")
+    async def _meta_at(self, folder: str | None) -> AsyncIterator[CheckResult]:
+        url = self._settings.node.meta if folder is None else str(RocksUrl(folder))
         try:
-            kv = await open_metadata_store(
-                self._settings.node.meta, self._store_url, self._clock, self._offload
-            )
+            kv = await open_metadata_store(url, self._store_url, self._clock, self._offload)
         except DataInUse as error:
             yield CheckResult(
                 "meta.open",

@@ -20,8 +20,9 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
 
     The options are those of serve. Proves what the engine relies on: conditional PUTs, lists,
     ranges, deletes, visibility, transactions, watches, syncs; measures latency and throughput. What
-    it writes lies under doctor/ in the store and is removed again, after Ctrl-C too. It takes up to
-    a few minutes with a slow store.
+    it writes lies under doctor/ in the store and is removed again, after Ctrl-C too; a folder that
+    has nothing in it yet stays so. Where there is data, run it as the user that the node runs as.
+    It takes up to a few minutes with a slow store.
 
     Exit code 1 when a check failed: do not keep data there.
     """
