@@ -14,3 +14,9 @@ class EpochPassed(Fenced):
 
     Fields: `writer_id`, `epoch`, `last_epoch`.
     """
+
+
+class SparkFailed(StreamlogError):
+    """Spark did not start, or refused what it was asked for."""
+
+    has_no_side_effects = False

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.errors import Invalid
+from streamlog.spark.errors import SparkFailed
 
 JAVA_LEAST = 17
 _INSTALL = (
@@ -78,7 +79,8 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     """A session that is stopped at the end. Local workers use this Python and find this package; on
     a cluster they use PYSPARK_PYTHON, if it is set.
 
-    Errors: JavaMissing; Invalid, if PySpark is not installed.
+    Errors: JavaMissing; Invalid, if PySpark is not installed; SparkFailed for those of Spark, which
+    come with tracebacks of two languages.
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise Invalid("PySpark is not installed: install this package with its extra spark")
@@ -91,6 +93,8 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # Py4J logs tracebacks of a Ctrl-C to the root logger.
@@ -106,8 +110,19 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
         defaults["spark.driver.host"] = defaults["spark.driver.bindAddress"] = "127.0.0.1"
     for key, value in {**defaults, **conf}.items():
         builder = builder.config(key, value)
-    made = builder.getOrCreate()
     try:
-        yield made
-    finally:
-        made.stop()
+        made = builder.getOrCreate()
+        try:
+            yield made
+        finally:
+            made.stop()
+    except PySparkException as error:
+        raise SparkFailed(_first_lines(error, 1)) from error
+    except Py4JError as error:
+        # The Java exception begins in the second line.
+        raise SparkFailed(_first_lines(error, 2)) from error
+
+
+def _first_lines(error: Exception, count: int) -> str:
+    lines = [line.strip(" :") for line in str(error).splitlines()]
+    return ": ".join([line for line in lines if line][:count]) or type(error).__name__

@@ -129,6 +129,12 @@ def show(
 
         report_error(error, state)
         click.get_current_context().exit(COULD_NOT_RUN)
+    except BrokenPipeError:
+        # Who read the output went away, which has an exit code of its own.
+        raise
+    except OSError as error:
+        click.echo(f"streamlog: {error}", err=True)
+        click.get_current_context().exit(COULD_NOT_RUN)
     if state.json:
         emit(report.description())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,10 +58,23 @@ def topic_options(function: Function) -> Function:
     )
 
 
+def _in_usable_folder(
+    context: click.Context, parameter: click.Parameter, file: Path | None
+) -> Path | None:
+    """The file is written after the first wave of tasks, and beside it another one.
+
+    Errors: BadParameter.
+    """
+    if file is not None and not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"{file.absolute().parent} is no folder that can be written to")
+    return file
+
+
 state_option = click.option(
     "--state",
     "state_file",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=_in_usable_folder,
     help="Keep here what is done, and go on from it where a run was stopped; removed at the end.",
 )
 
@@ -131,7 +145,7 @@ def is_offline() -> bool:
 
 @contextmanager
 def spark_session(command: str, master: str, conf: dict[str, str]) -> Iterator[Any]:
-    """Errors: JavaMissing, Invalid."""
+    """Errors: JavaMissing, Invalid, SparkFailed."""
     from streamlog.spark.local import session
 
     with session(f"streamlog spark {command}", master, conf) as made:
