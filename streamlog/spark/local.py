@@ -6,12 +6,15 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from streamlog.errors import Invalid
@@ -111,16 +114,47 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     for key, value in {**defaults, **conf}.items():
         builder = builder.config(key, value)
     try:
-        made = builder.getOrCreate()
-        try:
+        with ExitStack() as stack:
+            with _deferred_interrupt():
+                made = builder.getOrCreate()
+                stack.callback(made.stop)
             yield made
-        finally:
-            made.stop()
     except PySparkException as error:
         raise SparkFailed(_first_lines(error, 1)) from error
     except Py4JError as error:
         # The Java exception begins in the second line.
         raise SparkFailed(_first_lines(error, 2)) from error
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """A first Ctrl-C inside raises KeyboardInterrupt at the end; a second one does at once.
+
+    PySpark waits for the file in which the JVM says its port. Interrupted there, it removes the
+    folder of that file, and the JVM fails at it, prints its traceback, and never ends.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before in (None, signal.SIG_IGN):
+        yield
+        return
+    has_come = False
+
+    def come(number: int, frame: FrameType | None) -> None:
+        nonlocal has_come
+        if has_come:
+            raise KeyboardInterrupt
+        has_come = True
+
+    signal.signal(signal.SIGINT, come)
+    try:
+        yield
+    finally:
+        # A Spark context has set a handler of its own, which also cancels its jobs.
+        if signal.getsignal(signal.SIGINT) is come:
+            signal.signal(signal.SIGINT, before)
+    if has_come:
+        raise KeyboardInterrupt
 
 
 def _first_lines(error: Exception, count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,3 +108,37 @@ def test_a_state_file_that_cannot_be_written_is_told_before_spark_starts(
     state = tmp_path / "missing" / "scrub.json"
     assert command(["spark", "scrub", "--data", str(tmp_path), "--state", str(state)]) == 2
     assert f"{state.parent} is no folder that can be written to" in capsys.readouterr().err
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interruption_while_spark_starts_waits_until_it_can_be_stopped(spark_that: Any) -> None:
+    reached: list[str] = []
+
+    def start() -> None:
+        interrupt()
+        reached.append("started")
+
+    builder = spark_that(start)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), session("a", "local[1]", {}):
+        reached.append("used")
+    assert (reached, builder.stops) == (["started"], 1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interruption_does_not_wait(spark_that: Any) -> None:
+    reached: list[str] = []
+
+    def start() -> None:
+        interrupt()
+        reached.append("interrupted")
+        interrupt()
+        reached.append("started")
+
+    builder = spark_that(start)
+    with pytest.raises(KeyboardInterrupt), session("a", "local[1]", {}):
+        reached.append("used")
+    assert (reached, builder.stops) == (["interrupted"], 0)
