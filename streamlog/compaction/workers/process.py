@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
 SILENT_S = 300.0
-"""A process that sends no frame for this long is stuck."""
+"""A process that sends no frame, or reads nothing of one, for this long is stuck."""
 
 
 class ProcessExecutor:
@@ -130,10 +130,15 @@ class ProcessExecutor:
         return process
 
     async def _send(self, process: Process, kind: Frame, payload: bytes) -> None:
+        """Errors: StoreUnavailable."""
         assert process.stdin is not None
         try:
             process.stdin.write(encode_frame(kind, payload))
-            await process.stdin.drain()
+            # What the pipe does not hold waits for the process to read.
+            async with asyncio.timeout(SILENT_S):
+                await process.stdin.drain()
+        except TimeoutError as error:
+            raise _silent(process) from error
         except ConnectionError as error:
             raise _died(process) from error
 
@@ -145,11 +150,7 @@ class ProcessExecutor:
                 async with asyncio.timeout(SILENT_S):
                     kind, payload = await self._frame(process)
             except TimeoutError as error:
-                raise StoreUnavailable(
-                    f"the compactor process {process.pid} gave no sign of life for {SILENT_S:g} s; "
-                    "it is started again",
-                    operation="compact",
-                ) from error
+                raise _silent(process) from error
         return kind, payload
 
     async def _frame(self, process: Process) -> tuple[Frame, bytes]:
@@ -186,6 +187,14 @@ def _not_started(error: StreamlogError) -> Unavailable:
         return error
     return StoreUnavailable(
         f"the compactor process cannot open the store: {error}; it is tried again",
+        operation="compact",
+    )
+
+
+def _silent(process: Process) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the compactor process {process.pid} gave no sign of life for {SILENT_S:g} s; "
+        "it is started again",
         operation="compact",
     )
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
@@ -165,6 +166,37 @@ def test_a_process_that_hangs_is_started_again(
                 await executor.run(job(what, 2000))
         assert not psutil.pid_exists(pid)
         assert len((await executor.run(job(what, 3000))).objects) == 1
+        await executor.close()
+        await offload.close()
+
+    run(scenario)
+
+
+def test_a_process_that_hangs_before_a_large_request_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe holds a part of the request, and nobody reads the rest."""
+    random = Random(1)
+    ranges = [RangeRow(stream, 1, 0, random.getrandbits(40)) for stream in range(1, 40_000)]
+    stats = stats_of(1, ranges, [random.getrandbits(10) for _ in ranges])
+    large = PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows))
+    asked = MergePlanRequest(CompactionPoint(3, 4), [large], STREAM_END, CompactionConfig())
+    assert len(encode_request(asked)) > 200_000
+
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        assert await executor.plan(asked) == asked.planned()
+        pid = executor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "SILENT_S", 0.2)
+            with pytest.raises(StoreUnavailable, match="no sign of life"):
+                await executor.plan(asked)
+        assert not psutil.pid_exists(pid)
+        assert await executor.plan(asked) == asked.planned()
         await executor.close()
         await offload.close()
 
