@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Wall and monotonic time move together, by `advance` alone."""
+    """Wall and monotonic time move together, by `advance`; `set_by` moves wall time alone."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = now_ms
@@ -18,3 +18,7 @@ class ManualClock:
 
     def advance(self, elapsed_ms: int) -> None:
         self._elapsed_ms += elapsed_ms
+
+    def set_by(self, change_ms: int) -> None:
+        """Sets the wall clock ahead, or back (a negative change)."""
+        self._start_ms += change_ms

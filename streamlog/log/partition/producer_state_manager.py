@@ -1,12 +1,13 @@
 """The idempotent producers of one partition, the last batches of each, and their transactions.
 
-1. `check` compares a batch with its producer's remembered batches and changes nothing.
+1. `check` compares a batch with its producer's remembered batches and changes nothing, but for
+   times that the clock has not reached: where room is needed they count as now.
 2. `account` notes a batch that has been sequenced; it is called in offset order, at append and
    again when attributes are replayed, so that both come to the same state.
 3. State advances at sequencing and is provisional until the data is durable: a log that cannot make
    a batch durable is given up as a whole, with this state.
-4. Producers are kept in the order of their last appends, so that the expired ones, and those that
-   make room at the bound, come first and need no search.
+4. Producers are kept in the order of their last appends, so that those that make room at the bound
+   come first and need no search. The order of their times is another where the clock was set.
 5. Each producer has one immutable entry: a snapshot copies references, and appends that follow do
    not change it while it is written.
 6. A producer in a transaction is neither expired nor forgotten for room. The marker that ends it
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 from streamlog.codec.batch import CONTROL, NO_SEQUENCE, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
 from streamlog.codec.control import ControlType
@@ -204,6 +205,7 @@ class ProducerStateManager:
         limits = self._limits
         if len(self) < limits.ids_max:
             return
+        self._correct_oldest(now_ms)
         oldest = next(iter(self._producers.values()), None)
         if oldest is None or now_ms - oldest.last_append_ms < self._idle_ms_min:
             raise QuotaExceeded(
@@ -212,6 +214,13 @@ class ProducerStateManager:
                 f"{producer_id} (log.producer_ids_max): share producers, or try again later",
                 retry_after_ms=NO_ROOM_RETRY_MS,
             )
+
+    def _correct_oldest(self, now_ms: int) -> None:
+        """How long the oldest producers are silent is not known where the clock was ahead when they
+        appended: they count as of now, and stay no longer than if that were true."""
+        ahead = takewhile(lambda entry: entry.last_append_ms > now_ms, self._producers.values())
+        for entry in list(ahead):
+            self._producers[entry.producer_id] = entry._replace(last_append_ms=now_ms)
 
     def account(self, base_offset: int, span: int, metadata: LogBatchMetadata) -> AbortedTxn | None:
         """Notes a sequenced batch; the transaction that it aborts, if there is one."""
@@ -324,11 +333,11 @@ class ProducerStateManager:
 
     def expire(self, now_ms: int) -> int:
         """Forgets producers whose time has expired; returns how many."""
-        expired: list[int] = []
-        for producer in self._producers.values():
-            if not self._is_expired(producer, now_ms):
-                break
-            expired.append(producer.producer_id)
+        expired = [
+            producer.producer_id
+            for producer in self._producers.values()
+            if self._is_expired(producer, now_ms)
+        ]
         self._forget(expired)
         return len(expired)
 
