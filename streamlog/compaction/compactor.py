@@ -162,6 +162,8 @@ class Compactor:
         self._catalog = catalog or Catalog(parts.metadata, parts.store, parts.offload, config)
         self._background = Background("compactor", self._fail)
         self._tenure: CompactionTenure | None = None
+        self._is_tenure_over = False
+        """Whether a remote executor may still store outputs of the tenure that nobody waits for."""
         self._merges: list[_Merge] = []
         self._futile: dict[frozenset[int], float] = {}
         """Sets of objects whose merge gains nothing, and until when they are left alone."""
@@ -456,12 +458,17 @@ class Compactor:
     async def _run(self, job: Job) -> MergeOutcome:
         self._spec_bytes = sum(wanted.size_bytes for wanted in job.spec.outputs)
         self._metrics.running.set(1)
+        is_lent = self._executor.is_lent
         try:
             outcome = await self._executor.run(job)
         except RemoteLost:
             # The remote may store outputs later. The orphans of a sealed tenure are deleted once
             # more after a day, those of a live one after an hour.
             await self._seal_tenure()
+            raise
+        except asyncio.CancelledError:
+            # A cancelled call waits for no store: the next job seals the tenure, or `close` does.
+            self._is_tenure_over = is_lent
             raise
         finally:
             self._metrics.running.set(0)
@@ -483,6 +490,8 @@ class Compactor:
                 return
 
     async def _opened(self) -> CompactionTenure:
+        if self._is_tenure_over:
+            await self._seal_tenure()
         if self._tenure is None:
             self._tenure = await self._metadata.open_compaction_tenure(ids_max=OUTPUTS_MAX)
         return self._tenure
@@ -515,6 +524,7 @@ class Compactor:
     async def _seal_tenure(self) -> None:
         """Seals the tenure, if there is one; the next job opens another."""
         tenure, self._tenure = self._tenure, None
+        self._is_tenure_over = False
         if tenure is None:
             return
         try:

@@ -7,6 +7,8 @@
 3. When the remote goes away, or its answer is wrong, the job fails with RemoteLost, the remote gets
    no more jobs, and the node's own executor takes the next one. A lost remote may go on storing
    outputs, so the compactor seals its tenure: then the collector deletes whatever arrives later.
+4. A remote is not told when the caller of its job is cancelled. It goes on, its answer is passed
+   over, and the compactor seals its tenure as well.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class RemoteExecutor:
         self._offload = offload
         self._jobs: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._number = 0
+        self._due: set[int] = set()
+        """Jobs whose answer has not come; all but the newest were given up."""
         self._job: Job | None = None
         self._answer: asyncio.Future[bytes] | None = None
 
@@ -68,6 +72,7 @@ class RemoteExecutor:
         if self.ended is not None:
             raise self._lost(self.ended)
         self._number += 1
+        self._due.add(self._number)
         self._job = job
         answer = self._answer = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait((self._number, data))
@@ -100,11 +105,16 @@ class RemoteExecutor:
         answer = self._answer_to(number)
         if len(outcome) > OUTCOME_BYTES_MAX:
             raise Invalid(f"an outcome of {len(outcome)} bytes; {OUTCOME_BYTES_MAX} are allowed")
-        answer.set_result(outcome)
+        self._due.remove(number)
+        if answer is not None:
+            answer.set_result(outcome)
 
     def failed(self, number: int, error: StreamlogError) -> None:
         """An input cannot be read. Errors: Invalid (no such job, or another kind of error)."""
         answer = self._answer_to(number)
+        if answer is None:
+            self._due.remove(number)
+            return
         assert self._job is not None
         inputs = {data_key(one.row.object_id) for one in self._job.spec.inputs}
         key = error.fields.get("object_key")
@@ -113,6 +123,7 @@ class RemoteExecutor:
                 f"{type(error).__name__} ({error.message}) says of no input of the merge that it "
                 "is damaged or gone: end the call instead"
             )
+        self._due.remove(number)
         answer.set_exception(error)
 
     def end(self, reason: StreamlogError) -> None:
@@ -120,12 +131,16 @@ class RemoteExecutor:
         if self.ended is not None:
             return
         self.ended = reason
+        self._due.clear()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._lost(reason))
 
-    def _answer_to(self, number: int) -> asyncio.Future[bytes]:
-        if self._answer is None or self._answer.done() or number != self._number:
+    def _answer_to(self, number: int) -> asyncio.Future[bytes] | None:
+        """None: the job was given up. Errors: Invalid."""
+        if number not in self._due:
             raise Invalid(f"merge {number} is not under way here")
+        if number != self._number or self._answer is None or self._answer.done():
+            return None
         return self._answer
 
     def _lost(self, reason: StreamlogError) -> RemoteLost:
