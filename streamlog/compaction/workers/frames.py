@@ -67,13 +67,15 @@ def encode_frame(kind: Frame, payload: bytes = b"") -> bytes:
 
 
 def encode_error(error: StreamlogError) -> bytes:
+    # Kinds that one module has for itself stay behind, like those of the store.
+    kind = next(one for one in type(error).__mro__ if getattr(errors, one.__name__, None) is one)
     return json.dumps(
-        {"type": type(error).__name__, "message": error.message, "fields": error.fields}
+        {"type": kind.__name__, "message": error.message, "fields": error.fields}
     ).encode()
 
 
 def decode_error(data: bytes) -> StreamlogError:
-    """The error as it was raised in the other process."""
+    """The error as it was raised in the other process, or its nearest kind in `errors`."""
     fields = json.loads(data)
     kind = getattr(errors, fields["type"], None)
     if not (isinstance(kind, type) and issubclass(kind, StreamlogError)):

@@ -38,12 +38,14 @@ from streamlog.errors import (
     Closed,
     Corrupt,
     Internal,
+    Invalid,
     StoreUnavailable,
     TenureFenced,
     UnsupportedVersion,
 )
 from streamlog.format.rows import RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
+from streamlog.objectstore.errors import StoreRefused
 from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.store_config import StoreConfig
@@ -308,6 +310,8 @@ def test_errors_come_over_whole() -> None:
     assert isinstance(error, Corrupt)
     assert error.fields == {"object_key": "data/1", "start": 3, "end": 9}
     assert isinstance(decode_error(encode_error(TenureFenced("gone"))), TenureFenced)
+    refused = decode_error(encode_error(StoreRefused("the store answered 418")))
+    assert (type(refused), refused.message) == (Invalid, "the store answered 418")
     assert isinstance(
         decode_error(b'{"type": "SystemExit", "message": "x", "fields": {}}'), Internal
     )
