@@ -40,7 +40,8 @@ class LedPartition:
         self.failures: dict[str, int] = {}
         """How often a task failed since it last did not."""
         self.failure: str | None = None
-        self.failed_since_ms = 0
+        self.failed_since = 0.0
+        """The monotonic second at which `failure` began."""
 
     @property
     def log(self) -> TierableLog:

@@ -489,7 +489,7 @@ class RemoteLogManager:
             self._parts.metrics.failed(name, led.partition.topic)
             log.warning("%s of %s failed, and is tried again: %s", name, led.partition, error)
             if led.failure is None:
-                led.failed_since_ms = self._parts.clock.now_ms()
+                led.failed_since = self._parts.clock.monotonic()
             led.failure = f"{name} of {led.log.topic_partition}: {error}"
             self._retry(led, name, room)
         else:
@@ -612,7 +612,6 @@ class RemoteLogManager:
 
     def alarms(self) -> list[str]:
         """What does not work, and since when."""
-        now_ms = self._parts.clock.now_ms()
         failing = [led for led in self._led.values() if led.failure is not None]
         found = []
         if self._parts.unexpected:
@@ -621,8 +620,8 @@ class RemoteLogManager:
                 f"{self._parts.unexpected[-1]!r}: look at the log, and report it"
             )
         if failing:
-            first = min(failing, key=lambda led: led.failed_since_ms)
-            for_s = (now_ms - first.failed_since_ms) / 1000
+            first = min(failing, key=lambda led: led.failed_since)
+            for_s = self._parts.clock.monotonic() - first.failed_since
             found.append(
                 f"remote_storage: {len(failing)} partitions are not copied or expired for "
                 f"{for_s:.0f} s; local disks grow meanwhile: {first.failure}"
@@ -651,7 +650,7 @@ class RemoteLogManager:
                 "Put the record back and start the node again"
             )
         deleting = len(self._deletions.partitions)
-        if deleting and self._parts.failures.since_ms is not None:
+        if deleting and self._parts.failures.is_lasting:
             found.append(
                 f"remote_storage: the remote data of {deleting} deleted partitions is still there"
             )

@@ -258,6 +258,30 @@ def test_a_copy_that_fails_is_taken_back_and_tried_again() -> None:
     run(test)
 
 
+def test_a_failure_lasts_as_long_as_it_does_where_the_clock_is_set_back() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        await filled(t)
+        await t.copy()
+        await only_newest_local(t)
+        await filled(t)
+
+        def fails(_: str) -> None:
+            raise OSError("away")
+
+        t.storage.strike = fails
+        await t.copy()
+        with pytest.raises(StoreUnavailable, match=r"has failed for 0\.0 s"):
+            await t.log.fetch(0, 1000)
+        t.clock.set_by(-36_000_000)
+        t.clock.advance(5000)
+        with pytest.raises(StoreUnavailable, match=r"has failed for 5\.0 s"):
+            await t.log.fetch(0, 1000)
+        (alarm,) = t.manager.alarms()
+        assert "are not copied or expired for 5 s" in alarm
+
+    run(test)
+
+
 def test_a_copy_that_a_crash_cut_off_is_deleted_by_the_next_life() -> None:
     async def test(t: TieredLogUnderTest) -> None:
         wanted = await filled(t)

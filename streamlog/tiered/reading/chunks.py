@@ -138,14 +138,14 @@ class ChunkCache:
         if loading.done():
             self._unread.discard(key)
             return loading.result()
-        if self._failures.since_ms is not None:
+        if self._failures.is_lasting:
             raise self._failures.error(f"reading {key.segment_id}")
         return None
 
     def late(self, segment: RemoteLogSegmentMetadata) -> StoreUnavailable:
         """What somebody is told who cannot go on without the chunk."""
         what = f"reading {segment.remote_log_segment_id}"
-        if self._failures.since_ms is not None:
+        if self._failures.is_lasting:
             return self._failures.error(what)
         return StoreUnavailable(f"{what}: the remote storage has not answered in time; try again")
 

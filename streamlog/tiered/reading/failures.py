@@ -14,23 +14,24 @@ class RemoteFailures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._since_ms: int | None = None
+        self._since: float | None = None
+        """The monotonic second: how long it lasts is told."""
         self._error = ""
         self._watched: dict[object, tuple[str, float]] = {}
         """What each call under way does, and the monotonic second at which its time is up."""
 
     @property
-    def since_ms(self) -> int | None:
-        """None: the last try succeeded, or there was none."""
-        return self._since_ms
+    def is_lasting(self) -> bool:
+        """Whether the last try failed."""
+        return self._since is not None
 
     def succeeded(self) -> None:
-        self._since_ms = None
+        self._since = None
 
     def failed(self, error: BaseException) -> None:
         self._error = str(error) or type(error).__name__
-        if self._since_ms is None:
-            self._since_ms = self._clock.now_ms()
+        if self._since is None:
+            self._since = self._clock.monotonic()
 
     @contextmanager
     def watched(self, doing: str, timeout_ms: int) -> Iterator[None]:
@@ -55,8 +56,8 @@ class RemoteFailures:
 
     def error(self, doing: str) -> StoreUnavailable:
         """What a caller is told whose try failed."""
-        for_ms = 0 if self._since_ms is None else self._clock.now_ms() - self._since_ms
+        for_s = 0.0 if self._since is None else self._clock.monotonic() - self._since
         return StoreUnavailable(
-            f"{doing}: the remote storage has failed for {for_ms / 1000:.1f} s ({self._error}); "
+            f"{doing}: the remote storage has failed for {for_s:.1f} s ({self._error}); "
             "what is local can be read, try again later"
         )

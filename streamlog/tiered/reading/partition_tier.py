@@ -231,7 +231,7 @@ class PartitionTier:
 
     def _nothing(self, segment: RemoteLogSegmentMetadata) -> BatchRun:
         """A read that its deadline cut off. Errors: StoreUnavailable (a try has failed)."""
-        if self._reads.failures.since_ms is not None:
+        if self._reads.failures.is_lasting:
             raise self._reads.failures.error(f"reading {segment.remote_log_segment_id}")
         return BatchRun((), 0, True)
 
