@@ -1,6 +1,7 @@
 """Deletes objects that nothing needs: dead objects after a delay, orphans at once.
 
-1. A dead object stays dead, so a stale view of the metadata is safe.
+1. A dead object stays dead, so a stale view of the metadata is safe. One that died while a clock
+   was ahead stays for the delay from when a run first sees it, not until the clock has caught up.
 2. The collector reads the dead objects before the pins. It keeps an object that died after a pinned
    revision.
 3. The metadata names the orphans. They are deleted whether they exist or not.
@@ -121,6 +122,9 @@ class Collector:
         )
         self._guard = Guard(metadata, store, config.orphans_per_tenure_max, config.probed_ids)
         self._objection: Objection | None = None
+        self._ahead: dict[int, float] = {}
+        """Dead objects with a time of death that has not come, by a clock that was ahead, and the
+        monotonic second at which this was seen."""
         stopped = Gauge(
             "streamlog_collector_stopped",
             "1: the guard has stopped deletion; look at the log, and at streamlog status.",
@@ -161,13 +165,28 @@ class Collector:
             orphans = await self._metadata.orphan_candidates()
             if await self._may_delete(orphans, due_ms):
                 if self._deletes_dead:
-                    await self._dead([one for one in dead if one.died_ms <= due_ms])
+                    await self._dead(self._due(dead, due_ms))
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
         except REFUSALS as error:
             self._failed.inc()
             log.error("nothing was deleted in this run: %s", error)
+
+    def _due(self, dead: Sequence[DeadObject], due_ms: int) -> list[DeadObject]:
+        """Those that are dead for the delay: by their time, or since that was seen to be ahead."""
+        now_s, delay_ms = self._clock.monotonic(), self._config.deletion_delay_ms
+        self._ahead = {
+            one.object_id: self._ahead.get(one.object_id, now_s)
+            for one in dead
+            if one.died_ms > due_ms + delay_ms
+        }
+        seen_s = now_s - delay_ms / 1000
+        return [
+            one
+            for one in dead
+            if one.died_ms <= due_ms or self._ahead.get(one.object_id, now_s) <= seen_s
+        ]
 
     async def _may_delete(self, orphans: Sequence[Orphans], due_ms: int) -> bool:
         objection = await self._guard.objection(orphans, due_ms)

@@ -19,6 +19,7 @@ from streamlog.objectstore.keys import CLUSTER_KEY, data_key
 from streamlog.objectstore.keys import object_id as id_of_key
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
+from streamlog.testing.clocks import ManualClock
 from tests.metadata.world import World, append, create, new_object
 from tests.repair.cluster import run
 from tests.support.object_ids import give_up_id, give_up_ids, take_id, take_ids
@@ -66,6 +67,65 @@ def test_the_orphan_of_a_crash_goes_and_nothing_else() -> None:
         async with world.tenure() as metadata:
             assert await _Collected(world, metadata).tick() == ""
         assert len(before) - len(await keys(world)) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ahead_ms", [36_000_000, 200_000])
+def test_what_died_while_the_clock_was_ahead_waits_for_the_delay_alone(ahead_ms: int) -> None:
+    """Not for the clock to catch up; and a clock that does so meanwhile shortens no delay."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+        delay_ms = 600_000
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            await append(metadata, stream, 1)
+            await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
+            await create(metadata)
+            await metadata.checkpoint()
+            (dead,) = metadata.dead_objects()
+            # That of the collector is right, and the checkpoint's was ahead.
+            clock = ManualClock(dead.died_ms - ahead_ms)
+            config = CollectorConfig(deletion_delay_ms=delay_ms)
+            collector = Collector(metadata, world.store, clock, config, CollectorRegistry())
+
+            async def is_kept() -> bool:
+                await collector.tick()
+                return bool(metadata.dead_objects())
+
+            assert await is_kept()
+            clock.advance(delay_ms - 1)
+            assert await is_kept()
+            if ahead_ms < delay_ms:
+                clock.advance(ahead_ms)
+                assert await is_kept()
+            clock.advance(1)
+            assert not await is_kept()
+
+    run(scenario)
+
+
+def test_a_clock_that_is_behind_for_a_while_deletes_nothing_early() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            await append(metadata, stream, 1)
+            await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
+            await create(metadata)
+            await metadata.checkpoint()
+            (dead,) = metadata.dead_objects()
+            clock = ManualClock(dead.died_ms)
+            config = CollectorConfig(deletion_delay_ms=600_000)
+            collector = Collector(metadata, world.store, clock, config, CollectorRegistry())
+            for change_ms in (-36_000_000, 36_000_000):
+                clock.set_by(change_ms)
+                clock.advance(299_999)
+                await collector.tick()
+                assert metadata.dead_objects()
 
     run(scenario)
 
