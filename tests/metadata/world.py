@@ -23,7 +23,7 @@ from streamlog.metadata.open import open_metadata
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from tests.support.object_ids import take_id
@@ -45,7 +45,7 @@ class InlineOffload:
 
 class World:
     def __init__(self, *, kv: KVStore | None = None, config: MetadataConfig = CONFIG) -> None:
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self.kv: KVStore = kv or MemoryKVStore(self.clock)
         self.store: ObjectStore = MemoryObjectStore(self.clock)
         self.config = config

@@ -66,8 +66,8 @@ class Garbage:
         """The orphans of sealed tenures, as last listed; an entry goes with its tenure's fence."""
         self._swept: set[Tenure] = set()
         """Sealed tenures that were swept once; one goes with its fence, as in `_listed`."""
-        self._late_deletes: dict[int, int] = {}
-        """Ids that were given up and deleted once → time of the second delete, ms. At most
+        self._late_deletes: dict[int, float] = {}
+        """Ids that were given up and deleted once → monotonic second of the second delete. At most
         LATE_IDS_MAX: the oldest go first."""
         for who, waits in (
             ("uploads", lambda: allocator.waits_for_sweep),
@@ -118,8 +118,8 @@ class Garbage:
         own = self._ids.orphans
         if own:
             orphans.append(Orphans(tenure, tuple(own), is_living=True))
-        now_ms = self._clock.now_ms()
-        due = [object_id for object_id, due_ms in self._late_deletes.items() if due_ms <= now_ms]
+        now_s = self._clock.monotonic()
+        due = [object_id for object_id, due_s in self._late_deletes.items() if due_s <= now_s]
         if due:
             orphans.append(Orphans(tenure, tuple(due[:_LATE_IDS_A_RUN]), is_living=True))
         orphans += self._compactors.orphans()
@@ -173,11 +173,11 @@ class Garbage:
             del self._listed[tenure]
 
     async def _deleted_once(self, object_ids: Iterable[int]) -> None:
-        due_ms = self._clock.now_ms() + min(LATE_MS, self._config.orphan_resweep_ms)
+        due_s = self._clock.monotonic() + min(LATE_MS, self._config.orphan_resweep_ms) / 1000
         late_deletes = dict(self._late_deletes)
         for object_id in object_ids:
             if late_deletes.pop(object_id, None) is None:
-                late_deletes[object_id] = due_ms
+                late_deletes[object_id] = due_s
         while len(late_deletes) > LATE_IDS_MAX:
             del late_deletes[next(iter(late_deletes))]
         await self._write_late_deletes(late_deletes)

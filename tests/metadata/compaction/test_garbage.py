@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.kvstore.interface import Put, StoredKeyValue, prefix_end
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.metadata.compaction.garbage import LATE_IDS_MAX
+from streamlog.metadata.compaction.garbage import LATE_IDS_MAX, LATE_MS
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.journal.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
 from streamlog.metadata.keys import fence, head, id_block, late_deletes, pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
+from streamlog.testing.clocks import ManualClock
 from tests.metadata.scripted_kv import ScriptedKV, SlowLeases, writes
 from tests.metadata.world import World, append, create, new_object
 from tests.support.metadata_insides import (
@@ -223,13 +224,22 @@ def test_objects_that_a_live_tenure_gave_up_are_deleted_twice() -> None:
     asyncio.run(main())
 
 
-def test_the_late_delete_waits_for_its_time() -> None:
+@pytest.mark.parametrize("change_ms", [0, 100 * LATE_MS, -100 * LATE_MS])
+def test_the_late_delete_waits_for_its_time(change_ms: int) -> None:
+    """Also where the wall clock is set meanwhile."""
+
     async def main() -> None:
-        async with World().tenure(1) as metadata:
+        world = World()
+        clock = world.clock = ManualClock(world.clock.now_ms())
+        async with world.tenure(1) as metadata:
             give_up_id(metadata, await take_id(metadata))
             (orphans,) = await metadata.orphan_candidates()
             await metadata.orphans_deleted(orphans)
+            clock.set_by(change_ms)
+            clock.advance(LATE_MS - 1)
             assert await metadata.orphan_candidates() == []
+            clock.advance(1)
+            assert await metadata.orphan_candidates() == [orphans]
 
     asyncio.run(main())
 
