@@ -17,7 +17,7 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
 from streamlog.unified.disk.files import read_file, write_new
-from tests.unified.harness import unified_log
+from tests.unified.harness import UnifiedLogUnderTest, unified_log
 
 PRODUCERS, BATCHES = 100, 3
 IN_MICROSECONDS = 1000
@@ -40,6 +40,14 @@ def slip(folder: GrowingFolder, producer_ids: range) -> None:
             ]
             write_new(folder, name, encode_snapshot(entries))
     folder.sync()
+
+
+async def closed_at_its_time(t: UnifiedLogUnderTest, tmp_path: Path) -> None:
+    """The files have the times of the log's clock."""
+    await t.log.close()
+    now_s = t.clock.now_ms() / 1000
+    for name in (tmp_path / "t-0").iterdir():
+        os.utime(name, (now_s, now_s))
 
 
 @pytest.mark.parametrize("slipped", [1, PRODUCERS], ids=["one", "all"])
@@ -72,13 +80,32 @@ def test_an_open_with_a_clock_that_is_behind_makes_no_producer_older(tmp_path: P
         config = LogConfig()
         async with unified_log(lambda: SystemTree(tmp_path), {}, config) as t:
             await append(t.log, sent(1))
-            now_ms = t.clock.now_ms()
-            await t.log.close()
-            for name in (tmp_path / "t-0").iterdir():
-                os.utime(name, (now_ms / 1000, now_ms / 1000))
+            await closed_at_its_time(t, tmp_path)
             t.clock.advance(-config.producer_id_expiration_ms)
             await t.open()
             t.clock.advance(config.producer_id_expiration_ms)
             assert (await append(t.log, sent(1))).is_duplicate
+
+    asyncio.run(body())
+
+
+def test_retries_are_duplicates_where_the_clock_was_ahead_when_the_snapshot_was_written(
+    tmp_path: Path,
+) -> None:
+    """The file has that clock's time, too."""
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path), {}) as t:
+            for sequence in range(BATCHES):
+                await append(t.log, sent(1, sequence))
+            t.clock.set_by(NIGHT_MS)
+            await append(t.log, sent(2, 0))
+            await append(t.log, sent(2, 1))
+            await closed_at_its_time(t, tmp_path)
+            t.clock.set_by(-NIGHT_MS)
+            t.clock.advance(NIGHT_MS // 2)
+            await t.open()
+            for producer_id, sequence in [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]:
+                assert (await append(t.log, sent(producer_id, sequence))).is_duplicate
 
     asyncio.run(body())

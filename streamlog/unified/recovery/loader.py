@@ -563,18 +563,20 @@ class LogLoader:
         return found.offset, max((entry.last_append_ms for entry in entries), default=0)
 
     def _believed(self, found: FoundSnapshot) -> tuple[FoundSnapshot, int]:
-        """The snapshot without times to come, and the newest append that it tells of.
+        """The snapshot without times that cannot be, and the newest append up to now that it tells
+        of: as old as it may be, because an older one means that more is read back.
 
-        A Kafka takes the records' times, which clients choose, and a clock may have been ahead.
-        Such a producer counts as of now: it would be the newest for as long, and all that append
-        later would stand behind it. A time before the file was written is believed: the clock may
-        be behind as well.
+        A Kafka takes the records' times, which clients choose. A time that is later than the open
+        and than the file counts as the later one of these: its producer would never be forgotten.
+        A time before the file was written is believed, although the clock may have been ahead
+        then: it may also be behind now.
         """
         if not found.entries:
             return found, 0
-        latest_ms = max(self._plan.now_ms, self._written_ms(file_name(found.offset, SNAPSHOT)))
+        now_ms = self._plan.now_ms
+        latest_ms = max(now_ms, self._written_ms(file_name(found.offset, SNAPSHOT)))
         times = (entry.last_append_ms for entry in found.entries)
-        newest_ms = max((time for time in times if time <= latest_ms), default=latest_ms)
+        newest_ms = max((time for time in times if time <= now_ms), default=now_ms)
         entries = [
             entry if entry.last_append_ms <= latest_ms else entry._replace(last_append_ms=latest_ms)
             for entry in found.entries

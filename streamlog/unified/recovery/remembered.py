@@ -86,7 +86,7 @@ def recall(
     newest_ms: int,
 ) -> list[ProducerStateEntry]:
     """The entries of a snapshot of that offset, with up to `most` batches each. `newest_ms`: when
-    the newest append came.
+    the newest append came; where that is not certain, the earliest time that it may have.
 
     Errors: OSError.
     """
