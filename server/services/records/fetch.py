@@ -115,7 +115,7 @@ class _Poll:
         self.bytes_max = bytes_max
         """Whatever room there is."""
         self.max_bytes = bytes_max
-        """In this look."""
+        """For those that are being read."""
         self.least_bytes = max(bounds.min_bytes, 1)
         self.give_up = give_up
         self.read_deadline: float | None = None
@@ -132,13 +132,17 @@ class _Poll:
         self.remote_is_first = False
         """The first of all is one of these: the batch that is larger than the room is its."""
 
-    def take_room(self) -> None:
-        """A look begins."""
-        if self.room is not None:
-            self.max_bytes = self.room.take(self.bytes_max)
+    def take_room(self, reads: Sequence[PartitionRead]) -> None:
+        """These are about to be read: they may return so much, beside what there is."""
+        if self.room is None:
+            return
+        more = sum(read.left_bytes for read in reads if read.log is not None and not read.is_full)
+        wanted = min(self.size_bytes + more, self.bytes_max)
+        granted = self.room.take(wanted)
+        self.max_bytes = granted if granted < wanted else self.bytes_max
 
     def keep_room(self) -> None:
-        """A look has ended."""
+        """They have been read."""
         if self.room is not None:
             self.room.keep(self.size_bytes)
 
@@ -262,9 +266,7 @@ class FetchService:
         while True:
             fresh: Sequence[PartitionRead] = ()
             if consumer.has_changed:
-                poll.take_room()
                 fresh = await self._look(poll, consumer, turn)
-                poll.keep_room()
                 now = self._clock.monotonic()
             seconds = give_up - now
             if seconds <= 0 or self._polls.is_draining or consumer.is_closed:
@@ -292,21 +294,26 @@ class FetchService:
             reads = [poll.read_of(position) for position in positions]
             await self._open(poll, reads)
             poll.see(reads)
+            poll.take_room(reads)
             remote += await self._read(poll, reads)
+            poll.keep_room()
             fresh += reads
             if not consumer.has_changed or (poll.is_without_room and not poll.is_complete):
                 break
             await asyncio.sleep(0)
         poll.seen = poll.remote = 0
         if remote:
+            poll.take_room(remote)
             await self._read_remote(poll, remote)
         if poll.remote_is_first:
             # Others may be left with a batch that had no room: it has some now, or waits for the
             # next fetch, and is the one that may be larger than the room if there is nothing yet.
             poll.remote_is_first = False
+            poll.take_room(fresh)
             remote = await self._read(poll, fresh)
             if remote:
                 await self._read_remote(poll, remote)
+        poll.keep_room()
         return fresh
 
     async def in_remote_tier(
@@ -434,7 +441,7 @@ class FetchService:
                 remote.append(read)
                 continue
             left = poll.left_bytes
-            room = min(left, read.max_bytes - result.size_bytes)
+            room = min(left, read.left_bytes)
             if poll.size_bytes and room <= 0:
                 read.is_full = True
                 poll.is_without_room = poll.is_without_room or left <= 0
@@ -495,7 +502,7 @@ class FetchService:
             try:
                 found = await read.log.fetch(
                     read.result.next_offset,
-                    min(share, read.max_bytes - read.result.size_bytes),
+                    min(share, read.left_bytes),
                     min_one_batch=takes_one,
                     isolation=poll.isolation,
                     deadline=until,
@@ -564,7 +571,7 @@ class FetchService:
         if fetched.is_paced or is_cut:
             read.is_full = True
         left = poll.left_bytes
-        if is_cut and not fetched.size_bytes and left <= read.max_bytes - result.size_bytes:
+        if is_cut and not fetched.size_bytes and left <= read.left_bytes:
             poll.is_without_room = True
 
     async def _decode_all(self, reads: Iterable[PartitionRead]) -> None:

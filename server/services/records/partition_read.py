@@ -49,6 +49,11 @@ class PartitionRead:
         self.result = FetchPartitionResult(position.key.partition, position.offset)
 
     @property
+    def left_bytes(self) -> int:
+        """Of its own bound; below 0 behind a batch that is larger."""
+        return self.max_bytes - self.result.size_bytes
+
+    @property
     def is_absent(self) -> bool:
         """Whether no such partition was found, or none that the client may read."""
         return self.log is None and isinstance(

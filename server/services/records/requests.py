@@ -120,8 +120,8 @@ class FetchBounds(NamedTuple):
     from the beginning does not end the wait, and whether it is known is answered from memory. 0:
     every error ends the wait. `is_complete`: every partition that has changed is in the answer,
     also those that find no room in it. `room`: what the answer may have of `max_bytes`, and less
-    than `min_bytes` suffices then; asked before each look, so that a fetch that waits takes nothing
-    from others.
+    than `min_bytes` suffices then; asked before each read, for what the partitions that are read
+    may return, so that a fetch that waits takes nothing from others.
     """
 
     max_wait_ms: int

@@ -20,10 +20,13 @@ from streamlog.kafka.messages.produce_request import (
     TopicProduceData,
 )
 from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.model.partition import TopicPartition
 from streamlog.v1 import log_pb2
 from streamlog.v1support.metadata import CLIENT_ID
 from tests.engine.harness import until
 from tests.support.kafka_wire import WireClient, connect, request_bytes
+from tests.support.log_insides import factory_of
+from tests.support.replacing import replace_method
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_harness import Answers, batch
 
@@ -39,7 +42,7 @@ async def limited_node(**settings: Any) -> AsyncIterator[tuple[RunningNode, Admi
         running_node(kafka_listen="127.0.0.1:0", **settings) as node,
         Admin(node.banner.grpc) as admin,
     ):
-        await admin.create_topic("t")
+        await admin.create_topic("t", partitions=2)
         yield node, admin
 
 
@@ -48,8 +51,8 @@ def produced(size: int = 10_000, partition: int = 0) -> log_pb2.ProduceRequest:
     return log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic="t", partitions=[part])])
 
 
-def fetched() -> log_pb2.FetchRequest:
-    part = log_pb2.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+def fetched(partition: int = 0, most: int = 1 << 20) -> log_pb2.FetchRequest:
+    part = log_pb2.FetchPartition(partition=partition, partition_max_bytes=most)
     return log_pb2.FetchRequest(topics=[log_pb2.FetchTopic(topic="t", partitions=[part])])
 
 
@@ -314,6 +317,41 @@ def test_a_poll_without_records_takes_nothing_from_other_fetches_of_its_client(
             else:
                 assert (await idle).topics[0].partitions[0].next_offset == 4
             await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("awaited", ["open", "fetch"])
+def test_a_fetch_that_waits_for_the_store_takes_no_more_than_it_may_read(awaited: str) -> None:
+    """Of a partition that opens nothing yet, and of one that is read what was asked for of it."""
+
+    async def main() -> None:
+        async with limited_node() as (node, admin), asyncio.timeout(60):
+            for _ in range(3):
+                await node.log.Produce(produced(10_000))
+            assert node.node.engine is not None
+            owner: object = factory_of(node.node.engine.logs)
+            if awaited == "fetch":
+                await node.log.Produce(produced(100, partition=1))
+                owner = await node.node.engine.logs.log(TopicPartition("t", 1))
+            real, waits, may_go_on = getattr(owner, awaited), asyncio.Event(), asyncio.Event()
+
+            async def slow(*args: Any, **kwargs: Any) -> Any:
+                waits.set()
+                await may_go_on.wait()
+                return await real(*args, **kwargs)
+
+            replace_method(owner, awaited, slow)
+            await admin.alter_configs(client="me", configs={FETCH: "3500"})
+            waiting = node.log.Fetch(
+                fetched(1, 1 << 20 if awaited == "open" else 1000), metadata=ME
+            )
+            await waits.wait()
+            answer = await node.log.Fetch(fetched(), metadata=ME)
+            assert answer.topics[0].partitions[0].next_offset == 3
+            may_go_on.set()
+            [late] = (await waiting).topics[0].partitions
+            assert late.next_offset == (awaited == "fetch")
 
     asyncio.run(main())
 
