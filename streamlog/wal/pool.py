@@ -98,6 +98,7 @@ class FilePool:
         self._trouble: OSError | None = None
         self._discarded: list[_DiscardedFile] = []
         self._is_unstated = False
+        """The last look found released files that stay, because that cannot be stated."""
         self._is_closed = False
         self._is_giving_room = False
         # A file's groups take a little more space as objects, with their indexes; and later ones of
@@ -190,13 +191,20 @@ class FilePool:
         return left <= 0 or left <= await self._offload.run(Lane.CPU, self._disk.free_bytes)
 
     async def run(self) -> None:
-        """Frees, removes and makes files until `close`."""
+        """Frees, removes and makes files until `close`. An error is told once while it lasts."""
+        told = ""
         while not self._is_closed:
             self._wake.clear()
             try:
                 await self._tidy()
+                told = ""
             except OSError as error:
-                log.warning("a file of the write-ahead log could not be made ready: %s", error)
+                if str(error) != told:
+                    told = str(error)
+                    log.warning(
+                        "a file of the write-ahead log could not be made ready, or removed: %s",
+                        error,
+                    )
                 self._trouble = error
                 self._changed.set()
             await self._wake.wait()
@@ -268,10 +276,11 @@ class FilePool:
                 return
 
     async def _give_back(self) -> None:
-        """Removes all free files; an append that waits for a file fails."""
+        """Removes all free files, unless this look could not state the release, without which none
+        is removed; an append that waits for a file fails."""
         self._free += self._shelf.ready
         self._shelf.ready.clear()
-        while self._free:
+        while self._free and not self._is_unstated:
             await self._remove(self._free[0], self._free)
         if self._wanted_bytes:
             raise _no_room("uploads to the same disk need what is left")
