@@ -31,6 +31,17 @@ with new_file(Path(sys.argv[1])):
     os.kill(os.getpid(), number)
 """
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from streamlog.cli.support.new_file import new_file
+
+with new_file(Path(sys.argv[1])) as file:
+    file.write(b"part")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 def _words(command: str, file: Path) -> list[str]:
     return [str(file) if word == "FILE" else word for word in command.split()]
@@ -83,6 +94,33 @@ def test_a_signal_leaves_no_part_of_a_file(
         process.communicate(timeout=WAIT_S)
     assert process.returncode == -number
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [SEGMENT, BACKUP])
+def test_what_a_killed_command_leaves_is_named_by_the_next_one(
+    run: Command, tmp_path: Path, command: str
+) -> None:
+    run("produce", "filed", stdin=b"a\n")
+    file = tmp_path / "f[1]"
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(file)], capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, b"")
+    [left] = tmp_path.iterdir()
+    assert left.read_bytes() == b"part"
+    (tmp_path / "f[1].tar.01234567.part").touch()
+    ended = run(*_words(command, file))
+    assert ended.returncode == 0
+    named = [line for line in ended.stderr.decode().splitlines() if ".part" in line]
+    assert [line.split()[0] for line in named] == [str(left)]
+    assert left.read_bytes() == b"part", "another command may write it"
+
+
+def test_a_name_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 241)
+    with new_file(path) as file:
+        file.write(b"whole")
+    assert path.read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -19,7 +19,8 @@ from streamlog.cli.support.options import config_option, data_option, store_opti
     "--out",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to make.",
+    help="The file to make. Until it is whole its name is FILE.*.part; a command that is killed "
+    "(SIGKILL) leaves that, and the next one names it.",
 )
 @data_option
 @store_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 import click
 
+from streamlog.cli.output import note
 from streamlog.runtime.disk.folders import fsync_folder
 
 
@@ -19,8 +21,10 @@ from streamlog.runtime.disk.folders import fsync_folder
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """A file that gets its name, durably, once it is whole and synced.
 
-    Each call writes a separate file: two commands with one name leave the later one, whole. A
-    symbolic link stays one: the file that it points to is replaced.
+    Each call writes a separate file: two commands with one name leave the later one, whole. One
+    that SIGKILL or the machine ends leaves its part, which nothing removes, since others may still
+    write theirs: the next call names it. A symbolic link stays one: the file that it points to is
+    replaced.
 
     Errors: UsageError where the name is that of a device, a pipe or a folder, which the file would
     take the place of.
@@ -29,7 +33,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         raise click.UsageError(f"{path} is no regular file: give the name of one, or a new name")
     path = Path(os.path.realpath(path))
     # By chance, not by the process: each container may have the same PID, and a volume be shared.
-    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
+    part = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
+    for other in glob.glob(f"{glob.escape(str(path))}.{'[0-9a-f]' * 8}.part"):
+        note(f"{other} is of a command that still writes it or was killed: remove it if none does")
     with _removed_by_signals(part):
         try:
             with part.open("xb") as file:
