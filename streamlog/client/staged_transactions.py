@@ -6,6 +6,8 @@
    ends it. Its epoch is kept with the decision to commit, in the coordinator's log: after any crash
    `last_epoch` says whether it is committed.
 3. An abort gives the writer another epoch as a producer: what was staged before is void.
+4. A transaction has the objects of one epoch. While it is open, only a commit of that epoch by the
+   writer that began it goes on with it: the end of another one would show its objects, too.
 
 `StagedWriter` commits by one step of one node. This writer needs three steps more, and no node that
 leads all partitions.
@@ -78,7 +80,10 @@ class TransactionalStagedWriter(StagedWriter):
         super().__init__(server, writer_id, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
         self.producer = producer
         self._void: list[ProducerIdentity] = []
-        """Earlier producers of this writer, for which objects may be staged."""
+        """Producers whose transaction this writer has aborted, or has tried to; objects may be
+        staged for them."""
+        self._begun_epoch: int | None = None
+        """For which this writer began its last transaction."""
         self._transaction_timeout_ms = transaction_timeout_ms
 
     def initialise(self) -> ProducerIdentity:
@@ -112,14 +117,23 @@ class TransactionalStagedWriter(StagedWriter):
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit:
         """As `StagedWriter.commit`, and visible to readers of committed records on return.
 
-        Errors: those, OutcomeUnknown also where the objects are attached to a transaction that the
-        next commit would end; Fenced (a newer driver has the writer id, or the transaction took too
-        long: nothing was committed by this call); InvalidTxnState without a producer.
+        Errors: those, OutcomeUnknown also where the objects are attached to a transaction that was
+        not ended; Fenced (a newer driver has the writer id, or the transaction took too long:
+        nothing was committed by this call); InvalidTxnState without a producer, and while the
+        transaction of another epoch is open, or of another driver that had the same producer.
         """
         producer = self._initialised("commit()")
-        last = self.last_epoch()
+        found = self._described()
+        last = _application_epoch(found)
         if last is not None and last >= epoch:
             return StagedCommit(epoch, (), True)
+        if _is_open(found, producer) and self._begun_epoch != epoch:
+            raise InvalidTxnState(
+                f"epoch {epoch} cannot be committed: a transaction of writer {self.writer_id} is "
+                f"open, and may have the objects of {self._begun_text()}, which would be shown, "
+                "too: call abort(), or initialise()"
+            )
+        self._begun_epoch = epoch
         manifest = manifest_of(objects)
         partitions = [partition for _, new in manifest for partition in new]
         try:
@@ -133,7 +147,7 @@ class TransactionalStagedWriter(StagedWriter):
             # The same commit again goes on with the transaction; else it is aborted in time.
             raise
         except StreamlogError:
-            self._abort_transaction(producer)
+            self._try_to_abort(producer)
             raise
         self._end_transaction(producer, epoch)
         self._await_markers()
@@ -142,16 +156,16 @@ class TransactionalStagedWriter(StagedWriter):
     def last_epoch(self) -> int | None:
         """The epoch that was committed last; None: none for as long as the coordinator remembers
         (`transaction.id.expiration.ms`, seven days)."""
-        found = self._described()
-        if found is None or not found.HasField("application_epoch"):
-            return None
-        return found.application_epoch
+        return _application_epoch(self._described())
 
     def abort(self, objects: Iterable[StagedObject]) -> int:
-        """Aborts the writer's open transaction, and drops objects that were not attached."""
+        """Aborts the writer's open transaction, and drops objects that were not attached.
+
+        Errors: those of a call. After one the transaction may be open: abort again, or
+        `initialise`; else the coordinator aborts it when its time is over.
+        """
         producer = self._initialised("abort()")
-        found = self._described()
-        if found is not None and found.state == STATES["ongoing"] and _is_of(found, producer):
+        if producer in self._void or _is_open(self._described(), producer):
             self._abort_transaction(producer)
         staged = list(objects)
         return sum(self._drop(staged, one) for one in {producer, self.producer, *self._void})
@@ -169,6 +183,11 @@ class TransactionalStagedWriter(StagedWriter):
             )
         return self.producer
 
+    def _begun_text(self) -> str:
+        if self._begun_epoch is None:
+            return "an epoch that another driver began"
+        return f"epoch {self._begun_epoch}"
+
     def _end_transaction(self, producer: ProducerIdentity, epoch: int) -> None:
         """Decides the commit. Errors: OutcomeUnknown, Fenced."""
         call = end_transaction(
@@ -176,7 +195,9 @@ class TransactionalStagedWriter(StagedWriter):
         )
         try:
             self._repeated(call)
-        except Unavailable as error:
+        except (OutcomeUnknown, Fenced):
+            raise
+        except StreamlogError as error:
             raise OutcomeUnknown(
                 f"the objects of epoch {epoch} are attached to the open transaction of writer "
                 f"{self.writer_id}, which was not ended: {error.message}. Commit the same epoch "
@@ -185,13 +206,18 @@ class TransactionalStagedWriter(StagedWriter):
             ) from error
 
     def _abort_transaction(self, producer: ProducerIdentity) -> None:
-        """Nobody stages or commits for the producer's epoch any more. What fails is logged: the
-        coordinator aborts the transaction when its time is over."""
-        self._void.append(producer)
+        """What is staged for the producer's epoch is void. A repetition gives the same answer.
+
+        Errors: those of a call that may be repeated.
+        """
+        if producer not in self._void:
+            self._void.append(producer)
+        self.producer = self._repeated(end_transaction(self.writer_id, producer, is_commit=False))
+
+    def _try_to_abort(self, producer: ProducerIdentity) -> None:
+        """What fails is logged: no other epoch is committed while the transaction is open."""
         try:
-            self.producer = self._repeated(
-                end_transaction(self.writer_id, producer, is_commit=False)
-            )
+            self._abort_transaction(producer)
         except StreamlogError as error:
             log.warning("the transaction of writer %s is left to expire: %s", self.writer_id, error)
 
@@ -233,8 +259,16 @@ class TransactionalStagedWriter(StagedWriter):
             time.sleep(wait_s)
 
 
-def _is_of(found: Transaction, producer: ProducerIdentity) -> bool:
+def _is_open(found: Transaction | None, producer: ProducerIdentity) -> bool:
+    if found is None or found.state != STATES["ongoing"]:
+        return False
     return (found.producer_id, found.producer_epoch) == producer
+
+
+def _application_epoch(found: Transaction | None) -> int | None:
+    if found is None or not found.HasField("application_epoch"):
+        return None
+    return found.application_epoch
 
 
 def _of_producer(data: Buffer, producer: ProducerIdentity) -> bytes:

@@ -24,9 +24,11 @@ from streamlog.errors import (
     InvalidRecord,
     InvalidTxnState,
     OutcomeUnknown,
+    QuotaExceeded,
     StagedNotFound,
     StreamlogError,
     TransactionAbortable,
+    Unauthorized,
     Unavailable,
 )
 from tests.support.calls_through import RunOnce, Through, calls_through
@@ -206,22 +208,69 @@ def test_an_unknown_outcome_is_found_out_by_the_same_commit(server: str, topic: 
         assert contents(server, topic) == everywhere(b"a")
 
 
-def test_objects_of_a_transaction_that_was_not_ended_may_be_stored_yet(
-    server: str, topic: str
-) -> None:
-    def away(run_once: RunOnce, call: Call) -> Any:
+def refusing_the_end(error: StreamlogError) -> Through:
+    def through(run_once: RunOnce, call: Call) -> Any:
         if call.rpc.endswith("/EndTransaction"):
-            raise Unavailable("it is away")
+            raise error
         return run_once(call)
+
+    return through
+
+
+AWAY = Unavailable("it is away")
+REFUSALS = (AWAY, Unauthorized("an ACL was changed"), QuotaExceeded("later", retry_after_ms=1))
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_commit_whose_end_is_refused_is_shown_by_its_repetition_and_by_no_other_epoch(
+    server: str, topic: str, error: StreamlogError
+) -> None:
+    with TransactionalStagedWriter(server, topic) as driver:
+        producer = driver.initialise()
+        objects = staged(driver, topic, "0", b"a")
+        others = staged(driver, topic, "1", b"b")
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+        with (
+            calls_through(driver, refusing_the_end(error)),
+            pytest.raises(OutcomeUnknown, match="Commit the same"),
+        ):
+            driver.commit(0, objects)
+        with pytest.raises(InvalidTxnState, match="objects of epoch 0"):
+            driver.commit(1, others)
+        with (
+            TransactionalStagedWriter(server, topic, producer) as other,
+            pytest.raises(InvalidTxnState, match="another driver began"),
+        ):
+            other.commit(1, others)
+        assert contents(server, topic) == everywhere()
+        driver.commit(0, objects)
+        driver.commit(1, others)
+        assert contents(server, topic) == everywhere(b"a", b"b")
+
+
+def test_an_abort_that_is_not_answered_fails_and_can_be_repeated(server: str, topic: str) -> None:
+    def loses_the_answer(run_once: RunOnce, call: Call) -> Any:
+        result = run_once(call)
+        if call.rpc.endswith("/EndTransaction"):
+            raise OutcomeUnknown("the answer was lost")
+        return result
 
     with TransactionalStagedWriter(server, topic) as driver:
         producer = driver.initialise()
         objects = staged(driver, topic, "0", b"a")
-    with TransactionalStagedWriter(server, topic, producer, timeout_ms=2000) as driver:
-        with calls_through(driver, away), pytest.raises(OutcomeUnknown, match="Commit the same"):
-            driver.commit(0, objects)
-        driver.commit(0, objects)
-        assert contents(server, topic) == everywhere(b"a")
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+        with calls_through(driver, refusing_the_end(AWAY)):
+            with pytest.raises(OutcomeUnknown):
+                driver.commit(0, objects)
+            with pytest.raises(Unavailable):
+                driver.abort(objects)
+        with pytest.raises(InvalidTxnState, match="objects of epoch 0"):
+            driver.commit(1, staged(driver, topic, "1", b"b"))
+        with calls_through(driver, loses_the_answer), pytest.raises(OutcomeUnknown):
+            driver.abort(objects)
+        driver.abort(objects)
+        driver.commit(1, staged(driver, topic, "2", b"c"))
+        assert contents(server, topic) == everywhere(b"c")
 
 
 def test_a_commit_that_is_decided_does_not_fail_for_its_markers(server: str, topic: str) -> None:
