@@ -246,11 +246,11 @@ def _wait_s(retry: Retry, error: StreamlogError, unknown: OutcomeUnknown | None)
     except StreamlogError as final:
         if unknown is None:
             raise
-        raise OutcomeUnknown(
-            f"an earlier try may have taken effect: {unknown.message}; then: {final.message}. The "
-            "same call again is safe",
-            **final.fields,
-        ) from final
+        if type(final) is Unavailable and error.message == unknown.message:
+            what = f"the call may have taken effect: {unknown.message}; its time is over"
+        else:
+            what = f"an earlier try may have taken effect: {unknown.message}; then: {final.message}"
+        raise OutcomeUnknown(f"{what}. The same call again is safe", **final.fields) from final
 
 
 def _calls(

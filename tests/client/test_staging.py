@@ -154,6 +154,23 @@ def test_a_commit_that_may_be_stored_ends_with_no_error_that_says_it_is_not(
         writer.commit(0, [staged])
 
 
+def test_a_commit_whose_only_answer_is_lost_names_no_earlier_try() -> None:
+    """The node was reached: the text does not say that it was not."""
+
+    def lost(_: RunOnce, __: Call) -> Any:
+        raise OutcomeUnknown("the answer was lost")
+
+    staged = StagedObject("job", "0", 7, 0, (StagedPart("t", 0, 1, 1),))
+    with (
+        StagedWriter("127.0.0.1:1", "job", timeout_ms=1) as writer,
+        calls_through(writer, lost),
+        pytest.raises(OutcomeUnknown, match="the answer was lost; its time is over") as raised,
+    ):
+        writer.commit(0, [staged])
+    assert "earlier" not in raised.value.message
+    assert "not reached" not in raised.value.message
+
+
 @pytest.mark.parametrize("error", [StagedNotFound("it expired"), Conflict("the topic is gone")])
 def test_objects_that_cannot_be_committed_any_more_were_not_by_an_earlier_try(
     error: StreamlogError,
