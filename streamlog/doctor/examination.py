@@ -15,7 +15,7 @@ from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_che
 from streamlog.doctor.certificates import check_certificates
 from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
 from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, T, failed
-from streamlog.doctor.spare_folder import make_spare, remove_spare
+from streamlog.doctor.spare_folder import PREFIX, make_spare, remove_spare
 from streamlog.errors import DataInUse, StreamlogError
 from streamlog.kvstore.url import RocksUrl
 from streamlog.objectstore.trust.scratch import Scratch
@@ -147,7 +147,7 @@ class Examination:
         self._say(f"{part}.open")
         spare: Path | None = None
         if folder is not None:
-            name = f".streamlog-doctor-{self._random.bytes(8).hex()}"
+            name = f"{PREFIX}{self._random.bytes(8).hex()}"
             try:
                 # Not offloaded: a cancellation between would leave it behind.
                 spare = make_spare(Path(folder), name)
@@ -161,6 +161,8 @@ class Examination:
                 yield result
         finally:
             if spare is not None:
+                # An open that a cancellation left to its thread makes files until it ends.
+                await self._offload.close()
                 left = await self._offload.run(Lane.STORE, remove_spare, spare)
                 if left:
                     self._say(f"{spare} could not be removed: {left}")

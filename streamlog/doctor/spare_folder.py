@@ -10,15 +10,18 @@ import os
 import shutil
 from pathlib import Path
 
+PREFIX = ".streamlog-doctor-"
+
 
 def make_spare(folder: Path, name: str) -> Path | None:
     """Makes the folder `name` where `folder` will be: in it if it is empty, else above it.
 
-    None: `folder` itself is to be examined: it has files, or a file is in its way. Blocking.
-    Errors: OSError.
+    `name` begins with PREFIX: folders of other doctors, which run or were killed, are no files
+    here; nor is what a fresh file system has. None: `folder` itself is to be examined: it has
+    files, or a file is in its way. Blocking. Errors: OSError.
     """
     folder = folder.absolute()
-    if folder.is_dir() and os.listdir(folder):
+    if folder.is_dir() and not all(map(_is_nothing, os.listdir(folder))):
         return None
     place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not place.is_dir():
@@ -26,6 +29,10 @@ def make_spare(folder: Path, name: str) -> Path | None:
     spare = place / name
     spare.mkdir(0o700)
     return spare
+
+
+def _is_nothing(name: str) -> bool:
+    return name.startswith(PREFIX) or name == "lost+found"
 
 
 def remove_spare(spare: Path) -> str:

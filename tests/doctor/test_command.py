@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from streamlog.doctor.examination import Examination
 from streamlog.errors import StoreUntrusted
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.trust.scratch import PREFIX
+from streamlog.objectstore.url import LocalUrl, parse_store_url
 from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.settings import load
 from streamlog.wiring import Components
 from streamlog.wiring import open as open_engine
@@ -105,6 +108,12 @@ def test_an_empty_folder_stays_empty_and_one_with_data_is_examined_itself(
     command = ["doctor", "--store", f"local://{objects}", "--meta", f"rocksdb://{meta}", *ANY_PORT]
     assert run_here(command) == 0
     assert [*objects.iterdir(), *meta.iterdir()] == []
+    # A fresh file system has one of these; doctors that run beside, or were killed, another one.
+    others = {objects / "lost+found", objects / ".streamlog-doctor-00"}
+    for other in others:
+        other.mkdir()
+    assert run_here(command) == 0
+    assert {*objects.iterdir(), *meta.iterdir()} == others
     (objects / "data").mkdir()
     (meta / "CURRENT").write_text("no RocksDB's")
     assert run_here(command) == 1
@@ -181,6 +190,44 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     rest = process.communicate(timeout=60)[1]
     assert process.returncode == 130, rest
     assert f"removing {PREFIX}".encode() in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_open_that_is_cancelled_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its thread goes on: it ends here when the doctor waits for its threads, and not before."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> None:
+        has_begun.set()
+        may_end.wait()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def opening(url: str, *others: Any) -> None:
+        offload = next(one for one in others if isinstance(one, ThreadOffload))
+        found = parse_store_url(url)
+        assert isinstance(found, LocalUrl)
+        await offload.run(Lane.STORE, slow, Path(found.path) / ".tmp")
+
+    close = ThreadOffload.close
+
+    async def releasing(offload: ThreadOffload) -> None:
+        may_end.set()
+        await close(offload)
+
+    monkeypatch.setattr("streamlog.doctor.examination.open_object_store", opening)
+    monkeypatch.setattr(ThreadOffload, "close", releasing)
+
+    async def cancelled() -> None:
+        places = {"store": f"local://{tmp_path / 'd'}", "meta": "memory://", "wal": "object"}
+        running = asyncio.ensure_future(Examination(load(None, {}, places), print).run())
+        await asyncio.to_thread(has_begun.wait)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
     assert list(tmp_path.iterdir()) == []
 
 
