@@ -20,6 +20,8 @@ from typing import Any
 from streamlog.errors import Invalid
 from streamlog.spark.errors import SparkFailed
 
+log = logging.getLogger(__name__)
+
 JAVA_LEAST = 17
 _INSTALL = (
     f"install Java {JAVA_LEAST} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; "
@@ -96,7 +98,7 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -117,13 +119,26 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
         with ExitStack() as stack:
             with _deferred_interrupt():
                 made = builder.getOrCreate()
-                stack.callback(made.stop)
+                stack.callback(_stop, made)
             yield made
     except PySparkException as error:
         raise SparkFailed(_first_lines(error, 1)) from error
+    except (Py4JNetworkError, ConnectionRefusedError) as error:
+        # Streamlog's own clients raise no ConnectionRefusedError.
+        raise SparkFailed("the JVM of Spark has ended, perhaps for lack of memory") from error
     except Py4JError as error:
         # The Java exception begins in the second line.
         raise SparkFailed(_first_lines(error, 2)) from error
+
+
+def _stop(made: Any) -> None:
+    """A JVM that has ended has nothing to stop; the call that met it has the error."""
+    from py4j.protocol import Py4JError
+
+    try:
+        made.stop()
+    except (OSError, Py4JError) as error:
+        log.info("Spark could not be stopped, its JVM is gone: %s", error)
 
 
 @contextmanager

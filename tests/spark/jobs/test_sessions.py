@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from streamlog.cli.main import run as command
@@ -20,6 +20,7 @@ from streamlog.spark.errors import SparkFailed
 from streamlog.spark.local import session
 
 JAVA_TEXT = "An error occurred while calling None.a.B.\n: java.lang.Error: no 1x\n\tat a.B"
+REFUSED = ConnectionRefusedError(111, "Connection refused")
 PYTHON_TEXT = "[NO_SUCH] There is no such thing.\n\nJVM stacktrace:\n\tat a.B"
 
 
@@ -28,6 +29,7 @@ class FakeSparkBuilder:
 
     def __init__(self, start: Callable[[], object]) -> None:
         self._start = start
+        self.stop_error: Exception | None = None
         self.stops = 0
 
     def master(self, _: str) -> FakeSparkBuilder:
@@ -45,6 +47,8 @@ class FakeSparkBuilder:
 
     def stop(self) -> None:
         self.stops += 1
+        if self.stop_error is not None:
+            raise self.stop_error
 
 
 @pytest.fixture
@@ -84,6 +88,22 @@ def test_an_error_of_spark_is_one_line(spark_that: Any, error: Exception, text: 
     with pytest.raises(SparkFailed, match="no"), session("a", "local[1]", {}):
         raise error
     assert builder.stops == 1
+
+
+@pytest.mark.parametrize(
+    "stop_error", [REFUSED, Py4JError("it is gone")], ids=lambda error: type(error).__name__
+)
+def test_a_jvm_that_died_is_told_by_the_call_that_met_it(
+    spark_that: Any, stop_error: Exception
+) -> None:
+    builder = spark_that(lambda: None)
+    builder.stop_error = stop_error
+    for met in (REFUSED, Py4JNetworkError("Answer from Java side is empty")):
+        with pytest.raises(SparkFailed, match="has ended"), session("a", "local[1]", {}):
+            raise met
+    with pytest.raises(KeyboardInterrupt), session("a", "local[1]", {}):
+        raise KeyboardInterrupt
+    assert builder.stops == 3
 
 
 @pytest.mark.parametrize(
