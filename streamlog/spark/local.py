@@ -143,7 +143,8 @@ def _stop(made: Any) -> None:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[None]:
-    """A first Ctrl-C inside raises KeyboardInterrupt at the end; a second one does at once.
+    """A first Ctrl-C inside raises KeyboardInterrupt at the end, also in place of an error; a
+    second one does at once.
 
     PySpark waits for the file in which the JVM says its port. Interrupted there, it removes the
     folder of that file, and the JVM fails at it, prints its traceback, and never ends.
@@ -160,10 +161,15 @@ def _deferred_interrupt() -> Iterator[None]:
         if has_come:
             raise KeyboardInterrupt
         has_come = True
+        log.warning("Spark will be stopped as soon as it has started; Ctrl-C again ends it at once")
 
     signal.signal(signal.SIGINT, come)
     try:
         yield
+    except Exception as error:
+        if has_come:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         # A Spark context has set a handler of its own, which also cancels its jobs.
         if signal.getsignal(signal.SIGINT) is come:

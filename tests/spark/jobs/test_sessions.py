@@ -149,6 +149,20 @@ def test_an_interruption_while_spark_starts_waits_until_it_can_be_stopped(spark_
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interruption_of_a_start_that_fails_is_one(
+    spark_that: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start() -> None:
+        interrupt()
+        raise Py4JError(JAVA_TEXT)
+
+    builder = spark_that(start)
+    with pytest.raises(KeyboardInterrupt), session("a", "local[1]", {}):
+        pass
+    assert builder.stops == 0
+    assert "Ctrl-C again ends it at once" in caplog.text
+
+
 def test_a_second_interruption_does_not_wait(spark_that: Any) -> None:
     reached: list[str] = []
 
