@@ -6,17 +6,19 @@ crash: the first open reads every batch. It blocks: call it through Offload.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from streamlog.errors import Corrupt, Invalid
-from streamlog.format.kafka_files.checkpoints import decode_offsets
+from streamlog.errors import Corrupt, Invalid, StreamlogError
+from streamlog.format.kafka_files.checkpoints import decode_epochs, decode_offsets
 from streamlog.format.kafka_files.names import (
     LEADER_EPOCHS,
     LOCK,
+    LOG,
     LOG_STARTS,
     PARTITION_METADATA,
     STRAY_FOLDER,
@@ -28,18 +30,28 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.lockfile import check_free
 from streamlog.runtime.disk.system_folder import SystemFolder
+from streamlog.unified.folder_record import STAMP
 from streamlog.unified.token_file import TOKEN
+
+log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 _STRAY = re.compile(rf"(.+)\.[0-9a-f]{{32}}{STRAY_FOLDER}\Z")
 
 
 class FoundPartition(NamedTuple):
-    """A partition's folder, and where its log starts."""
+    """A partition's folder, and where its log and its oldest segment there begin."""
 
     partition: TopicPartition
     path: Path
     log_start_offset: int
+    local_log_start_offset: int
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether the log begins before its files: what is missing is in a remote tier. It may
+        also be lost, or the log start unknown."""
+        return self.log_start_offset < self.local_log_start_offset
 
 
 class FoundTopic(NamedTuple):
@@ -59,6 +71,8 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
     if not is_own:
         check_free(str(source / LOCK))
     starts = _log_starts(source)
+    # This program writes each start down but 0, a Kafka none of a log that begins with its files.
+    is_streamlogs = (source / STAMP).is_file()
     found: dict[tuple[str, UUID], dict[int, FoundPartition]] = {}
     for path in sorted(source.iterdir()):
         stray = _STRAY.match(path.name)
@@ -69,7 +83,11 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         is_wanted = partition.topic in names if names else not partition.topic.startswith("__")
         if is_wanted:
             topic_id = decode_partition_metadata(str(metadata), metadata.read_bytes())
-            one = FoundPartition(partition, path, starts.get(partition, 0))
+            local_start = _local_start(path)
+            start = starts.get(partition)
+            if start is None:
+                start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
+            one = FoundPartition(partition, path, start, local_start)
             found.setdefault((partition.topic, topic_id), {})[partition.partition] = one
     missing = sorted(set(names) - {name for name, _ in found})
     if missing or not found:
@@ -103,6 +121,24 @@ def _log_starts(source: Path) -> dict[TopicPartition, int]:
     return decode_offsets(str(path), path.read_bytes()) if path.is_file() else {}
 
 
+def _local_start(path: Path) -> int:
+    """Where the oldest segment begins; 0: there is none."""
+    found = (parse_file_name(one.name) for one in path.iterdir())
+    return min((one[0] for one in found if one is not None and one[1:] == (LOG, "")), default=0)
+
+
+def _start_of_epochs(path: Path, local_start: int) -> int:
+    """Where a log begins of which no checkpoint tells: its leader epochs begin there, in a remote
+    tier or here. 0: they are not known."""
+    file = path / LEADER_EPOCHS
+    try:
+        epochs = decode_epochs(str(file), file.read_bytes()) if file.is_file() else []
+    except StreamlogError as error:
+        log.warning("where %s begins is not known: %s", path, error)
+        return 0
+    return min(epochs[0][1], local_start) if epochs else 0
+
+
 def copy_partition(source: Path, target: GrowingFolder) -> int:
     """Copies the files of a log, and nothing else; durable on return. Returns their bytes.
 
@@ -115,7 +151,7 @@ def copy_partition(source: Path, target: GrowingFolder) -> int:
         parsed = parse_file_name(name)
         if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA, TOKEN):
             continue
-        has_segment |= parsed is not None and parsed[1:] == (".log", "")
+        has_segment |= parsed is not None and parsed[1:] == (LOG, "")
         copied += _copy(SystemFolder(source, is_made=True), name, target)
     if not has_segment:
         raise Corrupt(f"{source} holds no segment of a log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from streamlog.errors import PolicyViolation, StoreUnavailable, TopicAlreadyExists
+from streamlog.errors import InvalidConfig, PolicyViolation, StoreUnavailable, TopicAlreadyExists
 from streamlog.log.topics.topics import TopicDescription
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
@@ -21,6 +21,7 @@ CONFIGS: Mapping[str, str] = {
 }
 """Settings of an adopted topic that were not given: a log folder does not say what they were, and
 the node's defaults would delete records of it within minutes."""
+TIERED = "remote.storage.enable"
 
 
 async def adopt(
@@ -35,8 +36,9 @@ async def adopt(
     `names`: those to take; all but internal ones where none is given. `on_partition` is called with
     the name and bytes of each that was copied. `configs`: of each topic, beside those of CONFIGS. A
     call that is cut off leaves whole topics, and files that the next start puts aside. Errors:
-    Invalid, InvalidConfig, DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log
-    folder, or the topic is an internal one), StoreUnavailable.
+    Invalid, InvalidConfig (also where a topic seems to have records in a remote tier, and
+    remote.storage.enable is not given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation
+    (there is no log folder, or the topic is an internal one), StoreUnavailable.
     """
     folder = engine.log_folder
     if folder is None:
@@ -51,6 +53,8 @@ async def adopt(
     configs = {**CONFIGS, **configs, "log.type": "unified"}
     for topic in topics:
         _check_free(engine, topic)
+        if TIERED not in configs:
+            _check_local(topic)
         # What is refused is refused before anything is copied.
         await engine.logs.create_topic(
             topic.name, len(topic.partitions), configs, validate_only=True
@@ -92,3 +96,17 @@ def _check_free(engine: OpenEngine, topic: FoundTopic) -> None:
             "name the topics to take",
             topic=topic.name,
         )
+
+
+def _check_local(topic: FoundTopic) -> None:
+    """Without a tier a log begins with its files, and a tier that it gets later deletes what lies
+    before them. Errors: InvalidConfig."""
+    for found in topic.partitions:
+        if found.has_remote:
+            raise InvalidConfig(
+                f"{found.partition} begins at offset {found.log_start_offset}, and its files at "
+                f"{found.local_log_start_offset}: those before them are in a remote tier, or lost. "
+                f"Give {TIERED}=true (--topic-config), which keeps them, or {TIERED}=false, which "
+                "gives them up for good",
+                name=TIERED,
+            )

@@ -16,6 +16,7 @@ from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import ProgressWatch
 from streamlog.tiered.remote_log_manager import RemoteLogManager
+from streamlog.tiered.unopened import UnopenedTiers
 from streamlog.unified.log_folder import FolderOwner, LogFolder
 from streamlog.unified.unified_logs import UnifiedLogFactory
 from streamlog.wiring.locked_folder import open_locked
@@ -50,11 +51,11 @@ class LocalLogs:
         offload: Offload,
         kv: KVClient,
         built: AsyncExitStack,
-        open_tiers: OpenTiers | None = None,
+        tiers: OpenTiers | UnopenedTiers | None = None,
     ) -> Mapping[LogKind, LogFactory]:
-        """The folder, which `open_tiers` gets, stays locked until `built` ends.
+        """The folder, which who opens `tiers` gets, stays locked until `built` ends.
 
-        Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of `open_tiers`.
+        Errors: DataInUse, ForeignCluster, Corrupt, StoreUnavailable; those of `tiers`.
         """
         tree = self._tree
         if tree is None:
@@ -71,9 +72,10 @@ class LocalLogs:
             kv=kv,
             accepts_data_loss=self._accepts_data_loss,
         )
-        if open_tiers is not None:
-            self._opened_tiers = await open_tiers(tree)
-            self.tiers = self._opened_tiers.manager
+        if tiers is None or isinstance(tiers, UnopenedTiers):
+            return {LogKind.UNIFIED: UnifiedLogFactory(self.folder, tiers)}
+        self._opened_tiers = await tiers(tree)
+        self.tiers = self._opened_tiers.manager
         return {LogKind.UNIFIED: UnifiedLogFactory(self.folder, self.tiers)}
 
     async def start_tiers(self, logs: LogManager) -> None:

@@ -39,6 +39,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.opening import TierRuntime
+from streamlog.tiered.unopened import UnopenedTiers
 from streamlog.unified.log_folder import FolderOwner
 from streamlog.wal.config import WalMode
 from streamlog.wal.log import WriteAheadLog
@@ -103,8 +104,9 @@ async def open(
 
     `upkeep` False is for tools on the data of a stopped node, whose settings they may not have:
     nothing goes by retention, cleaning, expiry or a collector's delay, nothing is merged, no
-    transactions are coordinated, and no remote tiers opened. Only a log that is opened forgets
-    producers, by `logs`.
+    transactions are coordinated, and no remote tiers opened: of `tiers` only `is_enabled` counts,
+    and where it is true no partition of a log folder is deleted, as it may have records there. Only
+    a log that is opened forgets producers, by `logs`.
 
     Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
     ForeignCluster, LineageFenced, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or
@@ -315,10 +317,12 @@ class _Opening:
 
     def _tiers(
         self, stores: OpenStores, kv: KVClient, runtime: Runtime, throttle: ReadThrottle
-    ) -> OpenTiers | None:
+    ) -> OpenTiers | UnopenedTiers | None:
         config, node_id = self._configs.tiers, self._plan.node_id
-        if not (config.is_enabled and self._plan.has_upkeep):
+        if not config.is_enabled:
             return None
+        if not self._plan.has_upkeep:
+            return UnopenedTiers()
         return lambda tree: open_tiers(
             stores.store,
             kv,

@@ -200,8 +200,9 @@ def adopt(
     it is. Without --topic all topics are taken but those whose names begin with __.
 
     FOLDER does not have the settings of its topics. Unless --topic-config says otherwise, they keep
-    all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1. Of the node's other
-    topics nothing is deleted meanwhile.
+    all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1. A tiered topic, which
+    has records in remote storage alone, needs remote.storage.enable=true to keep them, or =false,
+    which gives them up. Of the node's other topics nothing is deleted meanwhile.
     """
     import asyncio
 
@@ -229,6 +230,7 @@ def adopt(
             node_id=node.node_id,
             config=given.engine,
             logs=given.log,
+            tiers=given.remote_log_config(),
             upkeep=False,
         ) as engine:
             for one in await adopt_topics(engine, folder, names, copied, configs):
