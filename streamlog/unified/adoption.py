@@ -88,7 +88,8 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
             if start is None:
                 start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
             one = FoundPartition(partition, path, start, local_start)
-            found.setdefault((partition.topic, topic_id), {})[partition.partition] = one
+            # The one that was in use comes first, and one that was put aside may be older.
+            found.setdefault((partition.topic, topic_id), {}).setdefault(partition.partition, one)
     missing = sorted(set(names) - {name for name, _ in found})
     if missing or not found:
         what = ", ".join(missing) if missing else "any topic"
@@ -142,18 +143,19 @@ def _start_of_epochs(path: Path, local_start: int) -> int:
 def copy_partition(source: Path, target: GrowingFolder) -> int:
     """Copies the files of a log, and nothing else; durable on return. Returns their bytes.
 
-    Errors: Corrupt (there is no segment), OSError.
+    Errors: Corrupt (there is no segment, and it is not a partition that was never opened), OSError.
     """
     copied = 0
-    has_segment = False
+    has_segment, is_new = False, True
     names = sorted(path.name for path in source.iterdir() if path.is_file())
     for name in names:
         parsed = parse_file_name(name)
         if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA, TOKEN):
             continue
         has_segment |= parsed is not None and parsed[1:] == (LOG, "")
+        is_new &= name == PARTITION_METADATA
         copied += _copy(SystemFolder(source, is_made=True), name, target)
-    if not has_segment:
+    if not (has_segment or is_new):
         raise Corrupt(f"{source} holds no segment of a log")
     target.sync()
     return copied

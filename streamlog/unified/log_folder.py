@@ -292,7 +292,8 @@ class LogFolder:
     ) -> int:
         """Copies a partition's files into the folder; the topic is created next, with this id.
 
-        Its first open reads every batch. Returns the bytes. Errors: Corrupt, StoreUnavailable.
+        Where `source` is the folder that the partition would get here, it is put aside first. Its
+        first open reads every batch. Returns the bytes. Errors: Corrupt, StoreUnavailable.
         """
         async with self._turns.holding(partition):
             return await self._adopt(partition, topic_id, source, log_start_offset)
@@ -300,14 +301,19 @@ class LogFolder:
     async def _adopt(
         self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
     ) -> int:
-        await self._make_room(partition)
+        name = folder_name(partition)
+        if await self._run(lambda: source.resolve() == Path(str(self._tree), name).resolve()):
+            # As whole as it is, also where no record is in it: it is what is copied.
+            source = source.with_name(await self._put_aside(partition))
+        else:
+            await self._make_room(partition)
         unique = self.environment.random.uuid().hex
         # A copy that is cut off is removed by the next start, as all folders of this name are.
         temporary = renamed_folder(partition, unique, DELETE_FOLDER)
 
         def copy() -> int:
             copied = copy_partition(source, self._tree.make(temporary))
-            self._tree.rename(temporary, folder_name(partition))
+            self._tree.rename(temporary, name)
             return copied
 
         copied = await self._run(copy)
@@ -348,13 +354,18 @@ class LogFolder:
     async def _discard(self, partition: TopicPartition) -> None:
         if await self._run(self._is_empty, partition):
             await self._remove(partition)
-            return
+        else:
+            await self._put_aside(partition)
+
+    async def _put_aside(self, partition: TopicPartition) -> str:
+        """Returns the folder's new name."""
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, STRAY_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
         self._topic_ids.pop(partition, None)
         self._claimed.pop(partition, None)
         log.warning("the folder of %s was put aside as %s: no topic has it", partition, name)
+        return name
 
     def _is_empty(self, partition: TopicPartition) -> bool:
         """Whether no record was ever kept there."""

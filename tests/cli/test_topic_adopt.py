@@ -105,6 +105,36 @@ def test_what_was_put_aside_comes_from_the_nodes_own_folder(source: Path, tmp_pa
     assert b"adopted taken with 2 partitions" in adopted.stderr
 
 
+def test_what_a_recovered_node_has_in_its_own_folder_is_taken_at_once(tmp_path: Path) -> None:
+    """No start in between has put it aside; one partition was never opened."""
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="disk") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("taken", 3, CONFIGS)
+        node.stop()
+    for round in range(2):
+        with NodeProcess(data, wal="disk") as node:
+            with Producer(node.server) as producer:
+                for number in range(2):
+                    # The copy that the round before put aside does not have it.
+                    sent = producer.send("taken", b"new", partition=number).result(30)
+                    assert sent.offset == round
+            node.stop()
+        shutil.rmtree(data / "meta")
+        recovered = run("recover", "--data", data, "--grace", "0")
+        assert recovered.returncode == 0, recovered.stderr
+        adopted = run("topic", "adopt", data / "logs", "--data", data)
+        assert adopted.returncode == 0, adopted.stderr
+        # What was there is put aside, once.
+        names = sorted(path.name.split(".")[0] for path in (data / "logs").glob("taken-*"))
+        assert names == sorted([f"taken-{number}" for number in range(3)] * (round + 2))
+    with NodeProcess(data, wal="disk") as node:
+        with Producer(node.server) as producer:
+            ends = [producer.send("taken", b"", partition=n).result(30).offset for n in range(3)]
+        node.stop()
+    assert ends == [2, 2, 0]
+
+
 def test_the_folder_of_a_running_node_is_refused(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with NodeProcess(other, wal="disk") as node:

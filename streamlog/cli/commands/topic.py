@@ -195,9 +195,10 @@ def adopt(
     """Take topics of a stopped Kafka's log folder over, or topics that were put aside.
 
     FOLDER has Kafka's TOPIC-N folders (log.dirs), or is this node's own log folder, for those that
-    end in -stray. Their files are copied into the log folder of the node, which is stopped too, and
-    the topics are created with log.type=unified, under their topic ids and offsets. FOLDER stays as
-    it is. Without --topic all topics are taken but those whose names begin with __.
+    no topic has: they end in -stray, or will, as what is copied is kept there. Their files are
+    copied into the log folder of the node, which is stopped too, and the topics are created with
+    log.type=unified, under their topic ids and offsets. Another FOLDER stays as it is. Without
+    --topic all topics are taken but those whose names begin with __.
 
     FOLDER does not have the settings of its topics. Unless --topic-config says otherwise, they keep
     all records: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1. A tiered topic, which
