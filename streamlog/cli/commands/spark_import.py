@@ -28,13 +28,19 @@ from streamlog.cli.support.spark_session import spark_options, spark_session, tl
     default="text",
     show_default=True,
     help="text: each line a value, byte for byte, without a byte order mark at the file's start; "
-    "json: one object a line.",
+    "json: each line an object, its fields are the columns.",
 )
-@click.option("--key", metavar="COLUMN", help="[default: key, where there is one]")
+@click.option(
+    "--key",
+    metavar="COLUMN",
+    help="With json, a field of every object; it may be null.  [default: key, where there is one]",
+)
 @click.option(
     "--value",
     metavar="COLUMN",
-    help="[default: value; where there is none, the whole row as JSON, without its nulls]",
+    help="With json, a field of every object; it may be null.  [default: value; where there is "
+    "none, with json the line, byte for byte, with parquet the whole row as JSON, without its "
+    "nulls]",
 )
 @click.option(
     "--keep-partitions", is_flag=True, help="Write to the partition that the column partition has."
@@ -58,8 +64,8 @@ def import_(
 
     A run that was stopped goes on, and a later one takes the files that are new: the checkpoint
     tells. A file that is changed after it was taken is not taken again. Records get the time at
-    which they are written. With --format json, a line that is no JSON object is refused before
-    anything is written.
+    which they are written. With --format json, a line that is no JSON object stops the import: what
+    was written stays, and the next run goes on there once the file is mended or removed.
     """
     from streamlog.cli.remote import await_listener
     from streamlog.cli.support.offline import progress_of

@@ -346,19 +346,22 @@ def test_an_import_takes_each_file_once(
     assert [row[5] for row in consumed(node.server, topic, 1)] == [*lines, b"new"]
     objects = tmp_path / "objects"
     objects.mkdir()
-    (objects / "a.json").write_text('{"id": 7, "tags": ["x"], "none": null}\n')
+    line = b'{"id": 7, "tags": ["x", ""], "none": null}'
+    (objects / "a.json").write_bytes(codecs.BOM_UTF8 + line + b"\n\n")
     assert load("json", objects, key="id") == 1
-    last = consumed(node.server, topic, 1)[-1]
-    assert (last[4], json.loads(last[5])) == (b"7", {"id": 7, "tags": ["x"]})
-    with pytest.raises(Invalid, match="no column nothing; there are id, none, tags"):
-        load("json", objects, value="nothing")
-    with pytest.raises(Invalid, match="cannot be imported"):
-        load("parquet", tmp_path / "nowhere")
+    assert consumed(node.server, topic, 1)[-1][4:6] == (b"7", line)
+    with pytest.raises(Invalid, match="no column nothing; there are value"):
+        load(value="nothing")
+    for kind in ("json", "parquet"):
+        with pytest.raises(Invalid, match="cannot be imported"):
+            load(kind, tmp_path / "nowhere")
 
 
-def _import(spark: Any, folder: Path, server: str, topic: str, kind: Any = "text") -> int:
+def _import(
+    spark: Any, folder: Path, server: str, topic: str, kind: Any = "text", **more: Any
+) -> int:
     checkpoint = folder.with_name(f"{folder.name}.checkpoint")
-    return import_files(spark, str(folder), server, topic, checkpoint, kind=kind).records
+    return import_files(spark, str(folder), server, topic, checkpoint, kind=kind, **more).records
 
 
 def _values(server: str, topic: str) -> list[bytes]:
@@ -391,21 +394,31 @@ def test_an_import_takes_files_of_any_age_once(
     assert values == [b"copied with its time", b"new", b"newer", b"old"]
 
 
-def test_an_import_of_a_line_that_is_no_json_is_refused(
+def test_an_import_stops_at_a_line_that_is_no_json_and_goes_on_there(
     spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic, files = new_topic(1), tmp_path / "files"
     files.mkdir()
-    (files / "whole.json").write_text('{"value": "whole", "_corrupt_record": "of the file"}\n')
-    cut = files / "cut.json"
-    for line in ('{"value": "cut o', "7"):
-        cut.write_text(f'{{"value": "first"}}\n{line}\n')
-        with pytest.raises(Invalid, match=f"cut.json has a line that is no JSON object: {line}"):
-            _import(spark, files, node.server, topic, "json")
-    assert _values(node.server, topic) == []
-    cut.write_text('{"value": "first"}\n{"value": "cut off"}\n')
-    assert _import(spark, files, node.server, topic, "json") == 3
-    assert sorted(_values(node.server, topic)) == [b"cut off", b"first", b"whole"]
+
+    def write(name: str, *lines: str) -> None:
+        (files / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def load() -> int:
+        return _import(spark, files, node.server, topic, "json", files_per_batch=1)
+
+    write("a.json", '{"value": "whole"}')
+    assert load() == 1
+    # A file that was taken is not looked at again.
+    write("a.json", '{"value": "whole"}', '{"value": "grow')
+    write("b.json", '{"value": "next", "n": 5}')
+    os.utime(files / "b.json", (10**9, 10**9))
+    write("c.json", '{"value": "first", "n": ""}', '{"value": "cut o')
+    with pytest.raises(TaskFailed, match=r"c\.json has a line that is no JSON object: .*cut o"):
+        load()
+    assert _values(node.server, topic) == [b"whole", b"next"]
+    write("c.json", '{"value": "first", "n": ""}', '{"value": "cut off"}')
+    assert load() == 2
+    assert _values(node.server, topic) == [b"whole", b"next", b"first", b"cut off"]
 
 
 def test_an_import_of_parquet_takes_the_columns_of_all_files(

@@ -7,11 +7,12 @@ on, and a later run reads the new files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as f
@@ -19,6 +20,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from streamlog.errors import Invalid
 from streamlog.repair.findings import Progress, no_progress
+from streamlog.spark.jobs.export.json_lines import JsonFields
 from streamlog.spark.jobs.tasks import task_failed
 
 FILES_PER_BATCH = 100
@@ -27,9 +29,8 @@ POLL_S = 1.0
 FILE_AGE_MAX = "100000d"
 """In effect no bound. Spark's is 7 days before the newest file: it reads no older ones, and
 forgets those that it has read."""
-LINE_SHOWN = 80
-_NO_JSON = "streamlog_no_json"
-"""Spark's column for lines that are no JSON objects, under a name that is in no file."""
+_COUNT = "streamlog_imported"
+"""Of records; Spark counts what it reads, blank lines, too."""
 
 Format = Literal["text", "json", "parquet"]
 
@@ -60,17 +61,23 @@ def import_files(
     """`path`: a folder, with its subfolders. `key`, `value`: names of columns.
 
     Text: a line is a value, byte for byte, but for a UTF-8 byte order mark at a file's start.
-    JSON (one object a line) and Parquet: the column `value`, or without it the whole row as JSON,
-    without its nulls; and the column `key`, if there is one.
-    An interrupted import leaves whole micro-batches. Errors: Invalid, before anything is written
-    (also if a line is no JSON object, or Parquet files disagree on a column); TaskFailed.
+    JSON: a line is an object, and a field of it a column; the value is the field `value`, or in an
+    object without it the line as in text. Parquet: the column `value`, or without it the whole row
+    as JSON, without its nulls. Both: the key is the column `key`, if there is one.
+    An import that is interrupted or fails leaves whole micro-batches, and the next one goes on
+    there. Errors: Invalid, before anything is written (also if Parquet files disagree on a column);
+    TaskFailed (also if a line is no JSON object).
     """
     query = None
     try:
         rows = _files(spark, path, kind, files_per_batch)
-        records = rows.select(*_columns(rows, key, value, keep_partitions=keep_partitions))
+        if kind == "json":
+            records = _parsed(rows, JsonFields(key, value, keep_partitions))
+        else:
+            records = rows.select(*_columns(rows, key, value, keep_partitions=keep_partitions))
+        counted = records.observe(_COUNT, f.count(f.lit(1)).alias("records"))
         query = (
-            records.writeStream.format("streamlog")
+            counted.writeStream.format("streamlog")
             .option("server", server)
             .options(**(tls or {}))
             .option("topic", topic)
@@ -97,38 +104,39 @@ def import_files(
 def _look(query: Any, taken: dict[int, int]) -> None:
     """Notes micro-batches with records; Spark keeps the last hundred."""
     for batch in query.recentProgress:
-        if batch["numInputRows"]:
-            taken[batch["batchId"]] = batch["numInputRows"]
+        counted = batch["observedMetrics"].get(_COUNT)
+        if counted and counted["records"]:
+            taken[batch["batchId"]] = counted["records"]
 
 
 def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
-    reader = spark.readStream.format(kind).option("recursiveFileLookup", "true")
+    """Rows, or where the format is no Parquet lines. Errors: Invalid."""
+    reader = spark.readStream.option("recursiveFileLookup", "true")
     reader = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
-    if kind == "text":
-        return reader.option("lineSep", "\n").load(path)
-    # A line that is cut off behind the look at the schema fails the micro-batch.
-    return reader.option("mode", "FAILFAST").schema(_schema(spark, path, kind)).load(path)
+    if kind == "parquet":
+        return reader.format(kind).schema(_schema(spark, path)).load(path)
+    return reader.format("text").option("lineSep", "\n").load(path)
 
 
-def _schema(spark: Any, path: str, kind: Format) -> Any:
-    """The columns of all files. Errors: Invalid, if they disagree, or a line is no JSON object."""
-    reader = spark.read.format(kind).option("recursiveFileLookup", "true")
-    reader = reader.option("columnNameOfCorruptRecord", _NO_JSON).option("mergeSchema", "true")
+def _parsed(lines: Any, fields: JsonFields) -> Any:
+    """The columns for the sink. Spark's own reader of JSON gives each column one type, found in all
+    files, and does without what does not fit."""
+
+    def records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return fields.records(batches)
+
+    line, file = f.col("value").cast("binary"), f.col("_metadata.file_path")
+    return lines.select(line.alias("line"), file.alias("file")).mapInArrow(records, fields.schema)
+
+
+def _schema(spark: Any, path: str) -> Any:
+    """The columns of all files. Errors: Invalid, if they disagree."""
+    reader = spark.read.format("parquet").option("recursiveFileLookup", "true")
     try:
-        schema = reader.load(path).schema
+        return reader.option("mergeSchema", "true").load(path).schema
     except Py4JJavaError as error:
         why = " ".join(error.java_exception.getMessage().split())
         raise Invalid(f"{path} cannot be imported: {why}") from error
-    if _NO_JSON in schema.names:
-        # Spark does not read that column alone.
-        rows = reader.schema(f"{_NO_JSON} STRING, other STRING").load(path)
-        lines = rows.where(f"{_NO_JSON} IS NOT NULL")
-        found = lines.select("_metadata.file_path", _NO_JSON, "other").first()
-        if found is None:
-            raise Invalid(f"a file in {path} is being written: import it when it is whole")
-        file, line, _ = found
-        raise Invalid(f"{file} has a line that is no JSON object: {line[:LINE_SHOWN]}")
-    return schema
 
 
 def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: bool) -> list[Any]:
