@@ -10,9 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from streamlog.errors import Invalid
+from streamlog.spark.jobs.export.load import import_files
 from streamlog.spark.jobs.tasks import TASKS_PER_CORE, run_tasks, wave_size
 from streamlog.spark.read_metrics import read_metrics
 
@@ -39,6 +43,7 @@ def main(url: str, server: str, source: str, target: str, folder: str) -> None:
     found["written"] = spark.read.format("streamlog").options(
         server=server, subscribe=target
     ).load().selectExpr("cast(value as string) value").toPandas()["value"].tolist()  # fmt: skip
+    found["imported"] = _imported(spark, server, target, Path(folder))
     spark.stop()
     print(json.dumps(found))
 
@@ -100,6 +105,33 @@ def _copy_each(spark: Any, server: str, source: str, target: str, checkpoint: st
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", checkpoint)
     )
+
+
+def _imported(spark: Any, server: str, topic: str, folder: Path) -> dict[str, Any]:
+    """The counts of records of two imports, and the error of one that is refused."""
+
+    def load(kind: Any, value: str | None = None) -> int:
+        path, check = str(folder / kind), folder / f"{kind}.checkpoint"
+        return import_files(spark, path, server, topic, check, kind=kind, value=value).records
+
+    for kind, write in (("json", _write_lines), ("parquet", _write_tables)):
+        (folder / kind).mkdir()
+        write(folder / kind)
+    try:
+        load("parquet")
+    except Invalid as error:
+        refused = error.message
+    return {"json": load("json"), "parquet": load("parquet", value="id"), "refused": refused}
+
+
+def _write_lines(folder: Path) -> None:
+    (folder / "a.json").write_text('{"id": "line 0"}\n\n{"id": "line 1"}\n')
+
+
+def _write_tables(folder: Path) -> None:
+    for name, value in (("a", 1), ("b", "x")):
+        table = pa.table({"id": [f"row {name}"], "n": [value]})
+        parquet.write_table(table, folder / f"{name}.parquet")
 
 
 if __name__ == "__main__":

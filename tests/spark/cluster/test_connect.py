@@ -109,6 +109,9 @@ def test_a_client_reads_streams_and_writes_exactly_once(
     expected = [f"{kind} {value}" for kind in ("copy", "each") for value in values]
     assert Counter(found["written"]) == Counter([*expected, "batch 0", "batch 1", "batch 2"])
     assert (found["wave"], found["tasks"]) == (2, [6, 8])
+    imported = found["imported"]
+    assert (imported["json"], imported["parquet"]) == (2, 2)
+    assert "Take one column with --value" in imported["refused"]
 
 
 def _check_metrics(found: list[dict[str, Any]]) -> None:

@@ -432,8 +432,25 @@ def test_an_import_of_parquet_takes_the_columns_of_all_files(
     values = sorted(_values(node.server, topic))
     assert [json.loads(value) for value in values] == [{"a": 1}, {"a": 2, "b": "more"}]
     parquet.write_table(pa.table({"a": ["text"]}), files / "three.parquet")
-    with pytest.raises(Invalid, match=r"cannot be imported: .*BIGINT.*STRING"):
+    with pytest.raises(Invalid, match=r"cannot be imported: .*BIGINT.*STRING.* with --value"):
         _import(spark, files, node.server, topic, "parquet")
+
+
+def test_an_import_of_a_parquet_column_takes_files_that_disagree_on_others(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+
+    def write(name: str, **columns: list[Any]) -> None:
+        parquet.write_table(pa.table(columns), files / f"{name}.parquet")
+        os.utime(files / f"{name}.parquet", (10**9, 10**9))
+
+    write("one", value=["a"], n=[1])
+    write("two", value=[b"b"], n=["text"], key=["k"])
+    assert _import(spark, files, node.server, topic, "parquet") == 2
+    records = [row[4:6] for row in consumed(node.server, topic, 1)]
+    assert sorted(records, key=str) == [(None, b"a"), (b"k", b"b")]
 
 
 def test_an_export_can_be_imported(

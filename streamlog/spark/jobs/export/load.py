@@ -7,14 +7,15 @@ on, and a later run reads the new files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
 
@@ -29,6 +30,7 @@ POLL_S = 1.0
 FILE_AGE_MAX = "100000d"
 """In effect no bound. Spark's is 7 days before the newest file: it reads no older ones, and
 forgets those that it has read."""
+_REASON = re.compile(r"\[[A-Z_.]+\].*?(?= SQLSTATE:| JVM stacktrace:| at org\.|$)")
 _COUNT = "streamlog_imported"
 """Of records; Spark counts what it reads, blank lines, too."""
 
@@ -65,12 +67,18 @@ def import_files(
     object without it the line as in text. Parquet: the column `value`, or without it the whole row
     as JSON, without its nulls. Both: the key is the column `key`, if there is one.
     An import that is interrupted or fails leaves whole micro-batches, and the next one goes on
-    there. Errors: Invalid, before anything is written (also if Parquet files disagree on a column);
-    TaskFailed (also if a line is no JSON object).
+    there. Errors: Invalid, before anything is written (also if Parquet files whose whole rows are
+    taken disagree on a column); TaskFailed (also if a line is no JSON object).
     """
     query = None
     try:
-        rows = _files(spark, path, kind, files_per_batch)
+        reader = spark.readStream.option("maxFilesPerTrigger", files_per_batch)
+        reader = reader.option("recursiveFileLookup", "true").option("maxFileAge", FILE_AGE_MAX)
+        if kind == "parquet":
+            needed = [value or "value", *([key] if key else []), *["partition"] * keep_partitions]
+            rows = reader.format(kind).schema(_schema(spark, path, needed)).load(path)
+        else:
+            rows = reader.format("text").option("lineSep", "\n").load(path)
         if kind == "json":
             records = _parsed(rows, JsonFields(key, value, keep_partitions))
         else:
@@ -104,18 +112,11 @@ def import_files(
 def _look(query: Any, taken: dict[int, int]) -> None:
     """Notes micro-batches with records; Spark keeps the last hundred."""
     for batch in query.recentProgress:
-        counted = batch["observedMetrics"].get(_COUNT)
-        if counted and counted["records"]:
-            taken[batch["batchId"]] = counted["records"]
-
-
-def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
-    """Rows, or where the format is no Parquet lines. Errors: Invalid."""
-    reader = spark.readStream.option("recursiveFileLookup", "true")
-    reader = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
-    if kind == "parquet":
-        return reader.format(kind).schema(_schema(spark, path)).load(path)
-    return reader.format("text").option("lineSep", "\n").load(path)
+        row = batch["observedMetrics"].get(_COUNT, (0,))
+        # Of Spark Connect (4.3) the row has two fields: a list of its values, and their types.
+        count = row[0][0] if isinstance(row[0], list) else row[0]
+        if count:
+            taken[batch["batchId"]] = count
 
 
 def _parsed(lines: Any, fields: JsonFields) -> Any:
@@ -129,14 +130,37 @@ def _parsed(lines: Any, fields: JsonFields) -> Any:
     return lines.select(line.alias("line"), file.alias("file")).mapInArrow(records, fields.schema)
 
 
-def _schema(spark: Any, path: str) -> Any:
-    """The columns of all files. Errors: Invalid, if they disagree."""
+def _schema(spark: Any, path: str, needed: Sequence[str]) -> Any:
+    """The columns of one file, or those of all files where that one lacks a needed one.
+
+    So whole rows have the columns of all files, and elsewhere files may disagree on the columns
+    that are not read. Errors: Invalid.
+    """
     reader = spark.read.format("parquet").option("recursiveFileLookup", "true")
     try:
-        return reader.option("mergeSchema", "true").load(path).schema
-    except Py4JJavaError as error:
-        why = " ".join(error.java_exception.getMessage().split())
+        schema = reader.load(path).schema
+        if not set(needed) <= set(schema.names):
+            return reader.option("mergeSchema", "true").load(path).schema
+    except _spark_errors() as error:
+        text = " ".join(str(error).split())
+        match = _REASON.search(text)
+        why = match[0] if match else text.partition(" at ")[0]
+        if "CANNOT_MERGE" in why:
+            why += " Take one column with --value, or keep such files in folders of their own."
         raise Invalid(f"{path} cannot be imported: {why}") from error
+    if "key" not in map(str.lower, schema.names):
+        # Other files may have it.
+        schema = schema.add("key", BinaryType())
+    return schema
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """Py4J's are those that PySpark does not know; Spark Connect's client has no Py4J."""
+    if find_spec("py4j") is None:
+        return (PySparkException,)
+    from py4j.protocol import Py4JJavaError
+
+    return (PySparkException, Py4JJavaError)
 
 
 def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: bool) -> list[Any]:
