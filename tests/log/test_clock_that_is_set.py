@@ -94,3 +94,42 @@ def test_a_clock_that_was_behind_makes_no_batch_unknown():
             assert (await sent(t, producer_id)).is_duplicate
 
     run(test)
+
+
+@pytest.mark.parametrize("behind_ms", [2 * IDLE_MS, 2 * EXPIRATION_MS])
+def test_a_clock_that_was_behind_makes_no_batch_unknown_at_the_bound(behind_ms):
+    async def test(t):
+        for producer_id in (1, 2):
+            await sent(t, producer_id)
+        t.clock.set_by(-behind_ms)
+        with pytest.raises(QuotaExceeded):
+            await sent(t, 3)
+        t.clock.set_by(behind_ms)
+        with pytest.raises(QuotaExceeded):
+            await sent(t, 3)
+        for producer_id in (1, 2):
+            assert (await sent(t, producer_id)).is_duplicate
+
+    run(
+        test,
+        producer_ids_max=2,
+        producer_idle_ms_min=IDLE_MS,
+        producer_id_expiration_ms=EXPIRATION_MS,
+    )
+
+
+def test_a_producer_that_appends_again_while_the_clock_is_behind_is_not_silent():
+    async def test(t):
+        for producer_id in (1, 2):
+            await sent(t, producer_id)
+        t.clock.set_by(-10 * HOUR_MS)
+        with pytest.raises(QuotaExceeded):
+            await sent(t, 3)
+        t.clock.advance(IDLE_MS)
+        await sent(t, 1, 1)
+        await sent(t, 3)
+        assert known(t) == [1, 3]
+        with pytest.raises(QuotaExceeded):
+            await sent(t, 4)
+
+    run(test, producer_ids_max=2, producer_idle_ms_min=IDLE_MS)

@@ -51,8 +51,8 @@ class LogConfig:
         600_000,
         "A producer that appended within this time is not forgotten to make room for another, "
         "because its retries would be stored twice. If all producers are that recent, new ones "
-        "are refused (QuotaExceeded). One that appended while the clock was ahead counts as of "
-        "now, when its turn comes. Keep it longer than the delivery timeout of clients.",
+        "are refused (QuotaExceeded). While one appended later than the clock says, it counts as "
+        "of now, when its turn comes. Keep it longer than the delivery timeout of clients.",
         minimum=0,
     )
     producer_batches_remembered: int = setting(

@@ -1,7 +1,7 @@
 """The idempotent producers of one partition, the last batches of each, and their transactions.
 
-1. `check` compares a batch with its producer's remembered batches and changes nothing, but for
-   times that the clock has not reached: where room is needed they count as now.
+1. `check` compares a batch with its producer's remembered batches and changes nothing, but notes,
+   where room is needed, which producers appended at a time that the clock has not reached.
 2. `account` notes a batch that has been sequenced; it is called in offset order, at append and
    again when attributes are replayed, so that both come to the same state.
 3. State advances at sequencing and is provisional until the data is durable: a log that cannot make
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 
 from streamlog.codec.batch import CONTROL, NO_SEQUENCE, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
 from streamlog.codec.control import ControlType
@@ -76,6 +76,9 @@ class ProducerStateManager:
         self._producers: dict[int, ProducerStateEntry] = {}
         self._in_transaction: dict[int, ProducerStateEntry] = {}
         """Those with an open transaction, in the order in which the transactions began."""
+        self._seen_ahead: dict[int, tuple[int, int]] = {}
+        """Of producers that appended later than now: the time of that append, and what the clock
+        said when room was needed first."""
         self.unstable = UnstableOffsets()
         self._verifications = Verifications()
         self._on_count: Callable[[int], None] = _uncounted
@@ -205,9 +208,9 @@ class ProducerStateManager:
         limits = self._limits
         if len(self) < limits.ids_max:
             return
-        self._correct_oldest(now_ms)
+        self._note_ahead(now_ms)
         oldest = next(iter(self._producers.values()), None)
-        if oldest is None or now_ms - oldest.last_append_ms < self._idle_ms_min:
+        if oldest is None or now_ms - self._silent_since_ms(oldest, now_ms) < self._idle_ms_min:
             raise QuotaExceeded(
                 f"{len(self)} producers appended to the partition, all of them within "
                 f"{self._idle_ms_min} ms or in an open transaction; there is no room for producer "
@@ -215,12 +218,33 @@ class ProducerStateManager:
                 retry_after_ms=NO_ROOM_RETRY_MS,
             )
 
-    def _correct_oldest(self, now_ms: int) -> None:
-        """How long the oldest producers are silent is not known where the clock was ahead when they
-        appended: they count as of now, and stay no longer than if that were true."""
-        ahead = takewhile(lambda entry: entry.last_append_ms > now_ms, self._producers.values())
-        for entry in list(ahead):
-            self._producers[entry.producer_id] = entry._replace(last_append_ms=now_ms)
+    def _note_ahead(self, now_ms: int) -> None:
+        """The oldest producers that appended later than now make room as if they had appended now.
+
+        Their times stay. Where the clock is behind for a while, and was right before, they count
+        again as soon as it is right: with the wrong ones all these producers would be forgotten,
+        and their retries stored twice.
+        """
+        for number, entry in enumerate(self._producers.values()):
+            if entry.last_append_ms <= now_ms:
+                if number == 0:
+                    self._seen_ahead.clear()
+                return
+            if self._seen_ms(entry, now_ms) is not None:
+                return
+            self._seen_ahead[entry.producer_id] = (entry.last_append_ms, now_ms)
+
+    def _silent_since_ms(self, entry: ProducerStateEntry, now_ms: int) -> int:
+        if entry.last_append_ms <= now_ms:
+            return entry.last_append_ms
+        seen_ms = self._seen_ms(entry, now_ms)
+        return now_ms if seen_ms is None else seen_ms
+
+    def _seen_ms(self, entry: ProducerStateEntry, now_ms: int) -> int | None:
+        """None: its last append has not been seen to be ahead, or only by a clock that was ahead of
+        now, too."""
+        append_ms, seen_ms = self._seen_ahead.get(entry.producer_id, (-1, 0))
+        return seen_ms if append_ms == entry.last_append_ms and seen_ms <= now_ms else None
 
     def account(self, base_offset: int, span: int, metadata: LogBatchMetadata) -> AbortedTxn | None:
         """Notes a sequenced batch; the transaction that it aborts, if there is one."""
@@ -328,7 +352,11 @@ class ProducerStateManager:
         count = len(self) - most + max(1, most // FORGOTTEN_AT_ONCE)
         oldest = list(islice(self._producers.values(), count))
         kept_from = now_ms - self._idle_ms_min
-        idle = [entry.producer_id for entry in oldest if entry.last_append_ms <= kept_from]
+        idle = [
+            entry.producer_id
+            for entry in oldest
+            if self._silent_since_ms(entry, now_ms) <= kept_from
+        ]
         self._forget(idle or [entry.producer_id for entry in oldest[:1]])
 
     def expire(self, now_ms: int) -> int:
