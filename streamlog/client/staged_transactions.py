@@ -80,8 +80,8 @@ class TransactionalStagedWriter(StagedWriter):
         super().__init__(server, writer_id, timeout_ms=timeout_ms, client_id=client_id, tls=tls)
         self.producer = producer
         self._void: list[ProducerIdentity] = []
-        """Producers whose transaction this writer has aborted, or has tried to; objects may be
-        staged for them."""
+        """Producers whose transaction this writer has aborted, or has tried to and not committed
+        since; objects may be staged for them."""
         self._begun_epoch: int | None = None
         """For which this writer began its last transaction."""
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -150,6 +150,8 @@ class TransactionalStagedWriter(StagedWriter):
             self._try_to_abort(producer)
             raise
         self._end_transaction(producer, epoch)
+        if producer in self._void:  # The abort that was tried had come to nothing.
+            self._void.remove(producer)
         self._await_markers()
         return StagedCommit(epoch, parts_of(attached.parts), False)
 

@@ -273,6 +273,25 @@ def test_an_abort_that_is_not_answered_fails_and_can_be_repeated(server: str, to
         assert contents(server, topic) == everywhere(b"c")
 
 
+def test_an_abort_behind_a_commit_that_an_abort_was_tried_before_voids_nothing(
+    server: str, topic: str
+) -> None:
+    with TransactionalStagedWriter(server, topic) as driver:
+        producer = driver.initialise()
+        objects = staged(driver, topic, "0", b"a")
+        others = staged(driver, topic, "1", b"b")
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+        with calls_through(driver, refusing_the_end(AWAY)):
+            with pytest.raises(OutcomeUnknown):
+                driver.commit(0, objects)
+            with pytest.raises(Unavailable):
+                driver.abort([])
+        driver.commit(0, objects)
+        assert driver.abort(objects) == 0
+        driver.commit(1, others)
+        assert contents(server, topic) == everywhere(b"a", b"b")
+
+
 def test_a_commit_that_is_decided_does_not_fail_for_its_markers(server: str, topic: str) -> None:
     has_ended = False
 
