@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
+from streamlog.errors import (
+    Closed,
+    Conflict,
+    Invalid,
+    InvalidTxnState,
+    PolicyViolation,
+    StreamlogError,
+)
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.internal_topics import check_not_internal
 from streamlog.model.batch import BatchAttributes, RecordBatch
@@ -220,7 +227,8 @@ class StagedLogs:
         """As `commit`, for what was staged for the producer's open transaction, which shows it.
 
         Whether the transaction has the partitions is for the caller to ask before
-        (`AbstractLog.verified`). Errors: as of `commit`; ProducerFenced, InvalidTxnState.
+        (`AbstractLog.verified`). Errors: as of `commit`; ProducerFenced; InvalidTxnState, also
+        where a later epoch is attached.
         """
         return await self._shielded(producer.writer_id, epoch, manifest, producer)
 
@@ -265,6 +273,7 @@ class StagedLogs:
     ) -> ManifestCommit:
         if self._streams.writer(writer_id).last_epoch >= epoch:
             attached = await self._streams.attach(writer_id, epoch, ())
+            self._check_last(writer_id, epoch, producer)
             return ManifestCommit(epoch, await self._placed(attached.rows), True)
         logs: dict[TopicPartition, TakesStaged] = {}
         for number, partition in enumerate(partitions):
@@ -299,9 +308,22 @@ class StagedLogs:
         # The commit stands, whether or not each of the logs has failed.
         if attached.was_attached:
             # Another caller's commit was first: its manifest may name other partitions than this.
+            self._check_last(writer_id, epoch, producer)
             return ManifestCommit(epoch, await self._placed(attached.rows), True)
         parts = [_part(row, by_stream[row.stream_id], logs) for row in attached.rows]
         return ManifestCommit(epoch, _sorted(parts), False)
+
+    def _check_last(self, writer_id: str, epoch: int, producer: StagingProducer | None) -> None:
+        """A transaction is not ended for an epoch, of which it may have nothing, while it may have
+        the objects of a later one. Errors: InvalidTxnState."""
+        last_epoch = self._streams.writer(writer_id).last_epoch
+        if producer is not None and last_epoch > epoch:
+            raise InvalidTxnState(
+                f"epoch {epoch} was not attached now: producer {producer.producer_id} (epoch "
+                f"{producer.producer_epoch}) has attached epoch {last_epoch}, so another driver "
+                "has the same producer, or had it: abort the transaction, or initialise the writer",
+                producer_id=producer.producer_id,
+            )
 
     async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
         """Every log accounts for its batches, or fails."""

@@ -248,6 +248,38 @@ def test_a_commit_whose_end_is_refused_is_shown_by_its_repetition_and_by_no_othe
         assert contents(server, topic) == everywhere(b"a", b"b")
 
 
+@pytest.mark.parametrize("is_after", [False, True], ids=["open", "committed"])
+def test_a_driver_that_another_one_with_its_producer_overtook_shows_nothing(
+    server: str, topic: str, is_after: bool
+) -> None:
+    with (
+        TransactionalStagedWriter(server, topic) as first,
+        TransactionalStagedWriter(server, topic) as second,
+    ):
+        second.producer = first.initialise()
+        objects, later = staged(first, topic, "1", b"a"), staged(second, topic, "2", b"b")
+        has_overtaken = False
+
+        def overtaken(run_once: RunOnce, call: Call) -> Any:
+            nonlocal has_overtaken
+            if call.rpc.endswith("/AddPartitions") and not has_overtaken:
+                has_overtaken = True
+                dying = dying_at("EndTransaction", is_after=is_after)
+                with calls_through(second, dying), pytest.raises(Dies):
+                    second.commit(2, later)
+            return run_once(call)
+
+        with (
+            calls_through(first, overtaken),
+            pytest.raises(InvalidTxnState, match="attached epoch 2"),
+        ):
+            first.commit(1, objects)
+        assert first.last_epoch() == (2 if is_after else None)
+        assert contents(server, topic) == (everywhere(b"b") if is_after else everywhere())
+        first.commit(3, staged(first, topic, "3", b"c"))
+        assert contents(server, topic)[0][-2:] == [b"c", b"c"]
+
+
 def test_an_abort_that_is_not_answered_fails_and_can_be_repeated(server: str, topic: str) -> None:
     def loses_the_answer(run_once: RunOnce, call: Call) -> Any:
         result = run_once(call)
