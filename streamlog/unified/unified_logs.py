@@ -67,15 +67,22 @@ class UnifiedLogFactory:
                 f"a unified topic has at most {1 << _PARTITION_BITS} partitions"
             )
         handles: list[int] = []
+        made: dict[TopicPartition, int] = {}
         try:
             for number in partitions:
+                partition = TopicPartition(topic.name, number)
                 handle = handle_of(topic.topic_id, number)
                 self._attempts[handle] = topic.attempt
-                await self._folder.create(TopicPartition(topic.name, number), topic.topic_id)
+                is_new = self._folder.topic_id_of(partition) != topic.topic_id
+                await self._folder.create(partition, topic.topic_id)
+                if is_new:
+                    made[partition] = handle
                 handles.append(handle)
         except StreamlogError:
-            for handle in handles:
-                await self.remove(handle)
+            # No tier has anything of them. What was there before stays, as adopted partitions do.
+            for partition, handle in made.items():
+                await self._folder.remove(partition, topic.topic_id)
+                self._attempts.pop(handle, None)
             raise
         return handles
 

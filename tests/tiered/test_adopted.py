@@ -194,3 +194,21 @@ def test_a_tool_deletes_no_partition_that_may_have_a_tier(tmp_path: Path, is_ope
     assert remote(tmp_path) == before
     asyncio.run(finish())
     assert remote(tmp_path) == set()
+
+
+@pytest.mark.parametrize("configs", [CONFIGS, TIERED], ids=["local", "tiered"])
+def test_a_topic_that_a_tool_cannot_create_leaves_nothing(
+    tmp_path: Path, configs: dict[str, str]
+) -> None:
+    in_the_way = tmp_path / "logs" / "t-1"
+
+    async def create() -> None:
+        async with node(tmp_path, upkeep=False) as engine:
+            in_the_way.write_bytes(b"")
+            with pytest.raises(StoreUnavailable):
+                await engine.logs.create_topic(PARTITION.topic, 2, configs)
+            assert not (tmp_path / "logs" / "t-0").exists()
+            in_the_way.unlink()
+            await engine.logs.create_topic(PARTITION.topic, 2, configs)
+
+    asyncio.run(create())
