@@ -361,14 +361,10 @@ class LogManager:
         self._check_open()
         return await self._producer_ids.init(producer_id, producer_epoch)
 
-    async def pass_over_producer_ids(self, partition: TopicPartition) -> None:
-        """Gives out no id any more that a producer of the partition has or is below it.
-
-        For a log that comes from another cluster. Errors: as of `log`.
-        """
-        known = (await self.log(partition)).producers()
-        if known:
-            await self._producer_ids.pass_over(1 + max(one.producer_id for one in known))
+    async def pass_over_producer_ids(self, first_free: int) -> None:
+        """Gives out no id below `first_free` any more: logs that are taken over know them."""
+        self._check_open()
+        await self._producer_ids.pass_over(first_free)
 
     async def alter_broker_configs(self, node_id: int | None, change: Change) -> None:
         """As BrokerConfigs.alter: for one node or, None, for all; open partitions follow at once.

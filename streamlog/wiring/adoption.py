@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from streamlog.errors import InvalidConfig, PolicyViolation, StoreUnavailable, TopicAlreadyExists
+from streamlog.errors import (
+    InvalidConfig,
+    PolicyViolation,
+    StoreUnavailable,
+    StreamlogError,
+    TopicAlreadyExists,
+)
+from streamlog.log.api.abstract_log import AbstractLog
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.topics.topics import TopicDescription
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
 from streamlog.unified.adoption import FoundTopic, find_topics, topic_names
+from streamlog.unified.log_folder import LogFolder
+from streamlog.unified.unified_log import UnifiedLog
 from streamlog.wiring.engine import OpenEngine
 
 OnPartition = Callable[[str, int], None]
@@ -59,6 +70,7 @@ async def adopt(
         await engine.logs.create_topic(
             topic.name, len(topic.partitions), configs, validate_only=True
         )
+    settings = engine.logs.defaults.of_topic(configs)
     adopted: list[TopicDescription] = []
     for topic in topics:
         for found in topic.partitions:
@@ -66,6 +78,9 @@ async def adopt(
                 found.partition, topic.topic_id, found.path, found.log_start_offset
             )
             on_partition(str(found.partition), copied)
+        # Before there is a topic: a call that is cut off behind its creation is not repeated.
+        for found in topic.partitions:
+            await _pass_over_producer_ids(engine, folder, found.partition, settings)
         adopted.append(
             await engine.logs.create_topic(
                 topic.name,
@@ -74,9 +89,24 @@ async def adopt(
                 topic_id=topic.topic_id,
             )
         )
-        for found in topic.partitions:
-            await engine.logs.pass_over_producer_ids(found.partition)
     return adopted
+
+
+async def _pass_over_producer_ids(
+    engine: OpenEngine, folder: LogFolder, partition: TopicPartition, config: TopicConfig
+) -> None:
+    """Gives out no id any more that a producer of the copied partition has or is below it: it reads
+    every batch. Errors: StoreUnavailable, Corrupt."""
+    log = UnifiedLog(partition, *await folder.load(partition, config), config, _failed)
+    try:
+        known = [one.producer_id for one in log.producers()]
+    finally:
+        await log.close()
+    await engine.logs.pass_over_producer_ids(1 + max(known, default=-1))
+
+
+def _failed(_log: AbstractLog, _error: StreamlogError) -> None:
+    """`close` raises what there is."""
 
 
 def local_topics(folder: Path) -> list[str]:

@@ -1,0 +1,109 @@
+"""Topics that a node's own log folder has and its metadata has not, or another log folder has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import streamlog
+from streamlog.errors import Corrupt
+from streamlog.format.kafka_files.names import STRAY_FOLDER
+from streamlog.log.topics.topic_record import partition_key, topic_key
+from streamlog.model.partition import TopicPartition
+from streamlog.testing.logs.log_conformance import append, encoded, refused
+from streamlog.unified.token_file import TOKEN
+from streamlog.wiring import OpenEngine
+from streamlog.wiring.adoption import adopt
+
+CONFIGS = {"log.type": "unified", "retention.ms": "-1"}
+
+
+def node(data: Path, *, upkeep: bool = False) -> AbstractAsyncContextManager[OpenEngine]:
+    return streamlog.open(
+        f"local://{data}/objects",
+        meta=f"rocksdb://{data}/meta",
+        wal="disk",
+        wal_dir=data / "wal",
+        log_dir=data / "logs",
+        upkeep=upkeep,
+    )
+
+
+async def create(data: Path, name: str, counts: Sequence[int]) -> None:
+    """A topic with so many records in each of its partitions."""
+    async with node(data) as engine:
+        await engine.logs.create_topic(name, len(counts), CONFIGS)
+    await write(data, name, counts)
+
+
+async def write(data: Path, name: str, counts: Sequence[int]) -> None:
+    async with node(data) as engine:
+        for number, count in enumerate(counts):
+            for _ in range(count):
+                log = await engine.logs.log(TopicPartition(name, number))
+                await append(log, encoded([b"r" * 100]))
+
+
+async def forget(data: Path, name: str, partitions: int = 1, *, is_put_aside: bool = False) -> None:
+    """The metadata loses the topic, as a recovery leaves it; a start may put it aside."""
+    async with node(data) as engine:
+        await engine.kv.del_kv(topic_key(name))
+        for number in range(partitions):
+            await engine.kv.del_kv(partition_key(TopicPartition(name, number)))
+    if is_put_aside:
+        async with node(data) as engine:
+            await engine.logs.delete_orphans()
+
+
+async def take(data: Path, source: Path | None = None, names: Sequence[str] = ()) -> list[str]:
+    async with node(data) as engine:
+        return [one.name for one in await adopt(engine, source or data / "logs", names)]
+
+
+async def ends(data: Path, name: str, partitions: int = 1) -> list[int]:
+    async with node(data) as engine:
+        found = [TopicPartition(name, number) for number in range(partitions)]
+        return [(await engine.logs.log(one)).log_end_offset for one in found]
+
+
+def folders(data: Path, is_wanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+    return sorted(
+        one.name for one in (data / "logs").iterdir() if one.is_dir() and is_wanted(one.name)
+    )
+
+
+def strays(data: Path) -> list[str]:
+    return folders(data, lambda name: name.endswith(STRAY_FOLDER))
+
+
+def test_an_adoption_that_fails_leaves_no_topic_and_may_be_repeated(tmp_path: Path) -> None:
+    """A topic that stayed behind would keep a repetition from passing over its producer ids."""
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    async def fill() -> int:
+        async with node(old) as engine:
+            await engine.logs.create_topic("t", 1, CONFIGS)
+            producer_id, _ = await engine.logs.init_producer_id()
+            log = await engine.logs.log(TopicPartition("t", 0))
+            await append(log, encoded([b"old"], producer=(producer_id, 0, 0)))
+            return producer_id
+
+    async def body() -> None:
+        known = await fill()
+        token = old / "logs" / "t-0" / TOKEN
+        token.write_bytes(b"\x01damaged")
+        await refused(Corrupt, take(new, old / "logs"))
+        async with node(new) as engine:
+            assert engine.logs.topic("t") is None
+        token.unlink()
+        assert await take(new, old / "logs") == ["t"]
+        async with node(new) as engine:
+            producer_id, _ = await engine.logs.init_producer_id()
+            assert producer_id > known
+            log = await engine.logs.log(TopicPartition("t", 0))
+            appended = await append(log, encoded([b"new"], producer=(producer_id, 0, 0)))
+            assert (appended.base_offset, appended.is_duplicate) == (1, False)
+
+    asyncio.run(body())
