@@ -46,6 +46,9 @@ class FoundPartition(NamedTuple):
     path: Path
     log_start_offset: int
     local_log_start_offset: int
+    others: tuple[Path, ...] = ()
+    """More folders of the partition and topic id, such as copies that earlier adoptions left aside:
+    their logs end before this one's, or with it."""
 
     @property
     def has_remote(self) -> bool:
@@ -73,7 +76,7 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
     starts = _log_starts(source)
     # This program writes each start down but 0, a Kafka none of a log that begins with its files.
     is_streamlogs = (source / STAMP).is_file()
-    found: dict[tuple[str, UUID], dict[int, FoundPartition]] = {}
+    found: dict[tuple[str, UUID], dict[TopicPartition, list[Path]]] = {}
     for path in sorted(source.iterdir()):
         stray = _STRAY.match(path.name)
         partition = parse_folder_name(path.name if stray is None else stray[1])
@@ -83,18 +86,25 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         is_wanted = partition.topic in names if names else not partition.topic.startswith("__")
         if is_wanted:
             topic_id = decode_partition_metadata(str(metadata), metadata.read_bytes())
-            local_start = _local_start(path)
-            start = starts.get(partition)
-            if start is None:
-                start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
-            one = FoundPartition(partition, path, start, local_start)
-            # The one that was in use comes first, and one that was put aside may be older.
-            found.setdefault((partition.topic, topic_id), {}).setdefault(partition.partition, one)
+            partitions = found.setdefault((partition.topic, topic_id), {})
+            partitions.setdefault(partition, []).append(path)
     missing = sorted(set(names) - {name for name, _ in found})
     if missing or not found:
         what = ", ".join(missing) if missing else "any topic"
         raise Invalid(f"{source} does not hold {what}: give the folder that has TOPIC-N folders")
-    return [_topic(*key, partitions) for key, partitions in sorted(found.items(), key=str)]
+
+    def newest(partition: TopicPartition, paths: Sequence[Path]) -> FoundPartition:
+        path, *others = sorted(paths, key=_end, reverse=True)
+        local_start = min(_segments(path), default=0)
+        start = starts.get(partition)
+        if start is None:
+            start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
+        return FoundPartition(partition, path, start, local_start, tuple(others))
+
+    return [
+        _topic(*key, {one.partition: newest(one, paths) for one, paths in partitions.items()})
+        for key, partitions in sorted(found.items(), key=str)
+    ]
 
 
 def topic_names(folder: Path) -> list[str]:
@@ -122,10 +132,19 @@ def _log_starts(source: Path) -> dict[TopicPartition, int]:
     return decode_offsets(str(path), path.read_bytes()) if path.is_file() else {}
 
 
-def _local_start(path: Path) -> int:
-    """Where the oldest segment begins; 0: there is none."""
-    found = (parse_file_name(one.name) for one in path.iterdir())
-    return min((one[0] for one in found if one is not None and one[1:] == (LOG, "")), default=0)
+def _segments(path: Path) -> dict[int, int]:
+    """First offset of each segment → its bytes."""
+    found = ((parse_file_name(one.name), one) for one in path.iterdir())
+    return {
+        name[0]: one.stat().st_size
+        for name, one in found
+        if name is not None and name[1:] == (LOG, "")
+    }
+
+
+def _end(path: Path) -> tuple[int, int]:
+    """The last segment and its bytes: of two states of one log the later has the larger."""
+    return max(_segments(path).items(), default=(-1, 0))
 
 
 def _start_of_epochs(path: Path, local_start: int) -> int:

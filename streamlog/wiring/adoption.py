@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from streamlog.unified.adoption import FoundTopic, find_topics, topic_names
 from streamlog.unified.log_folder import LogFolder
 from streamlog.unified.unified_log import UnifiedLog
 from streamlog.wiring.engine import OpenEngine
+
+log = logging.getLogger(__name__)
 
 OnPartition = Callable[[str, int], None]
 
@@ -74,6 +77,9 @@ async def adopt(
     adopted: list[TopicDescription] = []
     for topic in topics:
         for found in topic.partitions:
+            if found.others:
+                others = ", ".join(one.name for one in found.others)
+                log.warning("%s is taken, whose log ends last, and not %s", found.path.name, others)
             copied = await folder.adopt(
                 found.partition, topic.topic_id, found.path, found.log_start_offset
             )
@@ -97,11 +103,11 @@ async def _pass_over_producer_ids(
 ) -> None:
     """Gives out no id any more that a producer of the copied partition has or is below it: it reads
     every batch. Errors: StoreUnavailable, Corrupt."""
-    log = UnifiedLog(partition, *await folder.load(partition, config), config, _failed)
+    opened = UnifiedLog(partition, *await folder.load(partition, config), config, _failed)
     try:
-        known = [one.producer_id for one in log.producers()]
+        known = [one.producer_id for one in opened.producers()]
     finally:
-        await log.close()
+        await opened.close()
     await engine.logs.pass_over_producer_ids(1 + max(known, default=-1))
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+
 import streamlog
 from streamlog.errors import Corrupt
-from streamlog.format.kafka_files.names import STRAY_FOLDER
+from streamlog.format.kafka_files.names import LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.logs.log_conformance import append, encoded, refused
@@ -18,6 +20,7 @@ from streamlog.wiring import OpenEngine
 from streamlog.wiring.adoption import adopt
 
 CONFIGS = {"log.type": "unified", "retention.ms": "-1"}
+SEGMENT = file_name(0, LOG)
 
 
 def node(data: Path, *, upkeep: bool = False) -> AbstractAsyncContextManager[OpenEngine]:
@@ -107,3 +110,30 @@ def test_an_adoption_that_fails_leaves_no_topic_and_may_be_repeated(tmp_path: Pa
             assert (appended.base_offset, appended.is_duplicate) == (1, False)
 
     asyncio.run(body())
+
+
+def test_the_newest_of_several_copies_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each adoption leaves one aside, under a name that does not say how old it is."""
+
+    async def body() -> None:
+        await create(tmp_path, "t", [1, 1])
+        await forget(tmp_path, "t", 2, is_put_aside=True)
+        await take(tmp_path)
+        await write(tmp_path, "t", [2, 2])
+        await forget(tmp_path, "t", 2, is_put_aside=True)
+        # The names are random: the older one comes first in one partition.
+        for number in range(2):
+            aside = [tmp_path / "logs" / name for name in strays(tmp_path) if f"t-{number}" in name]
+            by_size = sorted(aside, key=lambda path: (path / SEGMENT).stat().st_size)
+            for rank, path in enumerate(by_size):
+                path.rename(path.with_name(f"t-{number}.{rank ^ number:032x}-stray"))
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t", 2) == [3, 3]
+
+    asyncio.run(body())
+    assert (
+        f"t-0.{1:032x}-stray is taken, whose log ends last, and not t-0.{0:032x}-stray"
+        in caplog.text
+    )
