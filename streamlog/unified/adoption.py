@@ -58,18 +58,28 @@ class FoundPartition(NamedTuple):
 
 
 class FoundTopic(NamedTuple):
-    """Partitions 0 to their number."""
+    """The partitions that are there, in order."""
 
     name: str
     topic_id: UUID
     partitions: tuple[FoundPartition, ...]
 
+    @property
+    def folders(self) -> list[str]:
+        """Names, also of those that are not the newest."""
+        return [path.name for one in self.partitions for path in (one.path, *one.others)]
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a folder of it was not put aside."""
+        return any(parse_folder_name(name) is not None for name in self.folders)
+
 
 def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[FoundTopic]:
     """The topics of a log folder: those named, or all but internal ones where none is.
 
-    `is_own`: this process has the folder. Errors: Invalid (none there, or a partition is missing),
-    DataInUse (a Kafka or a node has it), Corrupt, OSError.
+    `is_own`: this process has the folder. Errors: Invalid (none there), DataInUse (a Kafka or a
+    node has it), Corrupt, OSError.
     """
     if not is_own:
         check_free(str(source / LOCK))
@@ -102,9 +112,42 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         return FoundPartition(partition, path, start, local_start, tuple(others))
 
     return [
-        _topic(*key, {one.partition: newest(one, paths) for one, paths in partitions.items()})
+        FoundTopic(*key, tuple(newest(one, paths) for one, paths in sorted(partitions.items())))
         for key, partitions in sorted(found.items(), key=str)
     ]
+
+
+def one_of_each_name(topics: Sequence[FoundTopic]) -> list[FoundTopic]:
+    """Of topics of one name the one in use: others were put aside when it was created.
+
+    Errors: Invalid (none of them is in use, or several are).
+    """
+    found: list[FoundTopic] = []
+    for name in sorted({topic.name for topic in topics}):
+        same = [topic for topic in topics if topic.name == name]
+        used = same if len(same) == 1 else [topic for topic in same if topic.is_in_use]
+        if len(used) != 1:
+            where = "; ".join(f"{one.topic_id}: {', '.join(one.folders)}" for one in same)
+            raise Invalid(
+                f"topic {name} is there under several topic ids: move the folders of all but one "
+                f"of them elsewhere ({where})"
+            )
+        for topic in same:
+            if topic is not used[0]:
+                folders = ", ".join(topic.folders)
+                log.warning("%s is left out: another topic %s is in use", folders, name)
+        found += used
+    return found
+
+
+def check_whole(topic: FoundTopic) -> None:
+    """Errors: Invalid."""
+    numbers = [one.partition.partition for one in topic.partitions]
+    if numbers != list(range(len(numbers))):
+        raise Invalid(
+            f"of topic {topic.name} only the partitions {numbers} are there: bring all of them "
+            "together in one folder first"
+        )
 
 
 def topic_names(folder: Path) -> list[str]:
@@ -116,15 +159,6 @@ def topic_names(folder: Path) -> list[str]:
         if partition is not None and (path / PARTITION_METADATA).is_file():
             names.add(partition.topic)
     return sorted(names)
-
-
-def _topic(name: str, topic_id: UUID, partitions: dict[int, FoundPartition]) -> FoundTopic:
-    if sorted(partitions) != list(range(len(partitions))):
-        raise Invalid(
-            f"of topic {name} only the partitions {sorted(partitions)} are there: bring all of "
-            "them together in one folder first"
-        )
-    return FoundTopic(name, topic_id, tuple(partitions[n] for n in range(len(partitions))))
 
 
 def _log_starts(source: Path) -> dict[TopicPartition, int]:

@@ -19,7 +19,13 @@ from streamlog.log.topics.topics import TopicDescription
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
-from streamlog.unified.adoption import FoundTopic, find_topics, topic_names
+from streamlog.unified.adoption import (
+    FoundTopic,
+    check_whole,
+    find_topics,
+    one_of_each_name,
+    topic_names,
+)
 from streamlog.unified.log_folder import LogFolder
 from streamlog.unified.unified_log import UnifiedLog
 from streamlog.wiring.engine import OpenEngine
@@ -59,13 +65,15 @@ async def adopt(
         raise PolicyViolation("topics are taken into a log folder: open the engine with log_dir")
     is_own = source.resolve() == Path(str(folder)).resolve()
     try:
-        topics = await engine.offload.run(
+        found = await engine.offload.run(
             Lane.FILES, lambda: find_topics(source, names, is_own=is_own)
         )
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
     configs = {**CONFIGS, **configs, "log.type": "unified"}
+    topics = one_of_each_name(found)
     for topic in topics:
+        check_whole(topic)
         _check_free(engine, topic)
         if TIERED not in configs:
             _check_local(topic)
@@ -76,17 +84,17 @@ async def adopt(
     settings = engine.logs.defaults.of_topic(configs)
     adopted: list[TopicDescription] = []
     for topic in topics:
-        for found in topic.partitions:
-            if found.others:
-                others = ", ".join(one.name for one in found.others)
-                log.warning("%s is taken, whose log ends last, and not %s", found.path.name, others)
+        for one in topic.partitions:
+            if one.others:
+                others = ", ".join(path.name for path in one.others)
+                log.warning("%s is taken, whose log ends last, and not %s", one.path.name, others)
             copied = await folder.adopt(
-                found.partition, topic.topic_id, found.path, found.log_start_offset
+                one.partition, topic.topic_id, one.path, one.log_start_offset
             )
-            on_partition(str(found.partition), copied)
+            on_partition(str(one.partition), copied)
         # Before there is a topic: a call that is cut off behind its creation is not repeated.
-        for found in topic.partitions:
-            await _pass_over_producer_ids(engine, folder, found.partition, settings)
+        for one in topic.partitions:
+            await _pass_over_producer_ids(engine, folder, one.partition, settings)
         adopted.append(
             await engine.logs.create_topic(
                 topic.name,

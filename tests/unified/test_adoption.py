@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.errors import Corrupt
+from streamlog.errors import Corrupt, Invalid
 from streamlog.format.kafka_files.names import LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
@@ -77,6 +77,10 @@ def folders(data: Path, is_wanted: Callable[[str], bool] = lambda _: True) -> li
     )
 
 
+def size_of(folder: Path) -> int:
+    return (folder / SEGMENT).stat().st_size
+
+
 def strays(data: Path) -> list[str]:
     return folders(data, lambda name: name.endswith(STRAY_FOLDER))
 
@@ -126,7 +130,7 @@ def test_the_newest_of_several_copies_is_taken(
         # The names are random: the older one comes first in one partition.
         for number in range(2):
             aside = [tmp_path / "logs" / name for name in strays(tmp_path) if f"t-{number}" in name]
-            by_size = sorted(aside, key=lambda path: (path / SEGMENT).stat().st_size)
+            by_size = sorted(aside, key=size_of)
             for rank, path in enumerate(by_size):
                 path.rename(path.with_name(f"t-{number}.{rank ^ number:032x}-stray"))
         assert await take(tmp_path) == ["t"]
@@ -137,3 +141,24 @@ def test_the_newest_of_several_copies_is_taken(
         f"t-0.{1:032x}-stray is taken, whose log ends last, and not t-0.{0:032x}-stray"
         in caplog.text
     )
+
+
+@pytest.mark.parametrize("is_put_aside", [False, True])
+def test_of_two_topics_of_a_name_the_one_in_use_is_taken_or_none(
+    tmp_path: Path, is_put_aside: bool
+) -> None:
+    async def body() -> None:
+        for count in (3, 7):
+            await create(tmp_path, "t", [count])
+            await forget(tmp_path, "t", is_put_aside=count == 3 or is_put_aside)
+        before = folders(tmp_path)
+        if is_put_aside:
+            error = await refused(Invalid, take(tmp_path))
+            assert all(name in str(error) for name in before)
+            assert folders(tmp_path) == before
+            old = min((tmp_path / "logs" / name for name in before), key=size_of)
+            old.rename(tmp_path / old.name)
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t") == [7]
+
+    asyncio.run(body())
