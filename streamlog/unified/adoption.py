@@ -70,9 +70,13 @@ class FoundTopic(NamedTuple):
         return [path.name for one in self.partitions for path in (one.path, *one.others)]
 
     @property
+    def aside(self) -> list[str]:
+        return [name for name in self.folders if _STRAY.match(name)]
+
+    @property
     def is_in_use(self) -> bool:
         """Whether a folder of it was not put aside."""
-        return any(parse_folder_name(name) is not None for name in self.folders)
+        return len(self.aside) < len(self.folders)
 
 
 def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[FoundTopic]:

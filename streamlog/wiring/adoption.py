@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from streamlog.errors import (
+    Invalid,
     InvalidConfig,
     PolicyViolation,
     StoreUnavailable,
@@ -53,7 +54,8 @@ async def adopt(
 ) -> list[TopicDescription]:
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
-    `names`: those to take; all but internal ones where none is given. `on_partition` is called with
+    `names`: those to take; where none is given all but internal ones and, where `source` is the log
+    folder itself, those that are there already. `on_partition` is called with
     the name and bytes of each that was copied. `configs`: of each topic, beside those of CONFIGS. A
     call that is cut off leaves whole topics, and files that the next start puts aside. Errors:
     Invalid, InvalidConfig (also where a topic seems to have records in a remote tier, and
@@ -71,10 +73,14 @@ async def adopt(
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
     configs = {**CONFIGS, **configs, "log.type": "unified"}
+    if is_own and not names:
+        found = [topic for topic in found if not _is_left_out(engine, topic)]
+        if not found:
+            raise Invalid(f"{source} is the node's own, and each topic in it is there already")
     topics = one_of_each_name(found)
     for topic in topics:
         check_whole(topic)
-        _check_free(engine, topic)
+        _check_free(engine, topic, is_own=is_own)
         if TIERED not in configs:
             _check_local(topic)
         # What is refused is refused before anything is copied.
@@ -131,13 +137,33 @@ def local_topics(folder: Path) -> list[str]:
     return topic_names(folder) if folder.is_dir() else []
 
 
-def _check_free(engine: OpenEngine, topic: FoundTopic) -> None:
+def _known(engine: OpenEngine, topic: FoundTopic) -> TopicDescription | None:
+    return engine.logs.topic(topic.name) or engine.logs.topic_by_id(str(topic.topic_id))
+
+
+def _is_left_out(engine: OpenEngine, topic: FoundTopic) -> bool:
+    """Whether there is a topic of the name or id; tells of what was put aside of it."""
+    known = _known(engine, topic)
+    if known is None:
+        return False
+    if topic.aside:
+        log.warning(
+            "%s is left out: there is a topic %s (id %s)",
+            ", ".join(topic.aside),
+            known.name,
+            known.topic_id,
+        )
+    return True
+
+
+def _check_free(engine: OpenEngine, topic: FoundTopic, *, is_own: bool) -> None:
     """Errors: TopicAlreadyExists."""
-    known = engine.logs.topic(topic.name) or engine.logs.topic_by_id(str(topic.topic_id))
+    known = _known(engine, topic)
     if known is not None:
+        # With a topic its files go: in the node's own folder they are what was to be adopted.
+        advice = "" if is_own else ": delete it first, or name the topics to take"
         raise TopicAlreadyExists(
-            f"there is a topic {known.name} (id {known.topic_id}) already: delete it first, or "
-            "name the topics to take",
+            f"there is a topic {known.name} (id {known.topic_id}) already{advice}",
             topic=topic.name,
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.errors import Corrupt, Invalid
+from streamlog.errors import Corrupt, Invalid, TopicAlreadyExists
 from streamlog.format.kafka_files.names import LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
@@ -160,5 +160,27 @@ def test_of_two_topics_of_a_name_the_one_in_use_is_taken_or_none(
             old.rename(tmp_path / old.name)
         assert await take(tmp_path) == ["t"]
         assert await ends(tmp_path, "t") == [7]
+
+    asyncio.run(body())
+
+
+def test_the_nodes_own_topics_that_are_there_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        for name, count in (("alive", 1), ("lost", 2), ("anew", 3)):
+            await create(tmp_path, name, [count])
+        for name in ("lost", "anew"):
+            await forget(tmp_path, name, is_put_aside=True)
+        await create(tmp_path, "anew", [4])
+        error = await refused(TopicAlreadyExists, take(tmp_path, names=["alive"]))
+        assert "delete" not in str(error)
+        await refused(TopicAlreadyExists, take(tmp_path, names=["anew"]))
+        assert await take(tmp_path) == ["lost"]
+        assert [await ends(tmp_path, name) for name in ("alive", "lost", "anew")] == [[1], [2], [4]]
+        (old,) = [name for name in strays(tmp_path) if name.startswith("anew")]
+        assert f"{old} is left out: there is a topic anew" in caplog.text
+        error = await refused(Invalid, take(tmp_path))
+        assert "is there already" in str(error)
 
     asyncio.run(body())
