@@ -22,6 +22,7 @@ from streamlog.format.kafka_files.names import (
     LOG_STARTS,
     PARTITION_METADATA,
     STRAY_FOLDER,
+    file_name,
     parse_file_name,
     parse_folder_name,
 )
@@ -46,7 +47,9 @@ class FoundPartition(NamedTuple):
     path: Path
     log_start_offset: int
     local_log_start_offset: int
-    others: tuple[Path, ...] = ()
+    has_log: bool
+    """False: other files of a log are there, and no segment."""
+    others: tuple[Path, ...]
     """More folders of the partition and topic id, such as copies that earlier adoptions left aside:
     their logs end before this one's, or with it."""
 
@@ -113,7 +116,7 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         start = starts.get(partition)
         if start is None:
             start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
-        return FoundPartition(partition, path, start, local_start, tuple(others))
+        return FoundPartition(partition, path, start, local_start, _has_log(path), tuple(others))
 
     return [
         FoundTopic(*key, tuple(newest(one, paths) for one, paths in sorted(partitions.items())))
@@ -145,13 +148,16 @@ def one_of_each_name(topics: Sequence[FoundTopic]) -> list[FoundTopic]:
 
 
 def check_whole(topic: FoundTopic) -> None:
-    """Errors: Invalid."""
+    """Errors: Invalid, Corrupt."""
     numbers = [one.partition.partition for one in topic.partitions]
     if numbers != list(range(len(numbers))):
         raise Invalid(
             f"of topic {topic.name} only the partitions {numbers} are there: bring all of them "
             "together in one folder first"
         )
+    for one in topic.partitions:
+        if not one.has_log:
+            raise Corrupt(f"{one.path} holds no segment of a log")
 
 
 def topic_names(folder: Path) -> list[str]:
@@ -171,8 +177,8 @@ def _log_starts(source: Path) -> dict[TopicPartition, int]:
 
 
 def _segments(path: Path) -> dict[int, int]:
-    """First offset of each segment → its bytes."""
-    found = ((parse_file_name(one.name), one) for one in path.iterdir())
+    """First offset of each segment → its bytes, in order."""
+    found = ((parse_file_name(one.name), one) for one in sorted(path.iterdir()))
     return {
         name[0]: one.stat().st_size
         for name, one in found
@@ -197,23 +203,44 @@ def _start_of_epochs(path: Path, local_start: int) -> int:
     return min(epochs[0][1], local_start) if epochs else 0
 
 
+def _files(path: Path) -> list[str]:
+    """Names of the files that are part of a log."""
+    kept = (LEADER_EPOCHS, PARTITION_METADATA, TOKEN)
+    names = sorted(one.name for one in path.iterdir() if one.is_file())
+    return [name for name in names if name in kept or parse_file_name(name) is not None]
+
+
+def _has_log(path: Path) -> bool:
+    """Also where there is none because the partition was never opened."""
+    return bool(_segments(path)) or _files(path) == [PARTITION_METADATA]
+
+
+def is_copy(one: Path, other: Path) -> bool:
+    """Whether two folders of a partition have one log: the same segments, of which the last ends
+    with the same bytes, leader epochs and fencing token."""
+    segments = _segments(one)
+    names = [file_name(base, LOG) for base in segments][-1:]
+    return segments == _segments(other) and all(
+        _last_bytes(one / name) == _last_bytes(other / name)
+        for name in (*names, LEADER_EPOCHS, TOKEN)
+    )
+
+
+def _last_bytes(path: Path) -> bytes | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - COPY_BYTES))
+        return file.read()
+
+
 def copy_partition(source: Path, target: GrowingFolder) -> int:
     """Copies the files of a log, and nothing else; durable on return. Returns their bytes.
 
-    Errors: Corrupt (there is no segment, and it is not a partition that was never opened), OSError.
+    Errors: OSError.
     """
-    copied = 0
-    has_segment, is_new = False, True
-    names = sorted(path.name for path in source.iterdir() if path.is_file())
-    for name in names:
-        parsed = parse_file_name(name)
-        if parsed is None and name not in (LEADER_EPOCHS, PARTITION_METADATA, TOKEN):
-            continue
-        has_segment |= parsed is not None and parsed[1:] == (LOG, "")
-        is_new &= name == PARTITION_METADATA
-        copied += _copy(SystemFolder(source, is_made=True), name, target)
-    if not (has_segment or is_new):
-        raise Corrupt(f"{source} holds no segment of a log")
+    names = _files(source)
+    copied = sum(_copy(SystemFolder(source, is_made=True), name, target) for name in names)
     target.sync()
     return copied
 

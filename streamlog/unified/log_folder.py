@@ -58,7 +58,7 @@ from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
-from streamlog.unified.adoption import copy_partition
+from streamlog.unified.adoption import FoundPartition, copy_partition, is_copy
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
@@ -287,43 +287,46 @@ class LogFolder:
         if folder_name(partition) in await self._run(self._tree.folders):
             await self._discard(partition)
 
-    async def adopt(
-        self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
-    ) -> int:
+    async def adopt(self, found: FoundPartition, topic_id: UUID) -> int:
         """Copies a partition's files into the folder; the topic is created next, with this id.
 
-        Where `source` is the folder that the partition would get here, it is put aside first. Its
-        first open reads every batch. Returns the bytes. Errors: Corrupt, StoreUnavailable.
+        Where they are in the folder that the partition would get here, it is put aside first. Its
+        first open reads every batch. Returns the bytes; 0: an adoption that was cut off has copied
+        them. Errors: StoreUnavailable.
         """
-        async with self._turns.holding(partition):
-            return await self._adopt(partition, topic_id, source, log_start_offset)
+        async with self._turns.holding(found.partition):
+            return await self._adopt(found, topic_id)
 
-    async def _adopt(
-        self, partition: TopicPartition, topic_id: UUID, source: Path, log_start_offset: int
-    ) -> int:
-        name = folder_name(partition)
-        if await self._run(lambda: source.resolve() == Path(str(self._tree), name).resolve()):
-            # As whole as it is, also where no record is in it: it is what is copied.
-            source = source.with_name(await self._put_aside(partition))
-        else:
-            await self._make_room(partition)
-        unique = self.environment.random.uuid().hex
-        # A copy that is cut off is removed by the next start, as all folders of this name are.
-        temporary = renamed_folder(partition, unique, DELETE_FOLDER)
-
-        def copy() -> int:
-            copied = copy_partition(source, self._tree.make(temporary))
-            self._tree.rename(temporary, name)
-            return copied
-
-        copied = await self._run(copy)
+    async def _adopt(self, found: FoundPartition, topic_id: UUID) -> int:
+        partition, copied = found.partition, 0
+        own = Path(str(self._tree), folder_name(partition)).resolve()
+        is_own = await self._run(lambda: found.path.resolve() == own)
+        kept = found.others if is_own else (found.path,)
+        if self._topic_ids.get(partition) != topic_id or not await self._run(
+            lambda: any(is_copy(own, path) for path in kept)
+        ):
+            source = found.path
+            if is_own:
+                # As whole as it is, also where no record is in it: it is what is copied.
+                source = source.with_name(await self._put_aside(partition))
+            else:
+                await self._make_room(partition)
+            copied = await self._run(self._copy, source, partition)
         for checkpoint in self._checkpoints:
             checkpoint.forget(partition)
-        self.log_starts.note(partition, log_start_offset)
+        self.log_starts.note(partition, found.log_start_offset)
         for checkpoint in self._checkpoints:
             await checkpoint.save()
         self._topic_ids[partition] = topic_id
         self.adopted.add(partition)
+        return copied
+
+    def _copy(self, source: Path, partition: TopicPartition) -> int:
+        unique = self.environment.random.uuid().hex
+        # A copy that is cut off is removed by the next start, as all folders of this name are.
+        temporary = renamed_folder(partition, unique, DELETE_FOLDER)
+        copied = copy_partition(source, self._tree.make(temporary))
+        self._tree.rename(temporary, folder_name(partition))
         return copied
 
     def _make(self, partition: TopicPartition, topic_id: UUID) -> None:

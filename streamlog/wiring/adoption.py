@@ -94,9 +94,7 @@ async def adopt(
             if one.others:
                 others = ", ".join(path.name for path in one.others)
                 log.warning("%s is taken, whose log ends last, and not %s", one.path.name, others)
-            copied = await folder.adopt(
-                one.partition, topic.topic_id, one.path, one.log_start_offset
-            )
+            copied = await folder.adopt(one, topic.topic_id)
             on_partition(str(one.partition), copied)
         # Before there is a topic: a call that is cut off behind its creation is not repeated.
         for one in topic.partitions:

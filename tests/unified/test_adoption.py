@@ -184,3 +184,36 @@ def test_the_nodes_own_topics_that_are_there_are_left_out(
         assert "is there already" in str(error)
 
     asyncio.run(body())
+
+
+def test_a_partition_without_a_log_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    async def body() -> None:
+        await create(tmp_path, "t", [1, 1])
+        await forget(tmp_path, "t", 2)
+        (tmp_path / "logs" / "t-1" / SEGMENT).unlink()
+        await refused(Corrupt, take(tmp_path))
+        assert folders(tmp_path) == ["t-0", "t-1"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_adoption_that_is_repeated_makes_no_more_copies(tmp_path: Path, is_own: bool) -> None:
+    data = tmp_path / "data"
+    old = data if is_own else tmp_path / "old"
+
+    async def body() -> None:
+        await create(old, "t", [3, 2])
+        if is_own:
+            await forget(old, "t", 2)
+        token = old / "logs" / "t-1" / TOKEN
+        token.write_bytes(b"\x01damaged")
+        for _ in range(2):
+            await refused(Corrupt, take(data, old / "logs"))
+            assert len(strays(data)) == 2 * is_own
+        # What is not the same any more is copied again.
+        token.unlink()
+        assert await take(data, old / "logs") == ["t"]
+        assert await ends(data, "t", 2) == [3, 2]
+
+    asyncio.run(body())
