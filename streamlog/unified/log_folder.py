@@ -119,6 +119,8 @@ class LogFolder:
         self._background = Background(f"log folder {tree}", self._task_failed)
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """The partitions that have a folder."""
+        self._aside: set[UUID] = set()
+        """Topics of which a partition was put aside."""
         self._turns = KeyedLock[TopicPartition]()
         """A folder is made, put aside and removed by one call at a time: a topic that is deleted
         and one of the same name that is created have one name for it."""
@@ -252,10 +254,15 @@ class LogFolder:
             self._tree.remove(name)
             return
         partition = parse_folder_name(name)
-        if partition is not None:
-            data = read_if_there(self._tree.open(name), PARTITION_METADATA)
-            path = f"{self._tree}/{name}/{PARTITION_METADATA}"
-            self._topic_ids[partition] = decode_partition_metadata(path, data or b"")
+        if partition is None and not name.endswith(STRAY_FOLDER):
+            return
+        data = read_if_there(self._tree.open(name), PARTITION_METADATA)
+        path = f"{self._tree}/{name}/{PARTITION_METADATA}"
+        topic_id = decode_partition_metadata(path, data or b"")
+        if partition is None:
+            self._aside.add(topic_id)
+        else:
+            self._topic_ids[partition] = topic_id
 
     # Partitions
 
@@ -342,20 +349,29 @@ class LogFolder:
             self._claimed[partition] = topic_id
             return True
 
+    async def is_empty(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """Whether the partition is there and no record was ever kept in it. Errors:
+        StoreUnavailable."""
+        async with self._turns.holding(partition):
+            is_there = self._topic_ids.get(partition) == topic_id
+            return is_there and await self._run(self._is_empty, partition)
+
     async def discard(self, partition: TopicPartition, topic_id: UUID) -> bool:
-        """Deletes a partition that no topic has, or puts it aside where it has or had records: the
-        metadata may be older than the folder. False, and nothing is done, where the partition is
-        another topic's by now, or claimed. Errors: StoreUnavailable."""
+        """Deletes a partition that no topic has, or puts it aside where it has or had records, or
+        another one of its topic was put aside: the metadata may be older than the folder. False,
+        and nothing is done, where the partition is another topic's by now, adopted, or claimed.
+        Errors: StoreUnavailable."""
         async with self._turns.holding(partition):
             if self._topic_ids.get(partition) != topic_id:
                 return False
-            if self._claimed.get(partition) == topic_id:
+            if partition in self.adopted or self._claimed.get(partition) == topic_id:
                 return False
             await self._discard(partition)
             return True
 
     async def _discard(self, partition: TopicPartition) -> None:
-        if await self._run(self._is_empty, partition):
+        is_alone = self._topic_ids.get(partition) not in self._aside
+        if is_alone and await self._run(self._is_empty, partition):
             await self._remove(partition)
         else:
             await self._put_aside(partition)
@@ -365,7 +381,9 @@ class LogFolder:
         unique = self.environment.random.uuid().hex
         name = renamed_folder(partition, unique, STRAY_FOLDER)
         await self._run(self._tree.rename, folder_name(partition), name)
-        self._topic_ids.pop(partition, None)
+        topic_id = self._topic_ids.pop(partition, None)
+        if topic_id is not None:
+            self._aside.add(topic_id)
         self._claimed.pop(partition, None)
         log.warning("the folder of %s was put aside as %s: no topic has it", partition, name)
         return name

@@ -139,7 +139,7 @@ class UnifiedLogFactory:
         attempts_under_way: Callable[[], Set[str]],
         registered: Callable[[], Awaitable[Set[int]]],
     ) -> int:
-        """As LogFactory.delete_orphans. A partition with records is put aside, and not deleted: the
+        """As LogFactory.delete_orphans. A topic with records is put aside, and not deleted: the
         metadata may be older than the folder."""
         listed = [
             (partition, topic_id, handle_of(topic_id, partition.partition))
@@ -147,11 +147,14 @@ class UnifiedLogFactory:
         ]
         under_way = set(attempts_under_way())
         handles = await registered()
+        orphans = [
+            (partition, topic_id)
+            for partition, topic_id, handle in listed
+            if handle not in handles and self._attempts.get(handle) not in under_way
+        ]
+        empty = {orphan for orphan in orphans if await self._folder.is_empty(*orphan)}
         deleted = 0
-        for partition, topic_id, handle in listed:
-            if handle in handles or self._attempts.get(handle) in under_way:
-                continue
-            if partition in self._folder.adopted:
-                continue
-            deleted += await self._folder.discard(partition, topic_id)
+        # An empty one last: it is put aside, too, where another one of its topic was.
+        for orphan in sorted(orphans, key=empty.__contains__):
+            deleted += await self._folder.discard(*orphan)
         return deleted

@@ -217,3 +217,36 @@ def test_an_adoption_that_is_repeated_makes_no_more_copies(tmp_path: Path, is_ow
         assert await ends(data, "t", 2) == [3, 2]
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("counts", [[1, 0, 1], [1, 0, 0], [0, 0, 1]])
+def test_a_topic_that_was_put_aside_keeps_its_partitions_without_records(
+    tmp_path: Path, counts: list[int]
+) -> None:
+    async def body() -> None:
+        await create(tmp_path, "t", counts)
+        await create(tmp_path, "empty", [0, 0])
+        await forget(tmp_path, "empty", 2)
+        await forget(tmp_path, "t", 3, is_put_aside=True)
+        assert len(strays(tmp_path)) == 3
+        assert folders(tmp_path) == strays(tmp_path), "nobody misses a topic without records"
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t", 3) == counts
+
+    asyncio.run(body())
+
+
+def test_a_partition_without_records_is_kept_when_the_others_were_put_aside_before(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        await create(tmp_path, "t", [1, 0])
+        await forget(tmp_path, "t", 2)
+        logs = tmp_path / "logs"
+        (logs / "t-0").rename(logs / f"t-0.{0:032x}-stray")
+        async with node(tmp_path) as engine:
+            await engine.logs.delete_orphans()
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t", 2) == [1, 0]
+
+    asyncio.run(body())
