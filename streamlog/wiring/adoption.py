@@ -173,8 +173,9 @@ def _check_local(topic: FoundTopic) -> None:
         if found.has_remote:
             raise InvalidConfig(
                 f"{found.partition} begins at offset {found.log_start_offset}, and its files at "
-                f"{found.local_log_start_offset}: those before them are in a remote tier, or lost. "
-                f"Give {TIERED}=true (--topic-config), which keeps them, or {TIERED}=false, which "
-                "gives them up for good",
+                f"{found.local_log_start_offset}: those before them are in a remote tier, or lost, "
+                "or were deleted, and another topic of the name has removed where the log began. "
+                f"Give {TIERED}=true (--topic-config), which keeps them, or {TIERED}=false, "
+                "which gives them up for good, and nothing where they were deleted",
                 name=TIERED,
             )

@@ -160,6 +160,35 @@ def test_a_log_that_retention_has_cut_has_no_tier(tmp_path: Path, lost: tuple[st
     assert asyncio.run(start()) == expected
 
 
+def test_a_start_that_a_later_topic_of_the_name_has_removed_is_where_the_files_begin(
+    tmp_path: Path,
+) -> None:
+    async def cut() -> int:
+        async with node(tmp_path) as engine:
+            await fill(engine, {**CONFIGS, "retention.bytes": "0"}, 2)
+            await engine.logs.retention_tick()
+            return (await log_of(engine)).log_start_offset
+
+    async def replace() -> None:
+        async with node(tmp_path) as engine:
+            await engine.logs.create_topic(PARTITION.topic, 1, CONFIGS)
+            await engine.logs.delete_topic(PARTITION.topic)
+
+    async def start() -> int:
+        async with node(tmp_path) as engine:
+            return (await log_of(engine)).log_start_offset
+
+    expected = asyncio.run(cut())
+    assert expected > 0
+    asyncio.run(put_aside(tmp_path))
+    asyncio.run(replace())
+    code, said = adopt(tmp_path)
+    assert code == 1
+    assert "has removed where the log began" in said.replace("\n", " ")
+    assert adopt(tmp_path, "--topic-config", "remote.storage.enable=false")[0] == 0
+    assert asyncio.run(start()) == expected
+
+
 def test_a_node_without_tiers_adopts_no_tiered_topic(aside: Path, tmp_path: Path) -> None:
     shutil.copytree(aside, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "node.toml"
