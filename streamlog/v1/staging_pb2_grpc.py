@@ -78,7 +78,7 @@ class StagedWriteServiceServicer:
     def Attach(self, request, context):
         """Makes objects that were staged for a transaction part of it: they become visible to readers of
         committed records when the transaction commits. Its partitions were added to it before. The
-        same epoch again changes nothing.
+        same epoch again changes nothing. InvalidTxnState: a later epoch of the producer is attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
