@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
-import streamlog
 from streamlog.codec.batch import scan
 from streamlog.codec.records import encode_values, iterate
 from streamlog.engine.config import StreamEngineConfig
@@ -21,6 +20,7 @@ from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import DEFAULTS
 from streamlog.model.partition import TopicPartition
 from streamlog.wiring import OpenEngine
+from tests.support.node_folder import engine_of
 
 KEEPING = LogConfig(topic_defaults=replace(DEFAULTS, retention_ms=-1), cleaner_enable=False)
 OLD, COMPACTED = TopicPartition("old", 0), TopicPartition("compacted", 0)
@@ -36,15 +36,7 @@ def keeping_node(
     data: Path, config: StreamEngineConfig | None = None
 ) -> AbstractAsyncContextManager[OpenEngine]:
     """The node of a `--data` folder."""
-    return streamlog.open(
-        f"local://{data}/objects",
-        meta=f"rocksdb://{data}/meta",
-        wal="disk",
-        wal_dir=data / "wal",
-        log_dir=data / "logs",
-        config=config,
-        logs=KEEPING,
-    )
+    return engine_of(data, config=config, logs=KEEPING)
 
 
 async def write_old_records(engine: OpenEngine) -> None:

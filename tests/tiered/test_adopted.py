@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import streamlog
 from streamlog.errors import PolicyViolation, StoreUnavailable
 from streamlog.log.api.tiering import TierableLog
 from streamlog.log.topics.topic_record import partition_key, topic_key
@@ -20,6 +19,7 @@ from streamlog.testing.logs.log_conformance import append, encoded, read
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.wiring import OpenEngine
 from tests.support.command import run
+from tests.support.node_folder import engine_of
 
 PARTITION = TopicPartition("t", 0)
 CONFIGS = {
@@ -35,15 +35,8 @@ COUNT = 20
 
 def node(data: Path, **how: Any) -> AbstractAsyncContextManager[OpenEngine]:
     """The node of a `--data` folder."""
-    return streamlog.open(
-        f"local://{data}/objects",
-        meta=f"rocksdb://{data}/meta",
-        wal="disk",
-        wal_dir=data / "wal",
-        log_dir=data / "logs",
-        tiers=RemoteLogConfig(task_interval_ms=3_600_000),
-        **how,
-    )
+    tiers = RemoteLogConfig(task_interval_ms=3_600_000)
+    return engine_of(data, tiers=tiers, **how)
 
 
 async def move(engine: OpenEngine) -> None:

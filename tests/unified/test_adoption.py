@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import streamlog
 from streamlog.errors import Corrupt, Invalid, TopicAlreadyExists
 from streamlog.format.kafka_files.names import LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
@@ -18,20 +17,14 @@ from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.unified.token_file import TOKEN
 from streamlog.wiring import OpenEngine
 from streamlog.wiring.adoption import adopt
+from tests.support.node_folder import engine_of
 
 CONFIGS = {"log.type": "unified", "retention.ms": "-1"}
 SEGMENT = file_name(0, LOG)
 
 
 def node(data: Path, *, upkeep: bool = False) -> AbstractAsyncContextManager[OpenEngine]:
-    return streamlog.open(
-        f"local://{data}/objects",
-        meta=f"rocksdb://{data}/meta",
-        wal="disk",
-        wal_dir=data / "wal",
-        log_dir=data / "logs",
-        upkeep=upkeep,
-    )
+    return engine_of(data, upkeep=upkeep)
 
 
 async def create(data: Path, name: str, counts: Sequence[int]) -> None:
