@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -150,6 +150,20 @@ def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
     run(scenario)
 
 
+async def ends_while_it_hangs(
+    executor: ProcessExecutor, ask: Callable[[], Awaitable[object]], patch: pytest.MonkeyPatch
+) -> None:
+    """The process is stopped, and killed once it has given no sign of life for long."""
+    pid = executor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    with patch.context() as patched:
+        patched.setattr(process, "SILENT_S", 0.2)
+        with pytest.raises(StoreUnavailable, match="no sign of life"):
+            await ask()
+    assert not psutil.pid_exists(pid)
+
+
 def test_a_process_that_hangs_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,14 +173,7 @@ def test_a_process_that_hangs_is_started_again(
         executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
         what = spec(made.inputs, [rows(made, 1, 2, 3)])
         await executor.run(job(what))
-        pid = executor.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        with monkeypatch.context() as patched:
-            patched.setattr(process, "SILENT_S", 0.2)
-            with pytest.raises(StoreUnavailable, match="no sign of life"):
-                await executor.run(job(what, 2000))
-        assert not psutil.pid_exists(pid)
+        await ends_while_it_hangs(executor, lambda: executor.run(job(what, 2000)), monkeypatch)
         assert len((await executor.run(job(what, 3000))).objects) == 1
         await executor.close()
         await offload.close()
@@ -190,14 +197,7 @@ def test_a_process_that_hangs_before_a_large_request_is_started_again(
         await made_streams(tmp_path, offload)
         executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
         assert await executor.plan(asked) == asked.planned()
-        pid = executor.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        with monkeypatch.context() as patched:
-            patched.setattr(process, "SILENT_S", 0.2)
-            with pytest.raises(StoreUnavailable, match="no sign of life"):
-                await executor.plan(asked)
-        assert not psutil.pid_exists(pid)
+        await ends_while_it_hangs(executor, lambda: executor.plan(asked), monkeypatch)
         assert await executor.plan(asked) == asked.planned()
         await executor.close()
         await offload.close()
