@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from benchmarks.kafka import librdkafka
+from benchmarks.kafka import librdkafka, neighbours
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.clients import (
     BATCHES,
@@ -20,12 +19,9 @@ from benchmarks.kafka.clients import (
     in_turns,
     label_of,
 )
-from benchmarks.kafka.encoded import frames_of
 from benchmarks.kafka.librdkafka import Figures
-from benchmarks.kafka.neighbour import neighbour
 from benchmarks.kafka.servers import FSYNCED, KAFKA, NODE, PARTITIONS, Server
-from benchmarks.kafka.wire import KafkaConnection
-from benchmarks.report import Row, percentile
+from benchmarks.report import Row
 
 UNIFIED, LAZY = "unified", "lazy unified"
 DURABLE_SETTINGS = {"log.type": "unified"}
@@ -34,15 +30,6 @@ LAZY_SETTINGS = {**DURABLE_SETTINGS, "flush.ms": "1000"}
 AIMED = "128 KiB"
 CASES = (AIMED, "default")
 AIMED_BYTES = 1024
-NEIGHBOURS = {NODE: 16.0, UNIFIED: 32.0}
-"""MB/s of a neighbour. A shared topic's bytes go to the disk twice, as WAL and as object."""
-NEIGHBOUR_BYTES = 128 << 20
-"""Of the topic that is measured, of a round at scale 1."""
-NEIGHBOUR_BATCH = 128 << 10
-NEIGHBOUR_UNANSWERED = 8
-NEIGHBOUR_ROUNDS = 9
-_KINDS = {NODE: "shared", UNIFIED: UNIFIED}
-_FACTS = ("mb_s", "p50_ms", "server_cpu_percent", "neighbour_mb_s", "neighbour_p50_ms")
 
 
 def run(bench: Bench) -> None:
@@ -53,7 +40,11 @@ def run(bench: Bench) -> None:
     attempt_cases(bench, "kinds", CASES, partial(_case, servers))
     attempt_cases(bench, "kinds", (AIMED + PLAIN,), partial(_case, servers), (AIMED_BYTES,))
     bench.attempt("kinds", "catch-up", lambda: _catch_up(bench, servers))
-    bench.attempt("kinds", "neighbours", lambda: _neighbours(bench, servers))
+    beside = {
+        "shared": (servers[NODE], "beside unified"),
+        UNIFIED: (servers[UNIFIED], "beside shared"),
+    }
+    bench.attempt("kinds", "neighbours", lambda: neighbours.run(bench, beside))
 
 
 def servers_of(bench: Bench) -> dict[str, Server]:
@@ -80,55 +71,6 @@ def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch:
     client = batch.removeprefix(AIMED)
     bench.meet(f"unified durable{client}", by(rates, UNIFIED, FSYNCED))
     bench.meet(f"unified lazy{client}", by(rates, LAZY, KAFKA))
-
-
-def _neighbours(bench: Bench, servers: Mapping[str, Server]) -> None:
-    """What a topic of one kind costs one of the other: more than one of its own kind would?
-
-    The neighbour has a steady load, which puts the same bytes on the disk whatever its kind is. The
-    measured topic gets as much as a client with few unanswered batches sends: what it waits for,
-    neighbour included, decides, and not how much the disk takes. Both are batches encoded
-    beforehand, so that the clients leave the cores to the node. What is compared is measured one
-    after the other.
-    """
-    found: dict[tuple[str, str], list[Figures]] = {}
-    pairs = [(of, beside) for of in NEIGHBOURS for beside in sorted(NEIGHBOURS, key=of.__ne__)]
-    for number in bench.rounds(NEIGHBOUR_ROUNDS):
-        for of, beside in pairs if number % 2 == 0 else reversed(pairs):
-            done = _beside(servers[of], servers[beside], int(NEIGHBOUR_BYTES * bench.scale))
-            found.setdefault((of, beside), []).append(done)
-    for of, beside in pairs:
-        figures = {fact: median(one[fact] for one in found[of, beside]) for fact in _FACTS}
-        case = f"{_KINDS[of]} topic beside a {_KINDS[beside]} one"
-        row = Row("kinds", case, figures.pop("mb_s"), "MB/s")
-        row.facts = figures
-        bench.report.add(row)
-    for of, other, aim in ((NODE, UNIFIED, "beside unified"), (UNIFIED, NODE, "beside shared")):
-        rounds = list(zip(found[of, other], found[of, of], strict=True))
-        facts = {"p50_ms_by_own_kind": median(a["p50_ms"] / b["p50_ms"] for a, b in rounds)}
-        bench.meet(aim, [a["mb_s"] / b["mb_s"] for a, b in rounds], facts)
-
-
-def _beside(server: Server, other: Server, total: int) -> Figures:
-    """Of the first server's topic; `neighbour_…`: of the other one's."""
-    topic, others = server.new_topic("neighbours"), other.new_topic("neighbours")
-    with KafkaConnection(server.address) as connection:
-        frames = frames_of(connection, topic, NEIGHBOUR_BATCH, total)
-        size = sum(map(len, frames))
-        server.wait_until_idle()
-        loading = neighbour(other.address, others, NEIGHBOUR_BATCH, NEIGHBOURS[other.name])
-        with loading as loaded:
-            cpu, began = server.cpu_s(), time.perf_counter()
-            latencies = connection.blast(frames, NEIGHBOUR_UNANSWERED)
-            seconds = time.perf_counter() - began
-            cpu = server.cpu_s() - cpu
-    return {
-        "mb_s": size / seconds / 1e6,
-        "p50_ms": percentile(latencies, 0.5),
-        "server_cpu_percent": cpu / seconds * 100,
-        "neighbour_mb_s": loaded["mb_s"],
-        "neighbour_p50_ms": loaded["p50_ms"],
-    }
 
 
 def _catch_up(bench: Bench, servers: Mapping[str, Server]) -> None:

@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.kafka.messages.create_topics_request import (
@@ -179,34 +179,60 @@ class KafkaConnection:
         return made.producer_id, made.producer_epoch
 
     def blast(
-        self, frames: Iterable[bytes], unanswered_max: int, distance_s: float = 0.0
+        self,
+        frames: Iterable[bytes],
+        unanswered_max: int,
+        distance_s: float = 0.0,
+        answered: list[float] | None = None,
     ) -> list[float]:
         """Milliseconds from each produce frame's sending to its answer; every answer is checked.
 
-        `distance_s`: between the times at which frames are due; latency counts from there. A frame
-        that is due is sent after the answers that have come, so one thread does for both.
+        `distance_s`: between the times at which frames are due; latency counts from there.
+        `answered`: gets the time of each answer, by time.perf_counter.
+        """
+        if not distance_s:
+            return self.blast_when_due(frames, unanswered_max, None, answered)
+        began = time.perf_counter()
+        return self.blast_when_due(
+            frames, unanswered_max, lambda number: began + number * distance_s, answered
+        )
+
+    def blast_when_due(
+        self,
+        frames: Iterable[bytes],
+        unanswered_max: int,
+        due_at: Callable[[int], float] | None,
+        answered: list[float] | None = None,
+    ) -> list[float]:
+        """As `blast`. `due_at`: when the frame of this number is due, by time.perf_counter; None:
+        at once. A frame that is due is sent after the answers that have come, so one thread does
+        for both.
         """
         latencies: list[float] = []
         sent: list[float] = []
-        began = time.perf_counter()
         for number, frame in enumerate(frames):
             while len(sent) - len(latencies) >= unanswered_max:
-                self._take_answer(sent, latencies)
-            due = began + number * distance_s
-            while distance_s and (left := due - time.perf_counter()) > 0:
+                self._take_answer(sent, latencies, answered)
+            due = 0.0 if due_at is None else due_at(number)
+            while (left := due - time.perf_counter()) > 0:
                 if len(sent) > len(latencies) and self._is_readable(left):
-                    self._take_answer(sent, latencies)
+                    self._take_answer(sent, latencies, answered)
                 elif len(sent) == len(latencies):
                     time.sleep(left)
-            sent.append(due if distance_s else time.perf_counter())
+            sent.append(due or time.perf_counter())
             self.send(frame)
         while len(latencies) < len(sent):
-            self._take_answer(sent, latencies)
+            self._take_answer(sent, latencies, answered)
         return latencies
 
-    def _take_answer(self, sent: list[float], latencies: list[float]) -> None:
+    def _take_answer(
+        self, sent: list[float], latencies: list[float], answered: list[float] | None
+    ) -> None:
         response = self.response(ApiKey.PRODUCE)
-        latencies.append((time.perf_counter() - sent[len(latencies)]) * 1e3)
+        now = time.perf_counter()
+        latencies.append((now - sent[len(latencies)]) * 1e3)
+        if answered is not None:
+            answered.append(now)
         for topic in response.responses:
             for part in topic.partition_responses:
                 if part.error_code:
