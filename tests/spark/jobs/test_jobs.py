@@ -442,15 +442,55 @@ def test_an_import_of_a_parquet_column_takes_files_that_disagree_on_others(
     topic, files = new_topic(1), tmp_path / "files"
     files.mkdir()
 
-    def write(name: str, **columns: list[Any]) -> None:
-        parquet.write_table(pa.table(columns), files / f"{name}.parquet")
-        os.utime(files / f"{name}.parquet", (10**9, 10**9))
-
-    write("one", value=["a"], n=[1])
-    write("two", value=[b"b"], n=["text"], key=["k"])
+    _write_parquet(files / "one", value=["a"], n=[1])
+    _write_parquet(files / "two", value=[b"b"], n=["text"], key=["k"])
     assert _import(spark, files, node.server, topic, "parquet") == 2
-    records = [row[4:6] for row in consumed(node.server, topic, 1)]
-    assert sorted(records, key=str) == [(None, b"a"), (b"k", b"b")]
+    assert _pairs(node.server, topic) == [(None, b"a"), (b"k", b"b")]
+
+
+def test_an_import_of_parquet_takes_nested_fields_that_only_some_files_have(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+    # The columns n cannot be merged, and nobody reads them. Spark takes [two] for a pattern.
+    _write_parquet(files / "one", value=[{"a": 1}], key=[{"a": 1}], n=[1])
+    _write_parquet(files / "[two] %20", value=[{"a": 2, "b": [{"c": 1}]}], key=[{"b": 1}], n=["x"])
+    _write_parquet(files / "3", value=[{"b": [{"d": 1}]}], key=[{"b": 2}], n=[1])
+    assert _import(spark, files, node.server, topic, "parquet") == 3
+    assert _pairs(node.server, topic) == [
+        (b'{"a":1}', b'{"a":1}'),
+        (b'{"b":1}', b'{"a":2,"b":[{"c":1}]}'),
+        (b'{"b":2}', b'{"b":[{"d":1}]}'),
+    ]
+    _write_parquet(files / "4", value=[{"b": "text"}], n=["x"])
+    with pytest.raises(
+        Invalid, match=r"cannot be imported: value\.b is array.* and string in anoth"
+    ):
+        _import(spark, files, node.server, topic, "parquet")
+
+
+@pytest.mark.parametrize("n", [2, "x"])
+def test_an_import_of_parquet_takes_a_key_of_any_type_that_only_some_files_have(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path, n: object
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    files.mkdir()
+    _write_parquet(files / "1", value=[b"a"], n=[1])
+    _write_parquet(files / "2", value=[b"b"], key=[7], n=[n])
+    assert _import(spark, files, node.server, topic, "parquet") == 2
+    assert _pairs(node.server, topic) == [(None, b"a"), (b"7", b"b")]
+    _write_parquet(files / "3", value=[b"c"], key=["k"], n=[n])
+    with pytest.raises(Invalid, match=r"cannot be imported: key is bigint in one file and string"):
+        _import(spark, files, node.server, topic, "parquet")
+
+
+def _write_parquet(path: Path, **columns: list[Any]) -> None:
+    parquet.write_table(pa.table(columns), f"{path}.parquet")
+
+
+def _pairs(server: str, topic: str) -> list[tuple[bytes | None, bytes]]:
+    return sorted((row[4:6] for row in consumed(server, topic, 1)), key=str)
 
 
 def test_an_export_can_be_imported(

@@ -7,21 +7,20 @@ on, and a later run reads the new files.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
 
 from streamlog.errors import Invalid
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.spark.jobs.export.json_lines import JsonFields
+from streamlog.spark.jobs.export.parquet_columns import is_nested, schema_to_read
 from streamlog.spark.jobs.tasks import task_failed
 
 FILES_PER_BATCH = 100
@@ -30,7 +29,6 @@ POLL_S = 1.0
 FILE_AGE_MAX = "100000d"
 """In effect no bound. Spark's is 7 days before the newest file: it reads no older ones, and
 forgets those that it has read."""
-_REASON = re.compile(r"\[[A-Z_.]+\].*?(?= SQLSTATE:| JVM stacktrace:| at org\.|$)")
 _COUNT = "streamlog_imported"
 """Of records; Spark counts what it reads, blank lines, too."""
 
@@ -67,16 +65,16 @@ def import_files(
     object without it the line as in text. Parquet: the column `value`, or without it the whole row
     as JSON, without its nulls. Both: the key is the column `key`, if there is one.
     An import that is interrupted or fails leaves whole micro-batches, and the next one goes on
-    there. Errors: Invalid, before anything is written (also if Parquet files whose whole rows are
-    taken disagree on a column); TaskFailed (also if a line is no JSON object).
+    there. Errors: Invalid, before anything is written (also if Parquet files disagree on a column
+    that is looked at in all of them); TaskFailed (also if a line is no JSON object).
     """
     query = None
     try:
         reader = spark.readStream.option("maxFilesPerTrigger", files_per_batch)
         reader = reader.option("recursiveFileLookup", "true").option("maxFileAge", FILE_AGE_MAX)
         if kind == "parquet":
-            needed = [value or "value", *([key] if key else []), *["partition"] * keep_partitions]
-            rows = reader.format(kind).schema(_schema(spark, path, needed)).load(path)
+            schema = schema_to_read(spark, path, key, value, keep_partitions=keep_partitions)
+            rows = reader.format(kind).schema(schema).load(path)
         else:
             rows = reader.format("text").option("lineSep", "\n").load(path)
         if kind == "json":
@@ -130,39 +128,6 @@ def _parsed(lines: Any, fields: JsonFields) -> Any:
     return lines.select(line.alias("line"), file.alias("file")).mapInArrow(records, fields.schema)
 
 
-def _schema(spark: Any, path: str, needed: Sequence[str]) -> Any:
-    """The columns of one file, or those of all files where that one lacks a needed one.
-
-    So whole rows have the columns of all files, and elsewhere files may disagree on the columns
-    that are not read. Errors: Invalid.
-    """
-    reader = spark.read.format("parquet").option("recursiveFileLookup", "true")
-    try:
-        schema = reader.load(path).schema
-        if not set(needed) <= set(schema.names):
-            return reader.option("mergeSchema", "true").load(path).schema
-    except _spark_errors() as error:
-        text = " ".join(str(error).split())
-        match = _REASON.search(text)
-        why = match[0] if match else text.partition(" at ")[0]
-        if "CANNOT_MERGE" in why:
-            why += " Take one column with --value, or keep such files in folders of their own."
-        raise Invalid(f"{path} cannot be imported: {why}") from error
-    if "key" not in map(str.lower, schema.names):
-        # Other files may have it.
-        schema = schema.add("key", BinaryType())
-    return schema
-
-
-def _spark_errors() -> tuple[type[Exception], ...]:
-    """Py4J's are those that PySpark does not know; Spark Connect's client has no Py4J."""
-    if find_spec("py4j") is None:
-        return (PySparkException,)
-    from py4j.protocol import Py4JJavaError
-
-    return (PySparkException, Py4JJavaError)
-
-
 def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: bool) -> list[Any]:
     """The columns for the sink. Errors: Invalid."""
     names = rows.schema.names
@@ -187,6 +152,6 @@ def _bytes(rows: Any, name: str) -> Any:
     column, kind = f.col(name), rows.schema[name].dataType
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")
-    if kind.typeName() in ("struct", "array", "map"):
+    if is_nested(kind):
         return f.to_json(column).cast("binary")
     return column.cast("string").cast("binary")
