@@ -52,7 +52,9 @@ class LogConfig:
         "A producer that appended within this time is not forgotten to make room for another, "
         "because its retries would be stored twice. If all producers are that recent, new ones "
         "are refused (QuotaExceeded). While one appended later than the clock says, it counts as "
-        "of now, when its turn comes. Keep it longer than the delivery timeout of clients.",
+        "of now, when its turn comes. One that appended while the clock was behind counts as "
+        "silent for longer, by as much as the clock is set on. Keep it longer than the delivery "
+        "timeout of clients.",
         minimum=0,
     )
     producer_batches_remembered: int = setting(

@@ -223,7 +223,9 @@ class ProducerStateManager:
 
         Their times stay. Where the clock is behind for a while, and was right before, they count
         again as soon as it is right: with the wrong ones all these producers would be forgotten,
-        and their retries stored twice.
+        and their retries stored twice. Those that append while it is behind are forgotten early.
+        A time that is never below the newest one would keep them, and would keep all for as long
+        as a clock was ever ahead.
         """
         for number, entry in enumerate(self._producers.values()):
             if entry.last_append_ms <= now_ms:
