@@ -25,6 +25,7 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.run_ack import RunAck
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane, Offload, writers_of
+from streamlog.unified.disk.folder_writes import FolderWrites
 from streamlog.unified.disk.log_files import GROUP_BYTES, LogFiles, Step
 
 
@@ -48,11 +49,11 @@ class Flusher:
         background: Background,
         lifecycle: LogLifecycle,
         config: TopicConfig,
-        writing: dict[object, str],
+        writes: FolderWrites,
     ) -> None:
-        """`writing`: where each write is noted while it is under way."""
+        """`writes`: of the folder, which hears of each."""
         self.config = config
-        self._writing = writing
+        self._writes = writes
         self._name = name
         self._files = files
         self._offload = offload
@@ -187,17 +188,14 @@ class Flusher:
         self._lifecycle.fail(error)
 
     async def _run(self, steps: list[Step], *, sync: bool) -> None:
-        token = object()
-        self._writing[token] = f"a write of {len(steps)} steps to {self._name}"
-        try:
-            if not await self._is_appended(steps, sync=sync):
-                await self._offload.run(
-                    Lane.FILES, partial(self._files.carry_out, steps, sync=sync)
-                )
-        except OSError as error:
-            raise self._typed(error) from error
-        finally:
-            del self._writing[token]
+        with self._writes.of(f"a write of {len(steps)} steps to {self._name}"):
+            try:
+                if not await self._is_appended(steps, sync=sync):
+                    await self._offload.run(
+                        Lane.FILES, partial(self._files.carry_out, steps, sync=sync)
+                    )
+            except OSError as error:
+                raise self._typed(error) from error
 
     async def _is_appended(self, steps: list[Step], *, sync: bool) -> bool:
         """By a thread in C; False: the lane's have to do it. Errors: OSError."""

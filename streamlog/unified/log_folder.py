@@ -61,6 +61,7 @@ from streamlog.runtime.progress import Due
 from streamlog.unified.adoption import FoundPartition, copy_partition, is_copy
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
+from streamlog.unified.disk.folder_writes import FolderWrites
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
 from streamlog.unified.folder_record import (
     STAMP,
@@ -104,10 +105,11 @@ class LogFolder:
         self._accepts_data_loss = accepts_data_loss
         self.environment = environment
         self.offload = offload
-        self.recovery_points = OffsetCheckpoint(RECOVERY_POINTS, tree.top, offload)
-        self.log_starts = OffsetCheckpoint(LOG_STARTS, tree.top, offload)
-        self.high_watermarks = OffsetCheckpoint(HIGH_WATERMARKS, tree.top, offload)
-        self.cleaned_offsets = OffsetCheckpoint(CLEANED_OFFSETS, tree.top, offload)
+        self.writes = writes = FolderWrites(environment.clock)
+        self.recovery_points = OffsetCheckpoint(RECOVERY_POINTS, tree.top, offload, writes)
+        self.log_starts = OffsetCheckpoint(LOG_STARTS, tree.top, offload, writes)
+        self.high_watermarks = OffsetCheckpoint(HIGH_WATERMARKS, tree.top, offload, writes)
+        self.cleaned_offsets = OffsetCheckpoint(CLEANED_OFFSETS, tree.top, offload, writes)
         self._checkpoints = (
             self.recovery_points,
             self.log_starts,
@@ -137,8 +139,6 @@ class LogFolder:
         self.doubt: str | None = None
         """Why the folder may not be the one that the node used last."""
         self._has_refused = False
-        self.writing: dict[object, str] = {}
-        """Writes under way, the oldest first."""
 
     def __str__(self) -> str:
         return str(self._tree)
@@ -206,9 +206,14 @@ class LogFolder:
 
     def progress(self) -> Due | None:
         """The write that has been under way for longest."""
-        for token, what in self.writing.items():
-            return Due(token, f"{what} in {self._tree}")
-        return None
+        return self._named(self.writes.progress())
+
+    def full_disk(self) -> Due | None:
+        """As FolderWrites.full."""
+        return self._named(self.writes.full())
+
+    def _named(self, due: Due | None) -> Due | None:
+        return due and due._replace(waits_for=f"{due.waits_for} in {self._tree}")
 
     async def _identify(self) -> None:
         data = await self._run(read_if_there, self._tree.top, META_PROPERTIES)
@@ -445,9 +450,6 @@ class LogFolder:
         if failed is not None:
             # Its log has failed and may still be writing: it is to be closed, and is not yet.
             await failed.close()
-        if not self.log_starts.is_durable(partition):
-            # A start that a failed log could not write down is not shown before it is durable.
-            await self.log_starts.save()
         limits = self.environment.config
         plan = LoadPlan(
             self.recovery_points.get(partition),
@@ -474,14 +476,16 @@ class LogFolder:
 
         opened = PartitionFolder(partition, self, folder, files, remove)
         try:
-            await self._note_loaded(partition, loaded)
+            await self._note_loaded(partition, loaded, config)
         except BaseException:
             await opened.close()
             raise
         self._in_use[partition] = opened
         return opened, loaded
 
-    async def _note_loaded(self, partition: TopicPartition, loaded: LoadedLog) -> None:
+    async def _note_loaded(
+        self, partition: TopicPartition, loaded: LoadedLog, config: TopicConfig
+    ) -> None:
         """The checkpoints say what was found, all of which is durable.
 
         New records come at the offsets of lost ones: no checkpoint is ahead of them on return.
@@ -491,6 +495,12 @@ class LogFolder:
         active = loaded.segments[-1]
         for checkpoint in self._checkpoints:
             await checkpoint.lower(partition, active.end)
+        start = loaded.log_start_offset
+        if not config.remote_storage_enable and start == loaded.segments[0].base_offset:
+            await self.note_start(partition, start)
+        elif not self.log_starts.is_durable(partition):
+            # A start that a failed log could not write down is not shown before it is durable.
+            await self.log_starts.save()
         if self.recovery_points.get(partition) < active.base_offset:
             self.recovery_points.note(partition, active.base_offset)
             self.save_soon()
@@ -527,16 +537,32 @@ class LogFolder:
             self._background.spawn(self._save(), name="checkpoints")
 
     async def _save(self) -> None:
+        files = self.recovery_points, self.high_watermarks, self.log_starts
         try:
             # Others note theirs while a file is written.
-            while not (self.recovery_points.is_saved and self.high_watermarks.is_saved):
-                await self.recovery_points.save()
-                await self.high_watermarks.save()
+            while not all(one.is_saved for one in files):
+                for one in files:
+                    await one.save()
         except StreamlogError as error:
-            # A recovery point that is too low costs time at the next start, and nothing else.
+            # A recovery point that is too low costs time at the next start, and nothing else; a log
+            # start, too, is found without its checkpoint where it is written here.
             log.warning("the next start may read more: %s", error)
         finally:
             self._is_saving = False
+
+    async def note_start(self, partition: TopicPartition, offset: int) -> None:
+        """The log start offset of a log that begins with its first segment, which is durable.
+
+        It is written down for a tier that is turned on later: then the checkpoint alone says where
+        the log begins. Without room that is done when there is some (`save_soon`).
+        """
+        if self.log_starts.get(partition) == offset and self.log_starts.is_durable(partition):
+            return
+        self.log_starts.note(partition, offset)
+        try:
+            await self.log_starts.save()
+        except StreamlogError as error:
+            log.warning("the start of %s is written down later: %s", partition, error)
 
     def remove_later(
         self,
@@ -555,6 +581,8 @@ class LogFolder:
             await asyncio.sleep(delay_ms / 1000)
             try:
                 await self._run(remove)
+                # There is room for what found none.
+                self.save_soon()
             except StreamlogError as error:
                 log.warning("files of %s stay until its next open: %s", partition, error)
 

@@ -17,6 +17,7 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.unified.disk.folder_writes import FolderWrites
 from streamlog.unified.disk.log_files import IndexFiles, LogFiles
 from streamlog.unified.token_file import TOKEN, encode_token
 
@@ -54,14 +55,18 @@ class PartitionFolder:
         return self._owner.offload
 
     @property
-    def writing(self) -> dict[object, str]:
-        """Writes under way in the log folder: each is noted while it is."""
-        return self._owner.writing
+    def writes(self) -> FolderWrites:
+        """Those of the log folder."""
+        return self._owner.writes
 
     async def save_start(self, offset: int) -> None:
-        """The log start offset is durable on return. Errors: StoreUnavailable."""
-        self._owner.log_starts.note(self._partition, offset)
-        await self._owner.log_starts.save()
+        """The log start offset is durable on return. Errors: StoreUnavailable, DiskFull: with
+        `has_no_side_effects` it is as before."""
+        await self._owner.log_starts.change(self._partition, offset)
+
+    async def note_start(self, offset: int) -> None:
+        """As LogFolder.note_start."""
+        await self._owner.note_start(self._partition, offset)
 
     async def save_token(self, token: bytes) -> None:
         """The fencing token, and all batches before it, are durable on return. Errors:
@@ -141,8 +146,9 @@ class PartitionFolder:
 
     async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Calls `work` off the loop. Errors: StoreUnavailable, where it raises an OSError."""
-        try:
-            return await self.offload.run(Lane.FILES, work, *arguments)
-        except OSError as error:
-            doing = f"writing {self._partition}"
-            raise typed_os_error(error, str(self.folder), doing, StoreUnavailable) from error
+        with self.writes.checked():
+            try:
+                return await self.offload.run(Lane.FILES, work, *arguments)
+            except OSError as error:
+                doing = f"writing {self._partition}"
+                raise typed_os_error(error, str(self.folder), doing, StoreUnavailable) from error

@@ -170,7 +170,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             self._background,
             self._lifecycle,
             config,
-            folder.writing,
+            folder.writes,
         )
         self._reader = SegmentFileReader(
             str(partition), folder.folder, tail.segments, self._offload, self._check_open
@@ -648,11 +648,13 @@ class UnifiedLog(CleanableLog, TierableLog):
         return await self._background.shielded(remove, name="remove")
 
     async def _save_start(self, offset: int) -> None:
-        """A start that may or may not be there fails the log: the next open tells."""
+        """A start that may or may not be there fails the log: the next open tells. Where there was
+        no room for it nothing has changed."""
         try:
             await self._folder.save_start(offset)
         except StreamlogError as error:
-            self._lifecycle.fail(error)
+            if not error.has_no_side_effects:
+                self._lifecycle.fail(error)
             raise
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
@@ -675,23 +677,34 @@ class UnifiedLog(CleanableLog, TierableLog):
             ]
             if not expired:
                 return 0
-            start = self.log_start_offset
-            # What the tier has stays in the log.
-            if expired[-1].end_offset > max(start, self.copied_end_offset):
-                start = expired[-1].end_offset
-                await self._save_start(start)
-                self._visibility.raise_start(start)
-            self._changes += 1
-            del self._tail.segments[: len(expired)]
-            self._tail.epochs.raise_start(start)
-            bases = [segment.base_offset for segment in expired]
-            try:
-                await self._folder.remove_segments(bases, self._config.file_delete_delay_ms)
-            except StreamlogError as error:
-                self._lifecycle.fail(error)
-                raise
+            end = expired[-1].end_offset
+            if self._config.remote_storage_enable and self._is_new_start(end):
+                # The checkpoint alone says where a log with a tier begins.
+                await self._save_start(end)
+                self._visibility.raise_start(end)
+            if await self._remove(expired):
+                # Where the disk is full the removal makes the room for it.
+                await self._folder.note_start(end)
         self._metrics.removed(reason, len(expired), sum(segment.size for segment in expired))
         return len(expired)
+
+    def _is_new_start(self, end_offset: int) -> bool:
+        """Whether the log begins there where it is removed up to there: what the tier has stays."""
+        return end_offset > max(self.log_start_offset, self.copied_end_offset)
+
+    async def _remove(self, expired: Sequence[UnifiedLogSegment]) -> bool:
+        """Whether the log begins behind them now. Who reads one waits until it is gone for certain:
+        a start that readers have seen never goes back."""
+        bases = [segment.base_offset for segment in expired]
+        async with self._leaving(expired):
+            await self._folder.remove_segments(bases, self._config.file_delete_delay_ms)
+            del self._tail.segments[: len(expired)]
+            # Not before: a tier may be given up meanwhile.
+            is_new_start = self._is_new_start(expired[-1].end_offset)
+            if is_new_start:
+                self._visibility.raise_start(expired[-1].end_offset)
+            self._tail.epochs.raise_start(self.log_start_offset)
+        return is_new_start
 
     async def roll(self) -> None:
         self._check_open()
@@ -839,19 +852,26 @@ class UnifiedLog(CleanableLog, TierableLog):
             self._check_open()
             segments = self._tail.segments
             first = segments.index(checked(segments, old)[0])
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            for segment in old:
-                segment.replaced = done
-            self._changes += 1
-            try:
+            async with self._leaving(old):
                 yield
                 segments[first : first + len(old)] = [new]
-            except BaseException as error:
-                cut_off = Closed(f"a cleaning of {self._partition} was cut off; open it again")
-                self._lifecycle.fail(error if isinstance(error, StreamlogError) else cut_off)
-                raise
-            finally:
-                done.set_result(None)
+
+    @asynccontextmanager
+    async def _leaving(self, old: Sequence[UnifiedLogSegment]) -> AsyncIterator[None]:
+        """Around the change of files and list that takes segments out of the log: their readers
+        wait. Fails the log where it is cut off."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for segment in old:
+            segment.replaced = done
+        self._changes += 1
+        try:
+            yield
+        except BaseException as error:
+            cut_off = Closed(f"a change of {self._partition}'s files was cut off; open it again")
+            self._lifecycle.fail(error if isinstance(error, StreamlogError) else cut_off)
+            raise
+        finally:
+            done.set_result(None)
 
     # The end
 

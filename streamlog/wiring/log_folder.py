@@ -14,7 +14,7 @@ from streamlog.model.kv import KVClient
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.runtime.progress import ProgressWatch
+from streamlog.runtime.progress import Due, ProgressWatch
 from streamlog.tiered.remote_log_manager import RemoteLogManager
 from streamlog.tiered.unopened import UnopenedTiers
 from streamlog.unified.log_folder import FolderOwner, LogFolder
@@ -86,6 +86,10 @@ class LocalLogs:
     def watch_progress(self, watch: ProgressWatch) -> None:
         if self.folder is not None:
             watch.watch("log_writes", self.folder.progress)
+
+    def full_disk(self) -> Due | None:
+        """As LogFolder.full_disk."""
+        return None if self.folder is None else self.folder.full_disk()
 
     @property
     def alarm(self) -> str | None:

@@ -295,7 +295,7 @@ class _Opening:
         engine.background.spawn(_fail_with(transactions), name="watch_coordinator")
         compactor = self._start_compactor(engine, metadata, stores, runtime)
         progress = watch_progress(
-            config.progress, runtime.registry, engine, metadata, logs, compactor, stores
+            config.progress, runtime.registry, engine, metadata, logs, compactor, stores, local
         )
         transactions.watch_progress(progress)
         local.watch_progress(progress)

@@ -12,6 +12,7 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.keys import CLUSTER_KEY
 from streamlog.runtime.concurrency.answers import Probes
 from streamlog.runtime.progress import TICK_S, Due, ProgressConfig, ProgressWatch
+from streamlog.wiring.log_folder import LocalLogs
 from streamlog.wiring.stores import OpenStores
 
 
@@ -23,6 +24,7 @@ def watch_progress(
     logs: LogManager,
     compactor: Compactor | None,
     stores: OpenStores,
+    local: LocalLogs,
 ) -> ProgressWatch:
     """Adds the checks of all parts: a part that waits for another one comes behind it."""
     watch = ProgressWatch(config, engine.parts.clock, registry)
@@ -31,7 +33,7 @@ def watch_progress(
     stalled_after_s = config.stalled_after_ms / 1000
 
     def full_disk() -> Due | None:
-        return engine.full_disk() or store.full() or kv.full()
+        return engine.full_disk() or store.full() or kv.full() or local.full_disk()
 
     watch.watch("store_unavailable", lambda: store.unanswered(unanswered_after_s))
     watch.watch("metadata_unavailable", lambda: kv.unanswered(unanswered_after_s))

@@ -42,7 +42,9 @@ from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.testing.torn_disk import TornDisk
+from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.config import WalConfig, WalMode
 from streamlog.wiring import Components, OpenEngine
@@ -134,6 +136,7 @@ class World:
         self.store = TroubledStore(self.clock)
         self.kv = TroubledKV(self.clock)
         self.disk = TornDisk(SeededRandom(2))
+        self.logs = TornTree(SeededRandom(2))
 
     @asynccontextmanager
     async def engine(self) -> AsyncIterator[OpenEngine]:
@@ -146,6 +149,7 @@ class World:
             store=self.store,
             kv=self.kv,
             disk=self.disk if self.mode == "disk" else None,
+            log_tree=self.logs,
         )
         async with streamlog.open(
             self.store_url,
@@ -159,6 +163,7 @@ class World:
             finally:
                 self.store.trouble = self.kv.trouble = _none
                 self.disk.plan_faults = None
+                self.logs.plan_faults(None)
 
     def gauge(self, name: str) -> float | None:
         return self.registry.get_sample_value("streamlog_alarm", {"alarm": name})
@@ -376,6 +381,27 @@ def test_a_full_wal_disk_raises_an_alarm() -> None:
             await raised_after(engine, "disk_full", LATE_S)
             world.disk.plan_faults = None
             await append
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_full_log_folder_raises_an_alarm() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            await engine.logs.create_topic("t", 1, configs={"log.type": "unified"})
+            partition = TopicPartition("t", 0)
+            await append(await engine.logs.log(partition), encoded([b"before"]))
+            world.logs.plan_faults(writes_meet(DiskFault.FULL))
+            await refused(
+                DiskFull, append(await engine.logs.log(partition), encoded([b"too much"]))
+            )
+            await raised_after(engine, "disk_full", LATE_S)
+            assert "torn tree" in str(engine.not_ready_reason())
+            world.logs.plan_faults(None)
+            await append(await engine.logs.log(partition), encoded([b"after"]))
             await passes(engine, LATE_S)
 
     virtually(scenario)

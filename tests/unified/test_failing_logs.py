@@ -55,7 +55,9 @@ def test_what_is_acknowledged_beside_a_failure_stays() -> None:
             under_way = await t.log.append(encoded([b"b"]))
             await turns()
             tree.plan_faults(
-                lambda _, name: DiskFault.IO_ERROR if name.startswith(LOG_STARTS) else None
+                lambda call, name: (
+                    DiskFault.IO_ERROR if call == "rename" and name.startswith(LOG_STARTS) else None
+                )
             )
             t.release()
             await refused(StreamlogError, deletion)
@@ -88,7 +90,7 @@ def test_the_next_open_waits_for_what_a_failed_log_is_writing(
             failed = t.log
             under_way = await failed.append(encoded([b"second"]))
             await asyncio.to_thread(is_writing.wait, WAIT_S)
-            in_the_way = tmp_path / (LOG_STARTS + TEMPORARY)
+            in_the_way = tmp_path / LOG_STARTS
             in_the_way.mkdir()
             await refused(StreamlogError, failed.delete_records(1))
             in_the_way.rmdir()
@@ -122,6 +124,74 @@ def test_a_full_disk_costs_no_record_that_was_acknowledged_before() -> None:
             assert await values(t.log) == [b"a", b"b"]
             await t.crashed()
             assert await values(t.log) == [b"a", b"b"], "they are durable since the failure"
+
+    asyncio.run(body())
+
+
+def no_room(call: str, _name: str) -> DiskFault | None:
+    return DiskFault.FULL if call in ("create", "write") else None
+
+
+async def two_segments(log: AbstractLog) -> None:
+    await append(log, encoded([b"old"]))
+    await log.roll()
+    await append(log, encoded([b"new"]))
+
+
+@pytest.mark.parametrize("has_crash", [True, False])
+def test_a_removal_of_segments_frees_a_full_disk(has_crash: bool) -> None:
+    """The checkpoint of log starts has no room before, and the log begins with its files."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree, cut_power=tree.crash) as t:
+            await two_segments(t.log)
+            tree.plan_faults(no_room)
+            assert await t.log.delete_oldest_segments(1, "test") == 1
+            assert (t.log.log_start_offset, await values(t.log)) == (1, [b"new"])
+            full = t.folder.full_disk()
+            assert full is not None
+            assert "free some space" in full.waits_for
+            if not has_crash:
+                # An open needs no room for the start either.
+                tree.plan_faults(
+                    lambda call, name: no_room(call, name) if name.startswith(LOG_STARTS) else None
+                )
+                await t.log.kill()
+                await t.open()
+                assert await values(t.log) == [b"new"]
+            tree.plan_faults(None)
+            await append(t.log, encoded([b"newer"]))
+            assert t.folder.full_disk() is None
+            await (t.crashed() if has_crash else t.reopened())
+            assert (t.log.log_start_offset, await values(t.log)) == (1, [b"new", b"newer"])
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_tiered", [True, False])
+def test_a_start_for_which_there_is_no_room_leaves_the_log_as_it_is(is_tiered: bool) -> None:
+    """With a tier the checkpoint alone says where the log begins: it comes before the removal."""
+
+    async def raises(log: AbstractLog) -> int:
+        if is_tiered:
+            return await log.delete_oldest_segments(1, "test")
+        return await log.delete_records(1)
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        configs = {"log.type": "unified", "remote.storage.enable": str(is_tiered).lower()}
+        async with unified_log(lambda: tree, configs, cut_power=tree.crash) as t:
+            await two_segments(t.log)
+            log = t.log
+            tree.plan_faults(no_room)
+            await refused(DiskFull, raises(log))
+            assert await values(log) == [b"old", b"new"]
+            tree.plan_faults(None)
+            await append(log, encoded([b"newer"]))
+            assert await raises(log) == 1
+            await t.crashed()
+            assert await values(t.log) == [b"new", b"newer"]
 
     asyncio.run(body())
 
@@ -221,7 +291,7 @@ def test_one_write_is_under_way_at_a_time_when_syncs_are_due_by_the_clock() -> N
                 waits.append(await t.log.append(encoded([b"%d" % number])))
                 for _ in range(choose.randrange(12)):
                     await asyncio.sleep(0)
-                    most = max(most, len(t.folder.writing))
+                    most = max(most, len(t.folder.writes.under_way))
             await asyncio.gather(*waits)
             assert most == 1
             assert await values(t.log) == [b"%d" % number for number in range(3000)]

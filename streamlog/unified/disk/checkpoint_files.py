@@ -2,6 +2,9 @@
 
 A change is noted at once and written by `save`; calls that wait while the file is written share the
 next write, so that many partitions that change together cost few writes.
+
+A write that finds no room for its temporary file has changed nothing. One that fails behind that
+leaves the old file or the new one: what it would have changed is in doubt until the next write.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.unified.disk.files import read_if_there, replace_file
+from streamlog.unified.disk.files import read_if_there, write_temporary
+from streamlog.unified.disk.folder_writes import FolderWrites
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +33,24 @@ Ts = TypeVarTuple("Ts")
 class OffsetCheckpoint:
     """One file. An unreadable one counts as empty: Kafka does so, too."""
 
-    def __init__(self, name: str, top: GrowingFolder, offload: Offload) -> None:
+    def __init__(
+        self, name: str, top: GrowingFolder, offload: Offload, writes: FolderWrites
+    ) -> None:
         self._name = name
         self._top = top
         self._offload = offload
+        self._writes = writes
         self._offsets: dict[TopicPartition, int] = {}
         self._durable: dict[TopicPartition, int] = {}
-        """Those that the file has for certain."""
+        """Those of the last write that ended well."""
+        self._in_doubt: set[TopicPartition] = set()
+        """Those that a write may have changed since."""
         self._lock = asyncio.Lock()
         self._changes = 0
         self._saved = 0
         self._writing = Lock()
+        self._renamed = 0
+        """Changes of the last write that went as far as the rename."""
         self._written = 0
 
     async def load(self) -> None:
@@ -66,6 +77,25 @@ class OffsetCheckpoint:
             self._offsets[partition] = offset
             self._changes += 1
 
+    async def change(self, partition: TopicPartition, offset: int) -> None:
+        """Durable on return. Errors: StoreUnavailable, DiskFull: with `has_no_side_effects` the
+        offset is as before, here and in the file."""
+        before = self._offsets.get(partition)
+        self.note(partition, offset)
+        try:
+            await self.save()
+        except StreamlogError as error:
+            error.has_no_side_effects = partition not in self._in_doubt
+            if error.has_no_side_effects:
+                self._put_back(partition, before)
+            raise
+
+    def _put_back(self, partition: TopicPartition, offset: int | None) -> None:
+        if offset is None:
+            self.forget(partition)
+        else:
+            self.note(partition, offset)
+
     async def lower(self, partition: TopicPartition, end_offset: int) -> None:
         """The log ends there: an offset behind that is of records that were lost. Durable on
         return. Errors: StoreUnavailable (the offset is as before)."""
@@ -85,7 +115,8 @@ class OffsetCheckpoint:
 
     def is_durable(self, partition: TopicPartition) -> bool:
         """Whether the file has what was noted of the partition, whatever it lacks of others."""
-        return self._durable.get(partition) == self._offsets.get(partition)
+        is_certain = partition not in self._in_doubt
+        return is_certain and self._durable.get(partition) == self._offsets.get(partition)
 
     @property
     def is_saved(self) -> bool:
@@ -98,16 +129,25 @@ class OffsetCheckpoint:
             if self._saved >= wanted:
                 return
             written, offsets = self._changes, dict(self._offsets)
-            durable = self._durable.items() & offsets.items()
-            self._durable = dict(durable)  # A write that fails may be in the file all the same.
-            await self._run(self._write, written, encode_offsets(offsets))
-            self._saved, self._durable = written, offsets
+            in_doubt = self._in_doubt
+            self._in_doubt = in_doubt | {one for one, _ in self._durable.items() ^ offsets.items()}
+            try:
+                with self._writes.of(f"a write of {self._name}"):
+                    await self._run(self._write, written, encode_offsets(offsets))
+            except StreamlogError:
+                if self._renamed < written:
+                    self._in_doubt = in_doubt
+                raise
+            self._saved, self._durable, self._in_doubt = written, offsets, set()
 
     def _write(self, changes: int, data: bytes) -> None:
         """A caller that was cancelled leaves its thread writing: the next one waits for it."""
         with self._writing:
             if changes > self._written:
-                replace_file(self._top, self._name, data)
+                temporary = write_temporary(self._top, self._name, data)
+                self._renamed = changes
+                self._top.rename(temporary, self._name)
+                self._top.sync()
                 self._written = changes
 
     async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:

@@ -30,6 +30,12 @@ def write_new(folder: GrowingFolder, name: str, data: Buffer) -> None:
 
     A crash before that leaves the old file, or the new one. Errors: OSError.
     """
+    folder.rename(write_temporary(folder, name, data), name)
+
+
+def write_temporary(folder: GrowingFolder, name: str, data: Buffer) -> str:
+    """The name of a durable file with this content, which is to be renamed; the one that has the
+    name is as before, also behind an error. Errors: OSError."""
     temporary = name + TEMPORARY
     remove_if_there(folder, temporary)
     file = folder.create(temporary)
@@ -38,7 +44,7 @@ def write_new(folder: GrowingFolder, name: str, data: Buffer) -> None:
         file.sync()
     finally:
         file.close()
-    folder.rename(temporary, name)
+    return temporary
 
 
 def keep_same(folder: GrowingFolder, name: str, data: Buffer) -> bool:

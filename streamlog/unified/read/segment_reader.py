@@ -184,8 +184,8 @@ class SegmentFileReader:
             if segment.replaced is not None:
                 return None
             if segment in self._segments:
-                # A deletion takes it out of the list first. A consumer that heard of one here
-                # would go on elsewhere, and skip the records.
+                # Nobody deletes it. A consumer that heard of a deletion here would go on elsewhere,
+                # and skip the records.
                 raise self._missing(segment) from error
             raise self._gone(offset) from error
         except OSError as error:

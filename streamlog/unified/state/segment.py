@@ -72,7 +72,8 @@ class UnifiedLogSegment(AbstractLogSegment):
         self.aborted: list[AbortedTxn] | None = []
         """Aborted transactions whose markers lie here; None: in the file alone."""
         self.replaced: asyncio.Future[None] | None = None
-        """Set from when a cleaned segment begins to take this one's place; it ends when it has."""
+        """Set from when a cleaned segment begins to take this one's place, or this one to be
+        removed; it ends when that is done."""
         self._largest_offset = -1
         self._indexed_time = time_index.NONE
         self._positions: dict[int, int] = {}
