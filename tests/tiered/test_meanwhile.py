@@ -122,6 +122,29 @@ def test_a_look_up_by_time_in_a_segment_that_is_deleted_goes_on_behind_it() -> N
     run(test)
 
 
+def test_a_start_that_an_open_took_from_the_files_stays_when_the_tier_is_turned_on_again() -> None:
+    """With a tier the checkpoint alone says where the log begins."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        for _ in range(60):
+            await append(t.log, encoded([b"." * 100]))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        assert t.log.log_start_offset == 0
+        await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await t.reopened()
+        start = t.log.log_start_offset
+        assert start > 0
+        await t.copy()
+        await t.configure(remote_storage_enable="true")
+        await t.reopened()
+        assert t.log.log_start_offset == start
+        assert t.manager.alarms() == []
+
+    run(test)
+
+
 class _Answerless(BasicKV):
     """The next change of a segment is made, and its answer lost; `is_away`: from then on nothing is
     answered."""
