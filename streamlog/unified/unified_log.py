@@ -582,10 +582,14 @@ class UnifiedLog(CleanableLog, TierableLog):
         while True:
             self._check_open()
             start, changes = self.log_start_offset, self._changes
+            local_start = self.local_log_start_offset
             try:
                 found = await self._in_tier(timestamp_ms)
                 if found is not None:
                     return found
+                if self.local_log_start_offset != local_start:
+                    # What became remote meanwhile was looked for in neither tier.
+                    continue
                 search = FileSearch(
                     self._reader,
                     max(start, self.local_log_start_offset),

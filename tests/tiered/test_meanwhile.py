@@ -122,6 +122,33 @@ def test_a_look_up_by_time_in_a_segment_that_is_deleted_goes_on_behind_it() -> N
     run(test)
 
 
+def test_a_look_up_by_time_finds_what_becomes_remote_while_the_tier_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        for number in range(60):
+            await append(t.log, encoded([b"." * 100], at_ms=AT_MS + number))
+        await t.copy()
+        await t.configure(local_retention_bytes="4000")
+        await t.retain()
+        wanted = t.log.local_log_start_offset + 2
+        answer = t.metadata.remote_log_segment_metadata
+
+        async def meanwhile(
+            partition: TopicIdPartition, epoch: int, offset: int
+        ) -> RemoteLogSegmentMetadata | None:
+            found = await answer(partition, epoch, offset)
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            return found
+
+        monkeypatch.setattr(t.metadata, "remote_log_segment_metadata", meanwhile)
+        found = await t.log.offset_for_timestamp(AT_MS + wanted, Isolation.READ_UNCOMMITTED)
+        assert found.offset == wanted < t.log.local_log_start_offset
+
+    run(test)
+
+
 def test_a_start_that_an_open_took_from_the_files_stays_when_the_tier_is_turned_on_again() -> None:
     """With a tier the checkpoint alone says where the log begins."""
 
