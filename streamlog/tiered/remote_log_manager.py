@@ -571,7 +571,9 @@ class RemoteLogManager:
         """Tiering was turned off: what is remote goes, if the topic says so."""
         if not led.log.topic_config.remote_log_delete_on_disable or "copy" in led.tasks:
             return
-        if led.log.log_start_offset < led.log.local_log_start_offset:
+        while led.log.log_start_offset < led.log.local_log_start_offset:
+            # A round of local retention that was under way has ended before: the local part may
+            # begin later by now.
             await led.log.raise_start(led.log.local_log_start_offset)
         # No local segment counts as copied any more, also where the tier is turned on again before
         # all is deleted. The newest go first: what a crash leaves lies below what is copied anew.

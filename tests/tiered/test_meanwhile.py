@@ -149,6 +149,37 @@ def test_a_look_up_by_time_finds_what_becomes_remote_while_the_tier_is_asked(
     run(test)
 
 
+@pytest.mark.parametrize("is_flushing", [True, False])
+def test_a_tier_is_given_up_beside_a_round_of_local_retention(is_flushing: bool) -> None:
+    """The log begins where its files do, also where the round ends behind the raise of its start.
+    `is_flushing`: the round still waits for an append, and has not chosen what it removes."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        for _ in range(60):
+            await append(t.log, encoded([b"." * 100]))
+        await t.copy()
+        await t.configure(local_retention_bytes="4000")
+        await t.retain()
+        await t.configure(local_retention_bytes="0")
+        t.offload.hold()
+        waits: list[Awaitable[object]] = []
+        if is_flushing:
+            waits.append(await t.log.append(encoded([b"." * 100])))
+        waits.append(asyncio.ensure_future(t.retain()))
+        await turns()
+        await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        waits.append(asyncio.ensure_future(t.copy()))
+        await turns()
+        t.offload.release()
+        await asyncio.gather(*waits)
+        await t.copy()
+        assert not await t.metadata.list_remote_log_segments(t.partition)
+        assert t.log.log_start_offset == t.log.local_log_start_offset
+        assert t.manager.alarms() == []
+
+    run(test)
+
+
 def test_a_start_that_an_open_took_from_the_files_stays_when_the_tier_is_turned_on_again() -> None:
     """With a tier the checkpoint alone says where the log begins."""
 
