@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from streamlog.errors import Corrupt
 from streamlog.log.api.tiering import TierableLog
-from streamlog.tiered.api.metadata_manager import RemoteLogMetadataManager
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
 
-async def highest_copied(
-    log: TierableLog,
-    partition: TopicIdPartition,
-    finished: Sequence[RemoteLogSegmentMetadata],
-    metadata: RemoteLogMetadataManager,
-) -> int:
-    """The last offset that was copied of the log's own epochs; -1: none was. Errors: Unavailable,
-    Corrupt."""
-    highest = -1
-    for epoch, _ in reversed(log.leader_epochs):
-        copied = await metadata.highest_offset_for_epoch(partition, epoch)
-        if copied is not None:
-            end = log.end_offset_for_epoch(epoch).end_offset
-            highest = min(copied, end - 1) if end >= 0 else copied
+def highest_copied(log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]) -> int:
+    """The last offset up to which the tier has all that is local; -1: it has nothing.
+
+    It ends at the first gap: a local segment goes when it lies below, and one in a gap is all that
+    there is of its records. What lies behind a gap is copied again; the new copies take the place
+    of the old ones, which stay named and expire with them.
+    """
+    highest, covered = -1, log.local_log_start_offset
+    for start, end in sorted(_ranges_of_readers(log, finished)):
+        if start > covered:
             break
-    # A manager may remember more than there is, and what is local may be all that is left: of a
-    # tier that was turned off and on again.
-    return min(highest, max((one.end_offset for one in finished), default=-1))
+        highest, covered = max(highest, end), max(covered, end + 1)
+    return highest
+
+
+def _ranges_of_readers(
+    log: TierableLog, finished: Sequence[RemoteLogSegmentMetadata]
+) -> Iterator[tuple[int, int]]:
+    """Offsets (end inclusive) that the segments have of the log's own epochs: a reader asks by the
+    epoch that the log has for the offset."""
+    firsts = dict(log.leader_epochs)
+    for one in finished:
+        for epoch in one.epochs:
+            if epoch in firsts:
+                start = max(firsts[epoch], one.segment_leader_epochs[epoch])
+                last = log.end_offset_for_epoch(epoch).end_offset - 1
+                end = min(last, one.end_offset_of_epoch(epoch))
+                if start <= end:
+                    yield start, end
 
 
 async def check_start(

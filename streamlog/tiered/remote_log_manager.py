@@ -362,7 +362,7 @@ class RemoteLogManager:
         found = await metadata.list_remote_log_segments(led.partition)
         finished = [one for one in found if one.state is _FINISHED]
         restore_epochs(log, finished)
-        highest = await highest_copied(log, led.partition, finished, metadata)
+        highest = highest_copied(log, finished)
         if led.is_leader:
             await check_start(log, led.partition, finished)
             led.missing = lost_offsets(log, finished)

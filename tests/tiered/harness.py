@@ -305,14 +305,20 @@ async def tiered_log(
         await under_test.stop()
 
 
-async def filled_and_moved(t: TieredLogUnderTest, count: int) -> dict[int, bytes]:
-    """Values by offset. All but those of the last segments are in the remote tier alone."""
+async def filled_and_copied(t: TieredLogUnderTest, count: int) -> dict[int, bytes]:
+    """Values by offset. All but those of the last segment are in both tiers."""
     wanted: dict[int, bytes] = {}
     for number in range(count):
         value = b"%06d" % number * 16
         info = await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
         wanted[info.base_offset] = value
     await t.copy()
+    return wanted
+
+
+async def filled_and_moved(t: TieredLogUnderTest, count: int) -> dict[int, bytes]:
+    """Values by offset. All but those of the last segments are in the remote tier alone."""
+    wanted = await filled_and_copied(t, count)
     await t.configure(local_retention_bytes="0")
     await t.retain()
     return wanted

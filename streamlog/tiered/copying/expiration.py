@@ -4,9 +4,11 @@
 2. Bytes: the whole log, both tiers, exceeds `retention.bytes` by the segment and more.
 3. Ms: its newest record is older than `retention.ms`.
 
-Only segments of the log's own leader epochs count, each record once; the first that is still being
-copied ends the search. Segments below the log's start whose epochs all lie below its first have
-lost their reader, whatever the others. Source: Kafka's RemoteLogManager.RLMExpirationTask.
+Only segments of the log's own leader epochs count, each record once: those of the tier up to the
+highest offset that was copied, and behind it the local ones, whatever the tier has there. The first
+that is still being copied, or lies behind that offset, ends the search. Segments below the log's
+start whose epochs all lie below its first have lost their reader, whatever the others. Source:
+Kafka's RemoteLogManager.RLMExpirationTask.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def expired_segments(
     ]
     excess = -1
     if config.retention_bytes != UNLIMITED:
-        remote = _bytes_once(own)
+        remote = _bytes_once([one for one in own if one.start_offset <= highest_offset])
         local = sum(one.size_bytes for one in log.segments if one.end_offset - 1 > highest_offset)
         excess = remote + local - config.retention_bytes
     start, found_start = log.log_start_offset, -1
@@ -84,7 +86,8 @@ def expired_segments(
             config.retention_ms != UNLIMITED
             and 0 <= one.max_timestamp_ms <= now_ms - config.retention_ms
         )
-        if not (is_below or is_too_much or is_old):
+        counts = one.start_offset <= highest_offset
+        if not (is_below or (counts and (is_too_much or is_old))):
             break
         excess -= one.segment_size_bytes
         expired.append(one)

@@ -4,13 +4,22 @@ so, and what comes back is read again."""
 from __future__ import annotations
 
 import asyncio
+from unittest import mock
 
 import pytest
 
-from streamlog.errors import Corrupt
+from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_folder import TornTree
-from tests.tiered.harness import filled_and_moved, lose_metadata, tiered_log, values
+from streamlog.tiered.api import RemoteLogSegmentMetadataUpdate
+from tests.tiered.harness import (
+    TieredLogUnderTest,
+    filled_and_copied,
+    filled_and_moved,
+    lose_metadata,
+    tiered_log,
+    values,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +64,92 @@ def test_offsets_that_are_given_up_are_no_alarm() -> None:
             }
 
     asyncio.run(body())
+
+
+def test_what_lost_its_metadata_while_it_is_local_is_copied_again() -> None:
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3))) as t:
+            wanted = await filled_and_copied(t, 60)
+            copied = t.log.copied_end_offset
+            listed = await t.metadata.list_remote_log_segments(t.partition)
+            await lose_metadata(t, slice(3, 5))
+            await t.reopened()
+            assert t.log.copied_end_offset == listed[3].start_offset, "what is behind may not go"
+            await _all_is_read_when_it_has_moved(t, wanted, copied)
+
+    asyncio.run(body())
+
+
+def test_what_is_copied_behind_a_gap_counts_once_for_retention() -> None:
+    """As long as the gap is there: here no copy gets through."""
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3))) as t:
+            wanted = await filled_and_copied(t, 60)
+            copied = t.log.copied_end_offset
+            await lose_metadata(t, slice(3, 5))
+            await t.reopened()
+
+            def away(call: str) -> None:
+                if call == "copy":
+                    raise OSError("no connection")
+
+            t.storage.strike = away
+            size = sum(one.size_bytes for one in t.log.segments)
+            await t.configure(retention_bytes=str(size))
+            await t.copy()
+            assert t.log.log_start_offset == 0, "the log has no more than retention.bytes"
+            await t.configure(retention_bytes=str(size - t.log.segments[0].size_bytes))
+            await t.copy()
+            start = t.log.segments[0].end_offset
+            assert t.log.log_start_offset == start, "the oldest segment alone is too much"
+            t.storage.strike = lambda _: None
+            await _all_is_read_when_it_has_moved(
+                t, {offset: value for offset, value in wanted.items() if offset >= start}, copied
+            )
+
+    asyncio.run(body())
+
+
+def test_a_tier_that_is_turned_off_and_on_beside_failing_metadata_loses_nothing() -> None:
+    """What is left in the tier is the newest segment, and all before it is local alone."""
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3))) as t:
+            wanted = await filled_and_copied(t, 60)
+            copied = t.log.copied_end_offset
+            change, refused = t.metadata.update_remote_log_segment_metadata, 0
+
+            async def changed(update: RemoteLogSegmentMetadataUpdate) -> None:
+                nonlocal refused
+                refused += 1
+                if refused == 1:
+                    raise StoreUnavailable("the metadata store is away")
+                await change(update)
+
+            with mock.patch.object(t.metadata, "update_remote_log_segment_metadata", changed):
+                await t.configure(
+                    remote_storage_enable="false", remote_log_delete_on_disable="true"
+                )
+                await t.copy()
+            (left,) = await t.metadata.list_remote_log_segments(t.partition)
+            assert left.end_offset == copied - 1
+            await t.configure(remote_storage_enable="true")
+            await _all_is_read_when_it_has_moved(t, wanted, copied)
+
+    asyncio.run(body())
+
+
+async def _all_is_read_when_it_has_moved(
+    t: TieredLogUnderTest, wanted: dict[int, bytes], copied: int
+) -> None:
+    await t.copy()
+    assert t.log.copied_end_offset == copied
+    await t.configure(local_retention_bytes="0")
+    await t.retain()
+    assert t.log.local_log_start_offset == copied
+    assert await values(t.log, t.log.log_start_offset) == wanted
+    await t.reopened()
+    assert t.log.copied_end_offset == copied
+    assert t.manager.alarms() == []
+    assert await values(t.log, t.log.log_start_offset) == wanted
