@@ -170,36 +170,36 @@ class PartitionTier:
         """`first_bytes_max`: what the reader has room for; None: one batch has room anyway."""
         reads = self._reads
         segment = await self._segment_with(offset)
-        scan = SegmentScan(reads.chunks, segment, deadline)
-        try:
-            position = await self._position(segment, offset, deadline)
-            if position is None:
-                return self._nothing(segment)
-            found = await self._scanned(scan, position, offset, end_offset, max_bytes)
-            if found is None:
-                # Its index may have been damaged here, and is fetched anew once.
+        with SegmentScan(reads.chunks, segment, deadline) as scan:
+            try:
                 position = await self._position(segment, offset, deadline)
                 if position is None:
                     return self._nothing(segment)
-                found = await scan.batches(position, offset, end_offset, max_bytes)
-                if _is_behind(found, offset):
-                    raise _wrong_index(segment, offset)
-            if reads_ahead and not found.is_cut:
-                scan.ahead(found.position)
-        except ObjectNotFound as error:
-            raise await self._not_found(segment, offset) from error
-        if not found.batches:
-            if not found.is_cut:
-                raise scan.damaged(found.position, f"offset {offset} is not in it")
-            return self._nothing(segment)
-        if first_bytes_max is not None and len(found.batches[0].parts[0]) > first_bytes_max:
-            # Nobody gets it, so the quota has to pay for nothing.
-            return BatchRun((), 0, False, is_too_large=True)
-        size = sum(len(batch.parts[0]) for batch in found.batches)
-        if size <= INLINE_CHECK_BYTES:
-            scan.check(found.batches)
-        else:
-            await reads.offload.run(Lane.READ, scan.check, found.batches)
+                found = await self._scanned(scan, position, offset, end_offset, max_bytes)
+                if found is None:
+                    # Its index may have been damaged here, and is fetched anew once.
+                    position = await self._position(segment, offset, deadline)
+                    if position is None:
+                        return self._nothing(segment)
+                    found = await scan.batches(position, offset, end_offset, max_bytes)
+                    if _is_behind(found, offset):
+                        raise _wrong_index(segment, offset)
+                if reads_ahead and not found.is_cut:
+                    scan.ahead(found.position)
+            except ObjectNotFound as error:
+                raise await self._not_found(segment, offset) from error
+            if not found.batches:
+                if not found.is_cut:
+                    raise scan.damaged(found.position, f"offset {offset} is not in it")
+                return self._nothing(segment)
+            if first_bytes_max is not None and len(found.batches[0].parts[0]) > first_bytes_max:
+                # Nobody gets it, so the quota has to pay for nothing.
+                return BatchRun((), 0, False, is_too_large=True)
+            size = sum(len(batch.parts[0]) for batch in found.batches)
+            if size <= INLINE_CHECK_BYTES:
+                scan.check(found.batches)
+            else:
+                await reads.offload.run(Lane.READ, scan.check, found.batches)
         reads.quota.record(size)
         reads.metrics.fetched(self.partition.topic, size)
         self._remember(segment.remote_log_segment_id, found.batches[-1], found.position)
@@ -216,8 +216,11 @@ class PartitionTier:
             if not position:
                 raise
         else:
-            if not position or not _is_behind(found, offset):
+            if not _is_behind(found, offset):
                 return found
+            if not position:
+                raise scan.damaged(0, f"offset {offset} is not in it")
+        scan.forget()
         segment_id = scan.segment.remote_log_segment_id
         self._positions.pop((segment_id, offset), None)
         self._reads.late.forget((segment_id, IndexType.OFFSET))
@@ -399,29 +402,29 @@ class PartitionTier:
         position = await self._position(segment, offset, deadline)
         if position is None:
             raise reads.chunks.late(segment)
-        scan = SegmentScan(reads.chunks, segment, deadline)
-        while offset <= segment.end_offset:
-            found = await scan.batches(position, offset, segment.end_offset + 1, STEP_BYTES)
-            if not found.batches:
-                if found.is_cut:
-                    raise reads.chunks.late(segment)
-                return None
-            scan.ahead(found.position)
-            await reads.offload.run(Lane.READ, scan.check, found.batches)
-            for batch in found.batches:
-                if batch.header.max_timestamp_ms < timestamp_ms:
-                    continue
-                record = await reads.offload.run(
-                    Lane.CPU,
-                    first_at_or_after,
-                    batch.parts[0],
-                    timestamp_ms,
-                    start_offset,
-                    reads.record_bytes_max,
-                )
-                if record is not None:
-                    return record
-            position, offset = found.position, found.batches[-1].end_offset
+        with SegmentScan(reads.chunks, segment, deadline) as scan:
+            while offset <= segment.end_offset:
+                found = await scan.batches(position, offset, segment.end_offset + 1, STEP_BYTES)
+                if not found.batches:
+                    if found.is_cut:
+                        raise reads.chunks.late(segment)
+                    return None
+                scan.ahead(found.position)
+                await reads.offload.run(Lane.READ, scan.check, found.batches)
+                for batch in found.batches:
+                    if batch.header.max_timestamp_ms < timestamp_ms:
+                        continue
+                    record = await reads.offload.run(
+                        Lane.CPU,
+                        first_at_or_after,
+                        batch.parts[0],
+                        timestamp_ms,
+                        start_offset,
+                        reads.record_bytes_max,
+                    )
+                    if record is not None:
+                        return record
+                position, offset = found.position, found.batches[-1].end_offset
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from streamlog.codec.batch import (
     HEADER_BYTES,
@@ -44,7 +44,8 @@ class ScannedChunk(NamedTuple):
 
 
 class SegmentScan:
-    """Of one segment."""
+    """Of one segment. Left with Corrupt it forgets the segment's chunks: they may have been changed
+    on their way, and the next read asks for them again."""
 
     def __init__(
         self, chunks: ChunkCache, segment: RemoteLogSegmentMetadata, deadline: float
@@ -56,6 +57,18 @@ class SegmentScan:
         """The chunk that was read last, so that each batch does not look it up."""
         self._held_from = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Corrupt):
+            self.forget()
+
+    def forget(self) -> None:
+        """The next bytes are those that the storage sends then."""
+        self._held, self._held_from = memoryview(b""), 0
+        self._chunks.forget(self.segment.remote_log_segment_id)
+
     async def batches(
         self, position: int, offset: int, end_offset: int, max_bytes: int
     ) -> ScannedChunk:
@@ -64,9 +77,13 @@ class SegmentScan:
         `position`: at or before that batch, where a batch begins. Errors: as of ChunkCache.get.
         """
         segment, size = self.segment, 0
+        expected = segment.start_offset
         found: list[RemoteBatch] = []
-        while position < segment.segment_size_bytes and (size < max_bytes or not found):
+        while position < segment.segment_size_bytes:
+            is_full = bool(found) and size >= max_bytes
             head = self._at_hand(position, HEADER_BYTES)
+            if head is None and is_full:
+                break
             if head is None:
                 head = await self._bytes(position, HEADER_BYTES)
             if head is None:
@@ -74,9 +91,14 @@ class SegmentScan:
             base, length, delta = _unpack_frame(head)
             batch_bytes = length + LENGTH_END
             left = segment.segment_size_bytes - position
-            if not HEADER_BYTES <= batch_bytes <= left or delta < 0 or base < segment.start_offset:
+            if not HEADER_BYTES <= batch_bytes <= left or delta < 0 or base < expected:
                 raise self.damaged(position, "no batch begins here")
-            if base >= end_offset:
+            # No CRC covers an offset: it has to come behind the last one, and before the end. So
+            # the batch behind the last one that is returned is looked at, where it is at hand.
+            expected = base + delta + 1
+            if expected > segment.end_offset + 1:
+                raise self.damaged(position, "the batch ends behind it")
+            if base >= end_offset or is_full:
                 break
             if base + delta >= offset:
                 if found and size + batch_bytes > max_bytes:
@@ -132,8 +154,6 @@ class SegmentScan:
             try:
                 check_crc(ScannedBatch(parse_header(view), memoryview(view)), batch.position)
             except CorruptMessage as error:
-                # It may have been changed on its way: the next read asks for the bytes again.
-                self._chunks.forget(self.segment.remote_log_segment_id)
                 raise self.damaged(batch.position, str(error)) from error
 
     def damaged(self, position: int, what: str) -> Corrupt:
