@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from streamlog.codec.batch import scan
+from streamlog.codec.records import iterate
 from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable
 from streamlog.log.api.abstract_log import (
     EARLIEST,
@@ -534,6 +536,33 @@ def test_a_remote_batch_without_room_in_the_answer_costs_no_quota() -> None:
         assert t.fetch_quota.recorded == fetched.size_bytes > 10
 
     run(test)
+
+
+@pytest.mark.parametrize("chunk_bytes", [256, 1000, 4 << 20])
+@pytest.mark.parametrize("max_bytes", [1, 200, 400, 700, 1000])
+def test_an_answer_keeps_no_more_than_twice_its_bytes_in_memory(
+    chunk_bytes: int, max_bytes: int
+) -> None:
+    config = RemoteLogConfig(chunks=ChunkConfig(chunk_bytes=chunk_bytes))
+
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        await only_newest_local(t)
+        found: dict[int, bytes] = {}
+        offset = 0
+        while offset < t.log.local_log_start_offset:
+            fetched = await t.log.fetch(offset, max_bytes)
+            views = [memoryview(part) for part in fetched.parts]
+            owners = {id(view.obj): memoryview(view.obj) for view in views}
+            kept = sum(owner.nbytes for owner in owners.values())
+            assert kept <= 2 * fetched.size_bytes
+            for batch in scan(b"".join(fetched.parts)):
+                found |= {one[0]: one[3] or b"" for one in iterate(batch.view)}
+            offset = fetched.next_offset
+        assert found == {one: wanted[one] for one in found}
+        assert sorted(found) == list(range(offset))
+
+    run(test, config)
 
 
 def test_a_damaged_file_of_leader_epochs_loses_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from struct import Struct
 from typing import NamedTuple, Self
 
@@ -73,6 +74,7 @@ class SegmentScan:
         self, position: int, offset: int, end_offset: int, max_bytes: int
     ) -> ScannedChunk:
         """Batches from the one with the offset on, about `max_bytes`, at least one if it has one.
+        They keep at most twice their bytes in memory.
 
         `position`: at or before that batch, where a batch begins. Errors: as of ChunkCache.get.
         """
@@ -87,7 +89,7 @@ class SegmentScan:
             if head is None:
                 head = await self._bytes(position, HEADER_BYTES)
             if head is None:
-                return ScannedChunk(found, position, True)
+                return ScannedChunk(_unpinned(found), position, True)
             base, length, delta = _unpack_frame(head)
             batch_bytes = length + LENGTH_END
             left = segment.segment_size_bytes - position
@@ -107,11 +109,11 @@ class SegmentScan:
                 if view is None:
                     view = await self._bytes(position, batch_bytes)
                 if view is None:
-                    return ScannedChunk(found, position, True)
+                    return ScannedChunk(_unpinned(found), position, True)
                 found.append(RemoteBatch((view,), base + delta + 1, position))
                 size += batch_bytes
             position += batch_bytes
-        return ScannedChunk(found, position, False)
+        return ScannedChunk(_unpinned(found), position, False)
 
     def ahead(self, position: int) -> None:
         """Has the chunk loaded behind the one that the bytes before the position lie in, and more
@@ -166,3 +168,25 @@ class SegmentScan:
             start=position,
             end=segment.segment_size_bytes,
         )
+
+
+def _unpinned(batches: list[RemoteBatch]) -> list[RemoteBatch]:
+    """The batches, copied where they would keep a chunk alive of which they are less than a half:
+    who reads them may keep them long after the cache has dropped it."""
+    kept: list[RemoteBatch] = []
+    for _, group in groupby(batches, lambda batch: id(_view(batch).obj)):
+        ones = list(group)
+        views = [_view(one) for one in ones]
+        size = sum(map(len, views))
+        if 2 * size < memoryview(views[0].obj).nbytes:
+            # One copy for all of them, since each would cost about as much as this.
+            copy, end = memoryview(b"".join(views)), 0
+            for number, view in enumerate(views):
+                end += len(view)
+                ones[number] = ones[number]._replace(parts=(copy[end - len(view) : end],))
+        kept += ones
+    return kept
+
+
+def _view(batch: RemoteBatch) -> memoryview:
+    return memoryview(batch.parts[0])
