@@ -576,10 +576,12 @@ class RemoteLogManager:
             # begin later by now.
             await led.log.raise_start(led.log.local_log_start_offset)
         # No local segment counts as copied any more, also where the tier is turned on again before
-        # all is deleted. The newest go first: what a crash leaves lies below what is copied anew.
+        # all is deleted. The newest are announced first, and none behind one that fails: what that
+        # or a crash leaves has no gap below it, and is not copied twice.
         led.tier.highest_offset = -1
         led.has_left_overs = True
-        await self._parts.removal.remove_all(reversed(segments))
+        removal = self._parts.removal
+        await removal.remove_all(await removal.begin_all(reversed(segments)))
         led.is_given_up = True
 
     async def run_tasks(self) -> None:

@@ -12,7 +12,6 @@ from streamlog.log.api.tiering import AbortedInTier
 from streamlog.tiered import remote_log_manager
 from streamlog.tiered.copying import copier
 from streamlog.tiered.copying.copier import Copier
-from streamlog.tiered.metadata.cache import RemoteLogMetadataCache
 from streamlog.tiered.reading import index_cache
 from streamlog.tiered.reading.chunks import ChunkCache
 from streamlog.tiered.reading.partition_tier import PartitionTier
@@ -110,7 +109,7 @@ def begins_where_the_local_part_does(patch: Patch) -> None:
 
 
 def forgets_what_was_copied(patch: Patch) -> None:
-    patch.set(RemoteLogMetadataCache, "highest_offset", lambda *_: None)
+    patch.set(remote_log_manager, "highest_copied", lambda *_: -1)
 
 
 def takes_another_segments_index(patch: Patch) -> None:

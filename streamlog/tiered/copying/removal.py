@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamlog.errors import NotFound, StoreUnavailable, StreamlogError
 from streamlog.runtime.clock import Clock
@@ -44,8 +44,7 @@ class SegmentRemoval:
         Errors: StoreUnavailable, those of the metadata.
         """
         segment_id = segment.remote_log_segment_id
-        if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-            await self._announce(segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        segment = await self._begun(segment)
         await self.forget(segment)
         if self.calls.is_under_way(segment_id):
             return False
@@ -81,6 +80,19 @@ class SegmentRemoval:
         if first is not None:
             raise first
         return removed
+
+    async def begin_all(
+        self, segments: Iterable[RemoteLogSegmentMetadata]
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Announces the deletion of one after the other; returns them as they are then. Errors:
+        those of the metadata, with the first of which it ends."""
+        return [await self._begun(one) for one in segments]
+
+    async def _begun(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        state = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        if segment.state is not state:
+            await self._announce(segment, state)
+        return replace(segment, state=state)
 
     async def remove_partition(
         self, partition: TopicIdPartition, state: RemotePartitionDeleteState

@@ -112,8 +112,6 @@ def test_what_is_copied_behind_a_gap_counts_once_for_retention() -> None:
 
 
 def test_a_tier_that_is_turned_off_and_on_beside_failing_metadata_loses_nothing() -> None:
-    """What is left in the tier is the newest segment, and all before it is local alone."""
-
     async def body() -> None:
         async with tiered_log(TornTree(SeededRandom(3))) as t:
             wanted = await filled_and_copied(t, 60)
@@ -132,10 +130,12 @@ def test_a_tier_that_is_turned_off_and_on_beside_failing_metadata_loses_nothing(
                     remote_storage_enable="false", remote_log_delete_on_disable="true"
                 )
                 await t.copy()
-            (left,) = await t.metadata.list_remote_log_segments(t.partition)
-            assert left.end_offset == copied - 1
+            listed = await t.metadata.list_remote_log_segments(t.partition)
+            assert listed[-1].end_offset == copied - 1
             await t.configure(remote_storage_enable="true")
             await _all_is_read_when_it_has_moved(t, wanted, copied)
+            found = await t.metadata.list_remote_log_segments(t.partition)
+            assert found[: len(listed)] == listed, "none was copied twice"
 
     asyncio.run(body())
 
