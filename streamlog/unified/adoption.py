@@ -1,8 +1,5 @@
-"""Takes over partitions from another log folder: a stopped Kafka's, or what was put aside (-stray).
-
-Files are copied, and the source stays as it is. What is copied is trusted as little as after a
-crash: the first open reads every batch. It blocks: call it through Offload.
-"""
+"""Finds topics that can be taken over: in a stopped Kafka's log folder, or put aside (-stray) in a
+node's own. It blocks: call it through Offload."""
 
 from __future__ import annotations
 
@@ -22,21 +19,17 @@ from streamlog.format.kafka_files.names import (
     LOG_STARTS,
     PARTITION_METADATA,
     STRAY_FOLDER,
-    file_name,
     parse_file_name,
     parse_folder_name,
 )
 from streamlog.format.kafka_files.properties import decode_partition_metadata
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.lockfile import check_free
-from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.unified.folder_record import STAMP
 from streamlog.unified.token_file import TOKEN
 
 log = logging.getLogger(__name__)
 
-COPY_BYTES = 4 << 20
 _STRAY = re.compile(rf"(.+)\.[0-9a-f]{{32}}{STRAY_FOLDER}\Z")
 
 
@@ -203,7 +196,7 @@ def _start_of_epochs(path: Path, local_start: int) -> int:
     return min(epochs[0][1], local_start) if epochs else 0
 
 
-def _files(path: Path) -> list[str]:
+def log_files(path: Path) -> list[str]:
     """Names of the files that are part of a log."""
     kept = (LEADER_EPOCHS, PARTITION_METADATA, TOKEN)
     names = sorted(one.name for one in path.iterdir() if one.is_file())
@@ -212,48 +205,4 @@ def _files(path: Path) -> list[str]:
 
 def _has_log(path: Path) -> bool:
     """Also where there is none because the partition was never opened."""
-    return bool(_segments(path)) or _files(path) == [PARTITION_METADATA]
-
-
-def is_copy(one: Path, other: Path) -> bool:
-    """Whether two folders of a partition have one log: the same segments, of which the last ends
-    with the same bytes, leader epochs and fencing token."""
-    segments = _segments(one)
-    names = [file_name(base, LOG) for base in segments][-1:]
-    return segments == _segments(other) and all(
-        _last_bytes(one / name) == _last_bytes(other / name)
-        for name in (*names, LEADER_EPOCHS, TOKEN)
-    )
-
-
-def _last_bytes(path: Path) -> bytes | None:
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - COPY_BYTES))
-        return file.read()
-
-
-def copy_partition(source: Path, target: GrowingFolder) -> int:
-    """Copies the files of a log, and nothing else; durable on return. Returns their bytes.
-
-    Errors: OSError.
-    """
-    names = _files(source)
-    copied = sum(_copy(SystemFolder(source, is_made=True), name, target) for name in names)
-    target.sync()
-    return copied
-
-
-def _copy(source: SystemFolder, name: str, target: GrowingFolder) -> int:
-    old, new = source.open(name), target.create(name)
-    try:
-        position = 0
-        while data := old.read(position, COPY_BYTES):
-            new.append([data])
-            position += len(data)
-        new.sync()
-        return position
-    finally:
-        old.close()
-        new.close()
+    return bool(_segments(path)) or log_files(path) == [PARTITION_METADATA]

@@ -12,8 +12,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from threading import Event
+from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from streamlog.errors import (
@@ -58,7 +58,8 @@ from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
-from streamlog.unified.adoption import FoundPartition, copy_partition, is_copy
+from streamlog.unified.adopted_copy import AdoptedLog, IsStopped, make_copy
+from streamlog.unified.adoption import FoundPartition
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
 from streamlog.unified.disk.folder_writes import FolderWrites
@@ -88,6 +89,14 @@ class FolderOwner:
 
     cluster_id: str
     node_id: int
+
+
+class _Copy(NamedTuple):
+    """A partition that was adopted, in a folder that no partition has as its own yet."""
+
+    topic_id: UUID
+    name: str
+    log: AdoptedLog
 
 
 class LogFolder:
@@ -133,8 +142,8 @@ class LogFolder:
         self._in_use: dict[TopicPartition, PartitionFolder] = {}
         """Those whose files are open, of logs that may have failed."""
         self._is_saving = False
-        self.adopted: set[TopicPartition] = set()
-        """Partitions whose topics are created in a moment."""
+        self._copies: dict[TopicPartition, _Copy] = {}
+        """Adopted partitions whose topics are created next."""
         self.directory_id = UUID(int=0)
         self.doubt: str | None = None
         """Why the folder may not be the one that the node used last."""
@@ -278,68 +287,92 @@ class LogFolder:
     def partitions(self) -> Iterator[tuple[TopicPartition, UUID]]:
         yield from tuple(self._topic_ids.items())
 
-    async def create(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """An empty partition; durable on return. One of another topic id is put aside.
+    async def create(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """An empty partition, or the adopted one; durable on return. What has its name, of another
+        topic id or copied by the adoption, is put aside. False: it was there already.
 
         Errors: StoreUnavailable.
         """
         async with self._turns.holding(partition):
-            if self._topic_ids.get(partition) == topic_id:
-                return
-            await self._make_room(partition)
+            copy = self._copies.get(partition)
+            if copy is not None and copy.topic_id != topic_id:
+                copy = None
+            if copy is None and self._topic_ids.get(partition) == topic_id:
+                return False
+            await self._make_room(partition, topic_id)
             for checkpoint in self._checkpoints:
                 checkpoint.forget(partition)
+            if copy is not None:
+                self._note_copy(partition, copy.log)
+            for checkpoint in self._checkpoints:
                 await checkpoint.save()
-            await self._run(self._make, partition, topic_id)
+            if copy is None:
+                await self._run(self._make, partition, topic_id)
+            else:
+                await self._run(self._tree.rename, copy.name, folder_name(partition))
+                del self._copies[partition]
             self._topic_ids[partition] = topic_id
+            return True
 
-    async def _make_room(self, partition: TopicPartition) -> None:
+    def _note_copy(self, partition: TopicPartition, log: AdoptedLog) -> None:
+        self.log_starts.note(partition, log.log_start_offset)
+        self.recovery_points.note(partition, log.end_offset)
+        self.high_watermarks.note(partition, log.end_offset)
+
+    async def _make_room(self, partition: TopicPartition, topic_id: UUID) -> None:
         """A folder that has the partition's name goes: a creation that was cut off left it, or,
         where records are in it, nobody knows why it is there."""
-        if folder_name(partition) in await self._run(self._tree.folders):
+        if folder_name(partition) not in await self._run(self._tree.folders):
+            return
+        if self._topic_ids.get(partition) == topic_id:
+            # As whole as it is, also where no record is in it: it was copied.
+            await self._put_aside(partition)
+        else:
             await self._discard(partition)
 
-    async def adopt(self, found: FoundPartition, topic_id: UUID) -> int:
-        """Copies a partition's files into the folder; the topic is created next, with this id.
+    async def adopt(self, found: FoundPartition, topic_id: UUID, config: TopicConfig) -> AdoptedLog:
+        """Copies a partition's files and reads every batch of the copy.
 
-        Where they are in the folder that the partition would get here, it is put aside first. Its
-        first open reads every batch. Returns the bytes; 0: an adoption that was cut off has copied
-        them. Errors: StoreUnavailable.
+        It lies beside the partitions that are served, and `create` with this topic id puts it in
+        its place. Until then nothing else has changed: `give_up_copies`, and each start, removes
+        it. A call that fails or is cancelled leaves no copy. Errors: StoreUnavailable, Corrupt.
         """
-        async with self._turns.holding(found.partition):
-            return await self._adopt(found, topic_id)
-
-    async def _adopt(self, found: FoundPartition, topic_id: UUID) -> int:
-        partition, copied = found.partition, 0
-        own = Path(str(self._tree), folder_name(partition)).resolve()
-        is_own = await self._run(lambda: found.path.resolve() == own)
-        kept = found.others if is_own else (found.path,)
-        if self._topic_ids.get(partition) != topic_id or not await self._run(
-            lambda: any(is_copy(own, path) for path in kept)
-        ):
-            source = found.path
-            if is_own:
-                # As whole as it is, also where no record is in it: it is what is copied.
-                source = source.with_name(await self._put_aside(partition))
-            else:
-                await self._make_room(partition)
-            copied = await self._run(self._copy, source, partition)
-        for checkpoint in self._checkpoints:
-            checkpoint.forget(partition)
-        self.log_starts.note(partition, found.log_start_offset)
-        for checkpoint in self._checkpoints:
-            await checkpoint.save()
-        self._topic_ids[partition] = topic_id
-        self.adopted.add(partition)
-        return copied
-
-    def _copy(self, source: Path, partition: TopicPartition) -> int:
+        partition, stop = found.partition, Event()
         unique = self.environment.random.uuid().hex
-        # A copy that is cut off is removed by the next start, as all folders of this name are.
-        temporary = renamed_folder(partition, unique, DELETE_FOLDER)
-        copied = copy_partition(source, self._tree.make(temporary))
-        self._tree.rename(temporary, folder_name(partition))
-        return copied
+        name = renamed_folder(partition, unique, DELETE_FOLDER)
+        plan = self._plan(partition, config)._replace(
+            recovery_point=0,
+            log_start_offset=found.log_start_offset,
+            synced=None,
+            accepts_data_loss=False,
+            clean_end_offset=-1,
+        )
+        try:
+            log = await self._run(self._copy, found, name, plan, stop.is_set)
+        except asyncio.CancelledError:
+            # Its thread goes on.
+            stop.set()
+            raise
+        self._copies[partition] = _Copy(topic_id, name, log)
+        return log
+
+    def _copy(
+        self, found: FoundPartition, name: str, plan: LoadPlan, is_stopped: IsStopped
+    ) -> AdoptedLog:
+        try:
+            return make_copy(found, self._tree.make(name), plan, is_stopped)
+        except (StreamlogError, OSError):
+            self._tree.remove(name)
+            raise
+
+    async def give_up_copies(self) -> None:
+        """Removes what was adopted and not created."""
+        copies, self._copies = self._copies, {}
+        for copy in copies.values():
+            try:
+                await self._run(self._tree.remove, copy.name)
+            except StreamlogError as error:
+                log.warning("the copy %s stays until the next start: %s", copy.name, error)
 
     def _make(self, partition: TopicPartition, topic_id: UUID) -> None:
         folder = self._tree.make(folder_name(partition))
@@ -364,12 +397,12 @@ class LogFolder:
     async def discard(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Deletes a partition that no topic has, or puts it aside where it has or had records, or
         another one of its topic was put aside: the metadata may be older than the folder. False,
-        and nothing is done, where the partition is another topic's by now, adopted, or claimed.
+        and nothing is done, where the partition is another topic's by now, or claimed.
         Errors: StoreUnavailable."""
         async with self._turns.holding(partition):
             if self._topic_ids.get(partition) != topic_id:
                 return False
-            if partition in self.adopted or self._claimed.get(partition) == topic_id:
+            if self._claimed.get(partition) == topic_id:
                 return False
             await self._discard(partition)
             return True
@@ -450,22 +483,7 @@ class LogFolder:
         if failed is not None:
             # Its log has failed and may still be writing: it is to be closed, and is not yet.
             await failed.close()
-        limits = self.environment.config
-        plan = LoadPlan(
-            self.recovery_points.get(partition),
-            self.log_starts.get(partition),
-            self.environment.clock.now_ms(),
-            config,
-            ProducerLimits(
-                limits.producer_id_expiration_ms,
-                limits.producer_batches_remembered,
-                limits.producer_ids_max,
-                limits.producer_idle_ms_min,
-            ),
-            self._distrusted.get(partition),
-            self._accepts_data_loss,
-            self.cleaned_offsets.find(partition),
-        )
+        plan = self._plan(partition, config)
         folder, loaded, files = await self._run(self._load, partition, plan)
         self._distrusted.pop(partition, None)
 
@@ -482,6 +500,24 @@ class LogFolder:
             raise
         self._in_use[partition] = opened
         return opened, loaded
+
+    def _plan(self, partition: TopicPartition, config: TopicConfig) -> LoadPlan:
+        limits = self.environment.config
+        return LoadPlan(
+            self.recovery_points.get(partition),
+            self.log_starts.get(partition),
+            self.environment.clock.now_ms(),
+            config,
+            ProducerLimits(
+                limits.producer_id_expiration_ms,
+                limits.producer_batches_remembered,
+                limits.producer_ids_max,
+                limits.producer_idle_ms_min,
+            ),
+            self._distrusted.get(partition),
+            self._accepts_data_loss,
+            self.cleaned_offsets.find(partition),
+        )
 
     async def _note_loaded(
         self, partition: TopicPartition, loaded: LoadedLog, config: TopicConfig

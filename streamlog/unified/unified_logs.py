@@ -86,13 +86,12 @@ class UnifiedLogFactory:
                 partition = TopicPartition(topic.name, number)
                 handle = handle_of(topic.topic_id, number)
                 self._attempts[handle] = topic.attempt
-                is_new = self._folder.topic_id_of(partition) != topic.topic_id
-                await self._folder.create(partition, topic.topic_id)
-                if is_new:
+                if await self._folder.create(partition, topic.topic_id):
                     made[partition] = handle
                 handles.append(handle)
         except StreamlogError:
-            # No tier has anything of them. What was there before stays, as adopted partitions do.
+            # No tier has anything of them, and what was adopted is a copy. What was there before
+            # stays.
             for partition, handle in made.items():
                 await self._folder.remove(partition, topic.topic_id)
                 self._attempts.pop(handle, None)

@@ -14,10 +14,7 @@ from streamlog.errors import (
     StreamlogError,
     TopicAlreadyExists,
 )
-from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.topics.topics import TopicDescription
-from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
 from streamlog.unified.adoption import (
@@ -28,7 +25,6 @@ from streamlog.unified.adoption import (
     topic_names,
 )
 from streamlog.unified.log_folder import LogFolder
-from streamlog.unified.unified_log import UnifiedLog
 from streamlog.wiring.engine import OpenEngine
 
 log = logging.getLogger(__name__)
@@ -55,12 +51,12 @@ async def adopt(
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
     `names`: those to take; where none is given all but internal ones and, where `source` is the log
-    folder itself, those that are there already. `on_partition` is called with
-    the name and bytes of each that was copied. `configs`: of each topic, beside those of CONFIGS. A
-    call that is cut off leaves whole topics, and files that the next start puts aside. Errors:
-    Invalid, InvalidConfig (also where a topic seems to have records in a remote tier, and
-    remote.storage.enable is not given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation
-    (there is no log folder, or the topic is an internal one), StoreUnavailable.
+    folder itself, those that are there already. `on_partition` is called with the name and bytes of
+    each that was copied. `configs`: of each topic, beside those of CONFIGS. A call that is cut off
+    leaves whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
+    (also where a topic seems to have records in a remote tier, and remote.storage.enable is not
+    given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log folder, or the
+    topic is an internal one), StoreUnavailable.
     """
     folder = engine.log_folder
     if folder is None:
@@ -87,44 +83,39 @@ async def adopt(
         await engine.logs.create_topic(
             topic.name, len(topic.partitions), configs, validate_only=True
         )
+    return [await _take(engine, folder, topic, configs, on_partition) for topic in topics]
+
+
+async def _take(
+    engine: OpenEngine,
+    folder: LogFolder,
+    topic: FoundTopic,
+    configs: Mapping[str, str],
+    on_partition: OnPartition,
+) -> TopicDescription:
+    """Nothing but copies is there before all of them have been read."""
     settings = engine.logs.defaults.of_topic(configs)
-    adopted: list[TopicDescription] = []
-    for topic in topics:
+    try:
         for one in topic.partitions:
             if one.others:
                 others = ", ".join(path.name for path in one.others)
                 log.warning("%s is taken, whose log ends last, and not %s", one.path.name, others)
-            copied = await folder.adopt(one, topic.topic_id)
-            on_partition(str(one.partition), copied)
-        # Before there is a topic: a call that is cut off behind its creation is not repeated.
-        for one in topic.partitions:
-            await _pass_over_producer_ids(engine, folder, one.partition, settings)
-        adopted.append(
-            await engine.logs.create_topic(
-                topic.name,
-                len(topic.partitions),
-                configs,
-                topic_id=topic.topic_id,
-            )
-        )
-    return adopted
-
-
-async def _pass_over_producer_ids(
-    engine: OpenEngine, folder: LogFolder, partition: TopicPartition, config: TopicConfig
-) -> None:
-    """Gives out no id any more that a producer of the copied partition has or is below it: it reads
-    every batch. Errors: StoreUnavailable, Corrupt."""
-    opened = UnifiedLog(partition, *await folder.load(partition, config), config, _failed)
+            copy = await folder.adopt(one, topic.topic_id, settings)
+            on_partition(str(one.partition), copy.copied_bytes)
+            # No id is given out any more that a producer of the partition has, or is below it.
+            # Before there is a topic: a call that is cut off behind its creation is not repeated.
+            await engine.logs.pass_over_producer_ids(1 + copy.producer_id_max)
+    except BaseException:
+        await folder.give_up_copies()
+        raise
     try:
-        known = [one.producer_id for one in opened.producers()]
-    finally:
-        await opened.close()
-    await engine.logs.pass_over_producer_ids(1 + max(known, default=-1))
-
-
-def _failed(_log: AbstractLog, _error: StreamlogError) -> None:
-    """`close` raises what there is."""
+        return await engine.logs.create_topic(
+            topic.name, len(topic.partitions), configs, topic_id=topic.topic_id
+        )
+    except StreamlogError:
+        # Not where it was cancelled: the creation goes on then, and takes the copies.
+        await folder.give_up_copies()
+        raise
 
 
 def local_topics(folder: Path) -> list[str]:

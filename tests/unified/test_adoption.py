@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from streamlog.errors import Corrupt, Invalid, TopicAlreadyExists
-from streamlog.format.kafka_files.names import LOG, STRAY_FOLDER, file_name
+from streamlog.format.kafka_files.names import LEADER_EPOCHS, LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
 from streamlog.testing.logs.log_conformance import append, encoded, refused
+from streamlog.unified import adopted_copy
 from streamlog.unified.token_file import TOKEN
 from streamlog.wiring import OpenEngine
 from streamlog.wiring.adoption import adopt
@@ -191,7 +194,8 @@ def test_a_partition_without_a_log_is_refused_before_anything_is_copied(tmp_path
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_an_adoption_that_is_repeated_makes_no_more_copies(tmp_path: Path, is_own: bool) -> None:
+def test_an_adoption_that_fails_leaves_the_folder_as_it_was(tmp_path: Path, is_own: bool) -> None:
+    """Also where an open would change the copy: a torn tail, and no file of the leader epochs."""
     data = tmp_path / "data"
     old = data if is_own else tmp_path / "old"
 
@@ -199,15 +203,57 @@ def test_an_adoption_that_is_repeated_makes_no_more_copies(tmp_path: Path, is_ow
         await create(old, "t", [3, 2])
         if is_own:
             await forget(old, "t", 2)
+        (old / "logs" / "t-0" / LEADER_EPOCHS).unlink()
+        with (old / "logs" / "t-0" / SEGMENT).open("ab") as file:
+            file.write(b"torn" * 100)
         token = old / "logs" / "t-1" / TOKEN
         token.write_bytes(b"\x01damaged")
+        before = folders(data) if is_own else []
         for _ in range(2):
             await refused(Corrupt, take(data, old / "logs"))
-            assert len(strays(data)) == 2 * is_own
-        # What is not the same any more is copied again.
+            assert folders(data) == before
         token.unlink()
         assert await take(data, old / "logs") == ["t"]
         assert await ends(data, "t", 2) == [3, 2]
+
+    asyncio.run(body())
+
+
+def test_a_cancelled_adoption_ends_within_a_file_and_leaves_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    is_reading, may_go_on = Event(), Event()
+    positions: list[int] = []
+
+    class Slow(SystemFolder):
+        def open(self, name: str) -> SystemGrowingFile:
+            file = super().open(name)
+            read = file.read
+
+            def slow(position: int, length: int) -> bytes:
+                if name == SEGMENT:
+                    positions.append(position)
+                    is_reading.set()
+                    assert may_go_on.wait(60)
+                return read(position, length)
+
+            file.read = slow  # type: ignore[method-assign]
+            return file
+
+    async def body() -> None:
+        await create(old, "t", [40])
+        monkeypatch.setattr(adopted_copy, "COPY_BYTES", 100)
+        monkeypatch.setattr(adopted_copy, "SystemFolder", Slow)
+        async with node(new) as engine:
+            adoption = asyncio.create_task(adopt(engine, old / "logs"))
+            await asyncio.to_thread(is_reading.wait, 60)
+            adoption.cancel()
+            await asyncio.wait([adoption])
+            assert adoption.cancelled()
+            may_go_on.set()
+        assert positions == [0]
+        assert folders(new) == []
 
     asyncio.run(body())
 

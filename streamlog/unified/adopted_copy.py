@@ -1,0 +1,81 @@
+"""Makes a log of a partition that is taken over: its files are copied, the source stays as it is.
+
+What is copied is trusted as little as after a crash: every batch is read. On return the copy is a
+log that ended in order. It blocks: call it through Offload.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from streamlog.runtime.disk.growing import GrowingFolder
+from streamlog.runtime.disk.system_folder import SystemFolder
+from streamlog.unified.adoption import FoundPartition, log_files
+from streamlog.unified.disk.log_files import LogFiles
+from streamlog.unified.recovery.loader import LoadPlan, load
+from streamlog.unified.recovery.snapshots import snapshot_of
+from streamlog.unified.state.tail import UnifiedTail
+
+COPY_BYTES = 4 << 20
+
+IsStopped = Callable[[], bool]
+
+
+class AdoptedLog(NamedTuple):
+    """What a copy holds, all of it durable. `producer_id_max`: -1 where no producer is known."""
+
+    copied_bytes: int
+    log_start_offset: int
+    end_offset: int
+    producer_id_max: int
+
+
+def make_copy(
+    found: FoundPartition, target: GrowingFolder, plan: LoadPlan, is_stopped: IsStopped
+) -> AdoptedLog:
+    """Errors: Corrupt, OSError (also where it was stopped)."""
+    copied = _copy_files(found.path, target, is_stopped)
+    loaded = load(target, plan)
+    _check(is_stopped)
+    producer_ids = [entry.producer_id for entry in loaded.producers.snapshot()]
+    loaded.producers.expire(plan.now_ms)
+    tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
+    files = LogFiles.open(target, tail.active.base_offset)
+    try:
+        files.finish(tail.indexes(), tail.end_offset, snapshot_of(tail.producers))
+    finally:
+        files.close()
+    return AdoptedLog(
+        copied, loaded.log_start_offset, tail.end_offset, max(producer_ids, default=-1)
+    )
+
+
+def _copy_files(source: Path, target: GrowingFolder, is_stopped: IsStopped) -> int:
+    """Copies the files of a log, and nothing else; durable on return. Returns their bytes."""
+    folder = SystemFolder(source, is_made=True)
+    copied = sum(_copy(folder, name, target, is_stopped) for name in log_files(source))
+    target.sync()
+    return copied
+
+
+def _copy(source: SystemFolder, name: str, target: GrowingFolder, is_stopped: IsStopped) -> int:
+    old, new = source.open(name), target.create(name)
+    try:
+        position = 0
+        while data := old.read(position, COPY_BYTES):
+            _check(is_stopped)
+            new.append([data])
+            position += len(data)
+        new.sync()
+        return position
+    finally:
+        old.close()
+        new.close()
+
+
+def _check(is_stopped: IsStopped) -> None:
+    if is_stopped():
+        raise OSError(errno.ECANCELED, "the adoption was cancelled")
