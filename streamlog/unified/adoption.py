@@ -19,13 +19,16 @@ from streamlog.format.kafka_files.names import (
     LOG_STARTS,
     PARTITION_METADATA,
     STRAY_FOLDER,
+    file_name,
     parse_file_name,
     parse_folder_name,
 )
 from streamlog.format.kafka_files.properties import decode_partition_metadata
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.lockfile import check_free
+from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.unified.folder_record import STAMP
+from streamlog.unified.recovery.scan import batches
 from streamlog.unified.token_file import TOKEN
 
 log = logging.getLogger(__name__)
@@ -43,8 +46,12 @@ class FoundPartition(NamedTuple):
     has_log: bool
     """False: other files of a log are there, and no segment."""
     others: tuple[Path, ...]
-    """More folders of the partition and topic id, such as copies that earlier adoptions left aside:
-    their logs end before this one's, or with it."""
+    """More folders of the partition and topic id that were put aside, such as sources of earlier
+    adoptions: this one is in use, or their logs end before it, or with it."""
+
+    @property
+    def is_aside(self) -> bool:
+        return _STRAY.match(self.path.name) is not None
 
     @property
     def has_remote(self) -> bool:
@@ -104,7 +111,7 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         raise Invalid(f"{source} does not hold {what}: give the folder that has TOPIC-N folders")
 
     def newest(partition: TopicPartition, paths: Sequence[Path]) -> FoundPartition:
-        path, *others = sorted(paths, key=_end, reverse=True)
+        path, *others = _newest_first(paths)
         local_start = min(_segments(path), default=0)
         start = starts.get(partition)
         if start is None:
@@ -179,9 +186,30 @@ def _segments(path: Path) -> dict[int, int]:
     }
 
 
-def _end(path: Path) -> tuple[int, int]:
-    """The last segment and its bytes: of two states of one log the later has the larger."""
-    return max(_segments(path).items(), default=(-1, 0))
+def _newest_first(paths: Sequence[Path]) -> list[Path]:
+    """What was put aside is older than what is in use; of others the one is taken whose log ends
+    last."""
+    if len(paths) == 1:
+        return list(paths)
+    return sorted(paths, key=lambda path: (not _STRAY.match(path.name), _end(path)), reverse=True)
+
+
+def _end(path: Path) -> int:
+    """Where a recovery ends the log: before the first byte that belongs to no sound batch. The file
+    may have more, which a crash or a preallocation left. It reads every batch."""
+    folder, end = SystemFolder(path, is_made=True), -1
+    for base in _segments(path):
+        file = folder.open(file_name(base, LOG))
+        try:
+            position, end = 0, base
+            for batch in batches(file, 0, base, verify=True):
+                position += batch.header.size_bytes
+                end = batch.header.next_offset
+            if position < file.size():
+                break
+        finally:
+            file.close()
+    return end
 
 
 def _start_of_epochs(path: Path, local_start: int) -> int:

@@ -99,7 +99,8 @@ async def _take(
         for one in topic.partitions:
             if one.others:
                 others = ", ".join(path.name for path in one.others)
-                log.warning("%s is taken, whose log ends last, and not %s", one.path.name, others)
+                why = "whose log ends last" if one.is_aside else "which is in use"
+                log.warning("%s is taken, %s, and not %s", one.path.name, why, others)
             copy = await folder.adopt(one, topic.topic_id, settings)
             on_partition(str(one.partition), copy.copied_bytes)
             # No id is given out any more that a producer of the partition has, or is below it.

@@ -140,6 +140,29 @@ def test_the_newest_of_several_copies_is_taken(
 
 
 @pytest.mark.parametrize("is_put_aside", [False, True])
+def test_bytes_behind_the_last_batch_make_a_copy_no_newer(
+    tmp_path: Path, is_put_aside: bool
+) -> None:
+    """A crash leaves a torn write, which an open cuts off, and the first adoption left it aside.
+    What is in use is newer than any that was put aside."""
+    torn = b"torn" * 1000
+
+    async def body() -> None:
+        await create(tmp_path, "t", [3])
+        await forget(tmp_path, "t")
+        with (tmp_path / "logs" / "t-0" / SEGMENT).open("ab") as file:
+            file.write(torn)
+        await take(tmp_path)
+        await write(tmp_path, "t", [2])
+        await forget(tmp_path, "t", is_put_aside=is_put_aside)
+        assert max(size_of(path) for path in (tmp_path / "logs").glob("t-0*")) > len(torn)
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t") == [5]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_put_aside", [False, True])
 def test_of_two_topics_of_a_name_the_one_in_use_is_taken_or_none(
     tmp_path: Path, is_put_aside: bool
 ) -> None:
