@@ -7,17 +7,21 @@ log that ended in order. It blocks: call it through Offload.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from streamlog.errors import Corrupt
 from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.unified.adoption import FoundPartition, log_files
 from streamlog.unified.disk.log_files import LogFiles
-from streamlog.unified.recovery.loader import LoadPlan, load
+from streamlog.unified.recovery.loader import LoadedLog, LoadPlan, load
 from streamlog.unified.recovery.snapshots import snapshot_of
 from streamlog.unified.state.tail import UnifiedTail
+
+log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 
@@ -36,10 +40,12 @@ class AdoptedLog(NamedTuple):
 def make_copy(
     found: FoundPartition, target: GrowingFolder, plan: LoadPlan, is_stopped: IsStopped
 ) -> AdoptedLog:
-    """Errors: Corrupt, OSError (also where it was stopped)."""
+    """Errors: Corrupt (also where records are lost that were durable, unless the plan accepts it),
+    OSError (also where it was stopped)."""
     copied = _copy_files(found.path, target, is_stopped)
     loaded = load(target, plan)
     _check(is_stopped)
+    _check_loss(found, loaded, plan)
     producer_ids = [entry.producer_id for entry in loaded.producers.snapshot()]
     loaded.producers.expire(plan.now_ms)
     tail = UnifiedTail(loaded.segments, loaded.producers, loaded.epochs)
@@ -50,6 +56,28 @@ def make_copy(
         files.close()
     return AdoptedLog(
         copied, loaded.log_start_offset, tail.end_offset, max(producer_ids, default=-1)
+    )
+
+
+def _check_loss(found: FoundPartition, loaded: LoadedLog, plan: LoadPlan) -> None:
+    """Errors: Corrupt."""
+    end, may_have_gaps = loaded.segments[-1].end, found.was_cleaned or plan.config.is_compacted
+    lost = [gap for gap in loaded.gaps if gap[1] > plan.log_start_offset and not may_have_gaps]
+    if end < found.recovery_point:
+        lost.append((end, found.recovery_point))
+    if not lost:
+        return
+    offsets = ", ".join(f"{first} to {behind - 1}" for first, behind in lost)
+    if plan.accepts_data_loss:
+        log.warning("offsets %s of %s are given up", offsets, found.path)
+        return
+    raise Corrupt(
+        f"{found.path} lacks records of the offsets {offsets}: they were durable "
+        f"(recovery point {found.recovery_point}), or a segment between others is missing. Put the "
+        "files back from a copy, or give --accept-data-loss, which gives them up. Nothing is lost "
+        "where the topic was compacted before, or the recovery point is of a later topic of the "
+        "name",
+        object_key=str(found.path),
     )
 
 

@@ -13,11 +13,13 @@ from uuid import UUID
 from streamlog.errors import Corrupt, Invalid, StreamlogError
 from streamlog.format.kafka_files.checkpoints import decode_epochs, decode_offsets
 from streamlog.format.kafka_files.names import (
+    CLEANED_OFFSETS,
     LEADER_EPOCHS,
     LOCK,
     LOG,
     LOG_STARTS,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     STRAY_FOLDER,
     file_name,
     parse_file_name,
@@ -43,6 +45,10 @@ class FoundPartition(NamedTuple):
     path: Path
     log_start_offset: int
     local_log_start_offset: int
+    recovery_point: int
+    """All before it was durable, unless it is another topic's of the name. 0: not known."""
+    was_cleaned: bool
+    """Whether a cleaning may have removed offsets."""
     has_log: bool
     """False: other files of a log are there, and no segment."""
     others: tuple[Path, ...]
@@ -90,7 +96,9 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
     """
     if not is_own:
         check_free(str(source / LOCK))
-    starts = _log_starts(source)
+    starts = _offsets(source, LOG_STARTS)
+    recovery_points = _offsets(source, RECOVERY_POINTS)
+    cleaned = _offsets(source, CLEANED_OFFSETS)
     # This program writes each start down but 0, a Kafka none of a log that begins with its files.
     is_streamlogs = (source / STAMP).is_file()
     found: dict[tuple[str, UUID], dict[TopicPartition, list[Path]]] = {}
@@ -116,7 +124,16 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
         start = starts.get(partition)
         if start is None:
             start = 0 if is_streamlogs else _start_of_epochs(path, local_start)
-        return FoundPartition(partition, path, start, local_start, _has_log(path), tuple(others))
+        return FoundPartition(
+            partition,
+            path,
+            start,
+            local_start,
+            recovery_points.get(partition, 0),
+            partition in cleaned,
+            _has_log(path),
+            tuple(others),
+        )
 
     return [
         FoundTopic(*key, tuple(newest(one, paths) for one, paths in sorted(partitions.items())))
@@ -171,8 +188,9 @@ def topic_names(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def _log_starts(source: Path) -> dict[TopicPartition, int]:
-    path = source / LOG_STARTS
+def _offsets(source: Path, checkpoint: str) -> dict[TopicPartition, int]:
+    """Errors: Corrupt, UnsupportedVersion."""
+    path = source / checkpoint
     return decode_offsets(str(path), path.read_bytes()) if path.is_file() else {}
 
 

@@ -330,12 +330,20 @@ class LogFolder:
         else:
             await self._discard(partition)
 
-    async def adopt(self, found: FoundPartition, topic_id: UUID, config: TopicConfig) -> AdoptedLog:
+    async def adopt(
+        self,
+        found: FoundPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        *,
+        accepts_data_loss: bool = False,
+    ) -> AdoptedLog:
         """Copies a partition's files and reads every batch of the copy.
 
         It lies beside the partitions that are served, and `create` with this topic id puts it in
         its place. Until then nothing else has changed: `give_up_copies`, and each start, removes
-        it. A call that fails or is cancelled leaves no copy. Errors: StoreUnavailable, Corrupt.
+        it. A call that fails or is cancelled leaves no copy. Errors: StoreUnavailable, Corrupt
+        (also where records that were durable are lost, unless the caller accepts it).
         """
         partition, stop = found.partition, Event()
         unique = self.environment.random.uuid().hex
@@ -344,7 +352,7 @@ class LogFolder:
             recovery_point=0,
             log_start_offset=found.log_start_offset,
             synced=None,
-            accepts_data_loss=False,
+            accepts_data_loss=accepts_data_loss,
             clean_end_offset=-1,
         )
         try:

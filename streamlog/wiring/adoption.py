@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from streamlog.errors import (
     Invalid,
@@ -17,7 +18,9 @@ from streamlog.errors import (
 from streamlog.log.topics.topics import TopicDescription
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
+from streamlog.unified.adopted_copy import AdoptedLog
 from streamlog.unified.adoption import (
+    FoundPartition,
     FoundTopic,
     check_whole,
     find_topics,
@@ -47,13 +50,16 @@ async def adopt(
     names: Sequence[str] = (),
     on_partition: OnPartition = lambda _name, _bytes: None,
     configs: Mapping[str, str] = CONFIGS,
+    *,
+    accepts_data_loss: bool = False,
 ) -> list[TopicDescription]:
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
     `names`: those to take; where none is given all but internal ones and, where `source` is the log
     folder itself, those that are there already. `on_partition` is called with the name and bytes of
-    each that was copied. `configs`: of each topic, beside those of CONFIGS. A call that is cut off
-    leaves whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
+    each that was copied. `configs`: of each topic, beside those of CONFIGS.
+    `accepts_data_loss`: a log is taken without what it had and lost. A call that is cut off leaves
+    whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
     (also where a topic seems to have records in a remote tier, and remote.storage.enable is not
     given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log folder, or the
     topic is an internal one), StoreUnavailable.
@@ -83,7 +89,15 @@ async def adopt(
         await engine.logs.create_topic(
             topic.name, len(topic.partitions), configs, validate_only=True
         )
-    return [await _take(engine, folder, topic, configs, on_partition) for topic in topics]
+
+    settings = engine.logs.defaults.of_topic(configs)
+
+    async def copy(one: FoundPartition, topic_id: UUID) -> AdoptedLog:
+        copied = await folder.adopt(one, topic_id, settings, accepts_data_loss=accepts_data_loss)
+        on_partition(str(one.partition), copied.copied_bytes)
+        return copied
+
+    return [await _take(engine, folder, topic, configs, copy) for topic in topics]
 
 
 async def _take(
@@ -91,21 +105,19 @@ async def _take(
     folder: LogFolder,
     topic: FoundTopic,
     configs: Mapping[str, str],
-    on_partition: OnPartition,
+    copy: Callable[[FoundPartition, UUID], Awaitable[AdoptedLog]],
 ) -> TopicDescription:
     """Nothing but copies is there before all of them have been read."""
-    settings = engine.logs.defaults.of_topic(configs)
     try:
         for one in topic.partitions:
             if one.others:
                 others = ", ".join(path.name for path in one.others)
                 why = "whose log ends last" if one.is_aside else "which is in use"
                 log.warning("%s is taken, %s, and not %s", one.path.name, why, others)
-            copy = await folder.adopt(one, topic.topic_id, settings)
-            on_partition(str(one.partition), copy.copied_bytes)
+            copied = await copy(one, topic.topic_id)
             # No id is given out any more that a producer of the partition has, or is below it.
             # Before there is a topic: a call that is cut off behind its creation is not repeated.
-            await engine.logs.pass_over_producer_ids(1 + copy.producer_id_max)
+            await engine.logs.pass_over_producer_ids(1 + copied.producer_id_max)
     except BaseException:
         await folder.give_up_copies()
         raise

@@ -56,9 +56,11 @@ async def forget(data: Path, name: str, partitions: int = 1, *, is_put_aside: bo
             await engine.logs.delete_orphans()
 
 
-async def take(data: Path, source: Path | None = None, names: Sequence[str] = ()) -> list[str]:
+async def take(
+    data: Path, source: Path | None = None, names: Sequence[str] = (), **how: bool
+) -> list[str]:
     async with node(data) as engine:
-        return [one.name for one in await adopt(engine, source or data / "logs", names)]
+        return [one.name for one in await adopt(engine, source or data / "logs", names, **how)]
 
 
 async def ends(data: Path, name: str, partitions: int = 1) -> list[int]:
@@ -240,6 +242,56 @@ def test_an_adoption_that_fails_leaves_the_folder_as_it_was(tmp_path: Path, is_o
         assert await ends(data, "t", 2) == [3, 2]
 
     asyncio.run(body())
+
+
+def cut_off(segment: Path) -> None:
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size * 2 // 5)
+
+
+def flip(segment: Path) -> None:
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "number", "lost", "left"),
+    [(cut_off, -1, "5 to 5", 5), (flip, 2, "2 to 5", 2), (Path.unlink, 2, "2 to 2", 6)],
+    ids=["its end is missing", "a batch is damaged", "a segment is missing"],
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_log_that_lost_what_was_durable_is_refused(
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    number: int,
+    lost: str,
+    left: int,
+    is_own: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A recovery would take it for the end that a crash left, or for a cleaning."""
+    data = tmp_path / "data"
+    old = data if is_own else tmp_path / "old"
+
+    async def body() -> None:
+        async with node(old) as engine:
+            # One batch in each segment.
+            await engine.logs.create_topic("t", 1, {**CONFIGS, "internal.segment.bytes": "200"})
+        await write(old, "t", [6])
+        if is_own:
+            await forget(data, "t")
+        damage(sorted((old / "logs" / "t-0").glob("*.log"))[number])
+        before = folders(data) if is_own else []
+        error = await refused(Corrupt, take(data, old / "logs"))
+        assert f"offsets {lost}:" in str(error)
+        assert "--accept-data-loss" in str(error)
+        assert folders(data) == before
+        assert await take(data, old / "logs", accepts_data_loss=True) == ["t"]
+        assert await ends(data, "t") == [left]
+
+    asyncio.run(body())
+    assert f"offsets {lost} of" in caplog.text
 
 
 def test_a_cancelled_adoption_ends_within_a_file_and_leaves_no_copy(

@@ -179,6 +179,12 @@ def delete(state: State, name: str) -> None:
     callback=pairs,
     help="A setting of the topics, such as cleanup.policy=compact; may be repeated.",
 )
+@click.option(
+    "--accept-data-loss",
+    "accepts_data_loss",
+    is_flag=True,
+    help="Take logs without records that were durable and are missing or damaged in FOLDER.",
+)
 @place_options
 @config_option
 @json_option
@@ -189,6 +195,7 @@ def adopt(
     folder: Path,
     names: tuple[str, ...],
     configs: dict[str, str],
+    accepts_data_loss: bool,
     file: str | None,
     **places: str | None,
 ) -> None:
@@ -234,7 +241,10 @@ def adopt(
             tiers=given.remote_log_config(),
             upkeep=False,
         ) as engine:
-            for one in await adopt_topics(engine, folder, names, copied, configs):
+            adopted = await adopt_topics(
+                engine, folder, names, copied, configs, accepts_data_loss=accepts_data_loss
+            )
+            for one in adopted:
                 if state.json:
                     emit({"name": one.name, "topic_id": one.topic_id, "partitions": one.partitions})
                 else:

@@ -96,6 +96,9 @@ class LoadedLog:
     log_start_offset: int
     fencing_token: bytes = b""
     cut_bytes: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets [first, end) between the batches of two segments: a cleaning removed them, or a
+    segment is missing. None before the recovery point."""
     removed: list[str] = field(default_factory=list)
     """Files that were left over and are gone."""
 
@@ -242,6 +245,8 @@ class LogLoader:
             if cut or segment.end > following:
                 self._drop_behind(bases[number + 1 :])
                 break
+            if segment.end < following:
+                loaded.gaps.append((segment.end, following))
             segment.end = following
             self._seal(segment)
 
