@@ -324,11 +324,9 @@ class LogFolder:
         where records are in it, nobody knows why it is there."""
         if folder_name(partition) not in await self._run(self._tree.folders):
             return
-        if self._topic_ids.get(partition) == topic_id:
-            # As whole as it is, also where no record is in it: it was copied.
-            await self._put_aside(partition)
-        else:
-            await self._discard(partition)
+        found_id = self._topic_ids.get(partition)
+        # What was copied is put aside as whole as it is, also where no record is in it.
+        await self._discard(partition, keeps_empty=found_id == topic_id or found_id in self._aside)
 
     async def adopt(
         self,
@@ -402,25 +400,28 @@ class LogFolder:
             is_there = self._topic_ids.get(partition) == topic_id
             return is_there and await self._run(self._is_empty, partition)
 
-    async def discard(self, partition: TopicPartition, topic_id: UUID) -> bool:
+    async def discard(
+        self, partition: TopicPartition, topic_id: UUID, *, is_topic_known: bool
+    ) -> bool:
         """Deletes a partition that no topic has, or puts it aside where it has or had records, or
-        another one of its topic was put aside: the metadata may be older than the folder. False,
-        and nothing is done, where the partition is another topic's by now, or claimed.
-        Errors: StoreUnavailable."""
+        another one of its topic was put aside: the metadata may be older than the folder. Where
+        there is a topic of the id, `is_topic_known`, an empty one is what a creation left that was
+        cut off, and deleted: an adoption would make it the topic's. False, and nothing is done,
+        where the partition is another topic's by now, or claimed. Errors: StoreUnavailable."""
         async with self._turns.holding(partition):
             if self._topic_ids.get(partition) != topic_id:
                 return False
             if self._claimed.get(partition) == topic_id:
                 return False
-            await self._discard(partition)
+            keeps_empty = topic_id in self._aside and not is_topic_known
+            await self._discard(partition, keeps_empty=keeps_empty)
             return True
 
-    async def _discard(self, partition: TopicPartition) -> None:
-        is_alone = self._topic_ids.get(partition) not in self._aside
-        if is_alone and await self._run(self._is_empty, partition):
-            await self._remove(partition)
-        else:
+    async def _discard(self, partition: TopicPartition, *, keeps_empty: bool) -> None:
+        if keeps_empty or not await self._run(self._is_empty, partition):
             await self._put_aside(partition)
+        else:
+            await self._remove(partition)
 
     async def _put_aside(self, partition: TopicPartition) -> str:
         """Returns the folder's new name."""

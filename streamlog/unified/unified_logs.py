@@ -164,9 +164,11 @@ class UnifiedLogFactory:
             for partition, topic_id, handle in listed
             if handle not in handles and self._attempts.get(handle) not in under_way
         ]
+        known = {handle >> _PARTITION_BITS for handle in handles}
         empty = {orphan for orphan in orphans if await self._folder.is_empty(*orphan)}
         deleted = 0
         # An empty one last: it is put aside, too, where another one of its topic was.
         for orphan in sorted(orphans, key=empty.__contains__):
-            deleted += await self._folder.discard(*orphan)
+            is_known = handle_of(orphan[1], 0) >> _PARTITION_BITS in known
+            deleted += await self._folder.discard(*orphan, is_topic_known=is_known)
         return deleted

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from threading import Event
+from uuid import UUID
 
 import pytest
 
@@ -346,6 +347,31 @@ def test_a_topic_that_was_put_aside_keeps_its_partitions_without_records(
         assert folders(tmp_path) == strays(tmp_path), "nobody misses a topic without records"
         assert await take(tmp_path) == ["t"]
         assert await ends(tmp_path, "t", 3) == counts
+
+    asyncio.run(body())
+
+
+def test_partitions_of_a_creation_that_was_cut_off_do_not_become_the_topics(
+    tmp_path: Path,
+) -> None:
+    """Where another one of the topic was put aside, too: keys would go to other partitions."""
+
+    async def body() -> None:
+        await create(tmp_path, "t", [1, 1])
+        await forget(tmp_path, "t", 2)
+        await take(tmp_path)
+        async with node(tmp_path) as engine:
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert engine.log_folder is not None
+            # A kill before the topic's record has the new partition leaves it so.
+            await engine.log_folder.create(TopicPartition("t", 2), UUID(topic.topic_id))
+        async with node(tmp_path) as engine:
+            await engine.logs.delete_orphans()
+        assert folders(tmp_path, lambda name: name.startswith("t-2")) == []
+        await forget(tmp_path, "t", 2)
+        assert await take(tmp_path) == ["t"]
+        assert await ends(tmp_path, "t", 2) == [1, 1]
 
     asyncio.run(body())
 
