@@ -55,8 +55,8 @@ async def adopt(
 ) -> list[TopicDescription]:
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
-    `names`: those to take; where none is given all but internal ones and, where `source` is the log
-    folder itself, those that are there already. `on_partition` is called with the name and bytes of
+    `names`: those to take; where none is given all but internal ones and those that are there
+    already. `on_partition` is called with the name and bytes of
     each that was copied. `configs`: of each topic, beside those of CONFIGS.
     `accepts_data_loss`: a log is taken without what it had and lost. A call that is cut off leaves
     whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
@@ -75,10 +75,10 @@ async def adopt(
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
     configs = {**CONFIGS, **configs, "log.type": "unified"}
-    if is_own and not names:
-        found = [topic for topic in found if not _is_left_out(engine, topic)]
+    if not names:
+        found = [topic for topic in found if not _is_left_out(engine, topic, is_own=is_own)]
         if not found:
-            raise Invalid(f"{source} is the node's own, and each topic in it is there already")
+            raise Invalid(f"each topic of {source} is there already")
     topics = one_of_each_name(found)
     for topic in topics:
         check_whole(topic)
@@ -143,15 +143,17 @@ def _known(engine: OpenEngine, topic: FoundTopic) -> TopicDescription | None:
     return engine.logs.topic(topic.name) or engine.logs.topic_by_id(str(topic.topic_id))
 
 
-def _is_left_out(engine: OpenEngine, topic: FoundTopic) -> bool:
-    """Whether there is a topic of the name or id; tells of what was put aside of it."""
+def _is_left_out(engine: OpenEngine, topic: FoundTopic, *, is_own: bool) -> bool:
+    """Whether the topic is there, as an adoption of several that failed leaves those before it; in
+    the node's own folder also another one of its name. Tells of what is left out."""
     known = _known(engine, topic)
-    if known is None:
+    if known is None or not (is_own or known.topic_id == str(topic.topic_id)):
         return False
-    if topic.aside:
+    folders = topic.aside if is_own else topic.folders
+    if folders:
         log.warning(
             "%s is left out: there is a topic %s (id %s)",
-            ", ".join(topic.aside),
+            ", ".join(folders),
             known.name,
             known.topic_id,
         )

@@ -69,7 +69,7 @@ def test_a_topic_keeps_its_id_offsets_and_start(source: Path, tmp_path: Path) ->
         node.stop()
     again = run("topic", "adopt", source, "--data", data)
     assert again.returncode == 1
-    assert b"delete it first" in again.stderr
+    assert b"is there already" in again.stderr
     # The source was not touched, and the topic's own folder is not another's.
     assert sorted(path.name for path in source.iterdir() if path.is_dir()) == ["taken-0", "taken-1"]
 

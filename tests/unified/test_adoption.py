@@ -208,6 +208,30 @@ def test_the_nodes_own_topics_that_are_there_are_left_out(
     asyncio.run(body())
 
 
+def test_an_adoption_of_several_topics_is_repeated_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    async def body() -> None:
+        await create(old, "a", [1])
+        await create(old, "b", [2])
+        token = old / "logs" / "b-0" / TOKEN
+        token.write_bytes(b"\x01damaged")
+        await refused(Corrupt, take(new, old / "logs"))
+        token.unlink()
+        assert await take(new, old / "logs") == ["b"]
+        assert [await ends(new, name) for name in "ab"] == [[1], [2]]
+        assert "a-0 is left out: there is a topic a" in caplog.text
+        # Another topic of the name is not the one that was to be adopted.
+        await forget(new, "a", is_put_aside=True)
+        await create(new, "a", [1])
+        error = await refused(TopicAlreadyExists, take(new, old / "logs"))
+        assert "delete it first" in str(error)
+
+    asyncio.run(body())
+
+
 def test_a_partition_without_a_log_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
     async def body() -> None:
         await create(tmp_path, "t", [1, 1])
