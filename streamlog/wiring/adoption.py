@@ -62,11 +62,18 @@ async def adopt(
     whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
     (also where a topic seems to have records in a remote tier, and remote.storage.enable is not
     given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log folder, or the
-    topic is an internal one), StoreUnavailable.
+    topic is an internal one), StoreUnavailable (also where the log folder is in doubt).
     """
     folder = engine.log_folder
     if folder is None:
         raise PolicyViolation("topics are taken into a log folder: open the engine with log_dir")
+    if folder.doubt is not None:
+        raise StoreUnavailable(
+            f"nothing is adopted: {folder.doubt}. Bring the newest folder back, or start the node "
+            "once with --accept-data-loss, which goes on with what is there",
+            path=str(folder),
+            waiting_helps=False,
+        )
     is_own = source.resolve() == Path(str(folder)).resolve()
     try:
         found = await engine.offload.run(

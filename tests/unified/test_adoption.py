@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.errors import Corrupt, Invalid, TopicAlreadyExists
+from streamlog.errors import Corrupt, Invalid, StoreUnavailable, TopicAlreadyExists
 from streamlog.format.kafka_files.names import LEADER_EPOCHS, LOG, STRAY_FOLDER, file_name
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
@@ -228,6 +229,24 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
         await create(new, "a", [1])
         error = await refused(TopicAlreadyExists, take(new, old / "logs"))
         assert "delete it first" in str(error)
+
+    asyncio.run(body())
+
+
+def test_nothing_is_copied_into_a_folder_that_is_in_doubt(tmp_path: Path) -> None:
+    """No topic could be opened in it, and the start that ends the doubt would find orphans."""
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    async def body() -> None:
+        await create(old, "t", [3])
+        await create(new, "u", [1])
+        shutil.rmtree(new / "logs")
+        taken: list[str] = []
+        async with node(new) as engine:
+            adoption = adopt(engine, old / "logs", (), lambda name, _: taken.append(name))
+            error = await refused(StoreUnavailable, adoption)
+        assert "--accept-data-loss" in str(error)
+        assert taken == folders(new) == []
 
     asyncio.run(body())
 
