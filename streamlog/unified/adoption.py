@@ -102,17 +102,26 @@ def find_topics(source: Path, names: Sequence[str], *, is_own: bool) -> list[Fou
     # This program writes each start down but 0, a Kafka none of a log that begins with its files.
     is_streamlogs = (source / STAMP).is_file()
     found: dict[tuple[str, UUID], dict[TopicPartition, list[Path]]] = {}
+    nameless: list[str] = []
     for path in sorted(source.iterdir()):
         stray = _STRAY.match(path.name)
         partition = parse_folder_name(path.name if stray is None else stray[1])
-        metadata = path / PARTITION_METADATA
-        if partition is None or not metadata.is_file():
+        if partition is None:
             continue
+        metadata = path / PARTITION_METADATA
         is_wanted = partition.topic in names if names else not partition.topic.startswith("__")
-        if is_wanted:
+        if is_wanted and not metadata.is_file():
+            nameless += [path.name] if _segments(path) else []
+        elif is_wanted:
             topic_id = decode_partition_metadata(str(metadata), metadata.read_bytes())
             partitions = found.setdefault((partition.topic, topic_id), {})
             partitions.setdefault(partition, []).append(path)
+    if nameless:
+        raise Invalid(
+            f"{', '.join(nameless)} in {source}: there is no {PARTITION_METADATA}, so that the "
+            "topic id is not known. Put the file back, move the folder elsewhere, or name the "
+            "topics to take. A Kafka before 2.8 writes none: start a newer one on the folder once"
+        )
     missing = sorted(set(names) - {name for name, _ in found})
     if missing or not found:
         what = ", ".join(missing) if missing else "any topic"

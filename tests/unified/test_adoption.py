@@ -13,7 +13,13 @@ from uuid import UUID
 import pytest
 
 from streamlog.errors import Corrupt, Invalid, StoreUnavailable, TopicAlreadyExists
-from streamlog.format.kafka_files.names import LEADER_EPOCHS, LOG, STRAY_FOLDER, file_name
+from streamlog.format.kafka_files.names import (
+    LEADER_EPOCHS,
+    LOG,
+    PARTITION_METADATA,
+    STRAY_FOLDER,
+    file_name,
+)
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
@@ -59,10 +65,12 @@ async def forget(data: Path, name: str, partitions: int = 1, *, is_put_aside: bo
 
 
 async def take(
-    data: Path, source: Path | None = None, names: Sequence[str] = (), **how: bool
+    data: Path, source: Path | None = None, names: Sequence[str] = (), *, accepts: bool = False
 ) -> list[str]:
     async with node(data) as engine:
-        return [one.name for one in await adopt(engine, source or data / "logs", names, **how)]
+        source = source or data / "logs"
+        adopted = await adopt(engine, source, names, accepts_data_loss=accepts)
+    return [one.name for one in adopted]
 
 
 async def ends(data: Path, name: str, partitions: int = 1) -> list[int]:
@@ -233,6 +241,23 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
     asyncio.run(body())
 
 
+def test_a_partition_whose_topic_id_is_not_known_is_not_left_out_silently(tmp_path: Path) -> None:
+    """A topic without its last partition looks whole."""
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    async def body() -> None:
+        await create(old, "t", [1, 1, 5])
+        await create(old, "u", [1])
+        (old / "logs" / "t-2" / PARTITION_METADATA).unlink()
+        error = await refused(Invalid, take(new, old / "logs"))
+        assert str(error).startswith("t-2 in ")
+        await refused(Invalid, take(new, old / "logs", ["t"]))
+        assert folders(new) == []
+        assert await take(new, old / "logs", ["u"]) == ["u"]
+
+    asyncio.run(body())
+
+
 def test_nothing_is_copied_into_a_folder_that_is_in_doubt(tmp_path: Path) -> None:
     """No topic could be opened in it, and the start that ends the doubt would find orphans."""
     old, new = tmp_path / "old", tmp_path / "new"
@@ -331,7 +356,7 @@ def test_a_log_that_lost_what_was_durable_is_refused(
         assert f"offsets {lost}:" in str(error)
         assert "--accept-data-loss" in str(error)
         assert folders(data) == before
-        assert await take(data, old / "logs", accepts_data_loss=True) == ["t"]
+        assert await take(data, old / "logs", accepts=True) == ["t"]
         assert await ends(data, "t") == [left]
 
     asyncio.run(body())
