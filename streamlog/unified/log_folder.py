@@ -436,11 +436,13 @@ class LogFolder:
         return name
 
     def _is_empty(self, partition: TopicPartition) -> bool:
-        """Whether no record was ever kept there."""
+        """Whether no record was ever kept there. Other files of a log tell of a segment that is
+        missing."""
         folder = self._tree.open(folder_name(partition))
-        logs = [name for name in folder.list() if name.endswith(LOG)]
+        names = folder.list()
+        logs = [name for name in names if name.endswith(LOG)]
         if logs != [file_name(0, LOG)]:
-            return not logs
+            return names == [PARTITION_METADATA]
         file = folder.open(logs[0])
         try:
             return not file.size()

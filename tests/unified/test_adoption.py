@@ -258,6 +258,18 @@ def test_a_partition_whose_topic_id_is_not_known_is_not_left_out_silently(tmp_pa
     asyncio.run(body())
 
 
+def test_a_partition_that_lacks_its_segment_is_put_aside_and_not_deleted(tmp_path: Path) -> None:
+    async def body() -> None:
+        await create(tmp_path, "t", [3])
+        await forget(tmp_path, "t")
+        (tmp_path / "logs" / "t-0" / SEGMENT).unlink()
+        async with node(tmp_path) as engine:
+            await engine.logs.delete_orphans()
+        assert len(strays(tmp_path)) == 1
+
+    asyncio.run(body())
+
+
 def test_nothing_is_copied_into_a_folder_that_is_in_doubt(tmp_path: Path) -> None:
     """No topic could be opened in it, and the start that ends the doubt would find orphans."""
     old, new = tmp_path / "old", tmp_path / "new"
