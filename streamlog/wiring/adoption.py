@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 from streamlog.errors import (
+    DiskFull,
     Invalid,
     InvalidConfig,
     PolicyViolation,
@@ -121,7 +122,7 @@ async def _take(
                 others = ", ".join(path.name for path in one.others)
                 why = "whose log ends last" if one.is_aside else "which is in use"
                 log.warning("%s is taken, %s, and not %s", one.path.name, why, others)
-            copied = await copy(one, topic.topic_id)
+            copied = await _with_room(copy(one, topic.topic_id))
             # No id is given out any more that a producer of the partition has, or is below it.
             # Before there is a topic: a call that is cut off behind its creation is not repeated.
             await engine.logs.pass_over_producer_ids(1 + copied.producer_id_max)
@@ -136,6 +137,17 @@ async def _take(
         # Not where it was cancelled: the creation goes on then, and takes the copies.
         await folder.give_up_copies()
         raise
+
+
+async def _with_room(copying: Awaitable[AdoptedLog]) -> AdoptedLog:
+    """A node goes on by itself when there is space; a tool has ended."""
+    try:
+        return await copying
+    except DiskFull as error:
+        raise DiskFull(
+            f"no room for the copies at {error.path}: free some space, and adopt again",
+            path=error.path,
+        ) from error
 
 
 def local_topics(folder: Path) -> list[str]:

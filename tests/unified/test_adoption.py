@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.errors import Corrupt, Invalid, StoreUnavailable, TopicAlreadyExists
+from streamlog.errors import Corrupt, DiskFull, Invalid, StoreUnavailable, TopicAlreadyExists
 from streamlog.format.kafka_files.names import (
     LEADER_EPOCHS,
     LOG,
@@ -22,6 +23,7 @@ from streamlog.format.kafka_files.names import (
 )
 from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.disk import system_tree
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.unified import adopted_copy
@@ -266,6 +268,27 @@ def test_a_partition_that_lacks_its_segment_is_put_aside_and_not_deleted(tmp_pat
         async with node(tmp_path) as engine:
             await engine.logs.delete_orphans()
         assert len(strays(tmp_path)) == 1
+
+    asyncio.run(body())
+
+
+def test_a_full_disk_is_told_by_what_to_do_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    class Full(SystemFolder):
+        def create(self, name: str) -> SystemGrowingFile:
+            if "-delete" in str(self.path_of(name)):
+                raise OSError(errno.ENOSPC, "no space left")
+            return super().create(name)
+
+    async def body() -> None:
+        await create(old, "t", [3])
+        monkeypatch.setattr(system_tree, "SystemFolder", Full)
+        error = await refused(DiskFull, take(new, old / "logs"))
+        assert "adopt again" in str(error)
+        assert folders(new) == []
 
     asyncio.run(body())
 
