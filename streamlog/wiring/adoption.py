@@ -105,7 +105,7 @@ async def adopt(
         on_partition(str(one.partition), copied.copied_bytes)
         return copied
 
-    return [await _take(engine, folder, topic, configs, copy) for topic in topics]
+    return [await _with_room(_take(engine, folder, topic, configs, copy)) for topic in topics]
 
 
 async def _take(
@@ -122,7 +122,7 @@ async def _take(
                 others = ", ".join(path.name for path in one.others)
                 why = "whose log ends last" if one.is_aside else "which is in use"
                 log.warning("%s is taken, %s, and not %s", one.path.name, why, others)
-            copied = await _with_room(copy(one, topic.topic_id))
+            copied = await copy(one, topic.topic_id)
             # No id is given out any more that a producer of the partition has, or is below it.
             # Before there is a topic: a call that is cut off behind its creation is not repeated.
             await engine.logs.pass_over_producer_ids(1 + copied.producer_id_max)
@@ -139,13 +139,13 @@ async def _take(
         raise
 
 
-async def _with_room(copying: Awaitable[AdoptedLog]) -> AdoptedLog:
+async def _with_room(taking: Awaitable[TopicDescription]) -> TopicDescription:
     """A node goes on by itself when there is space; a tool has ended."""
     try:
-        return await copying
+        return await taking
     except DiskFull as error:
         raise DiskFull(
-            f"no room for the copies at {error.path}: free some space, and adopt again",
+            f"the adoption has no room at {error.path}: free some space, and adopt again",
             path=error.path,
         ) from error
 
