@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
@@ -96,6 +97,8 @@ class _Copy(NamedTuple):
 
     topic_id: UUID
     name: str
+    is_source_in_place: bool
+    """The folder that it was copied from has the partition's name here; it may be a link."""
     log: AdoptedLog
 
 
@@ -299,7 +302,10 @@ class LogFolder:
                 copy = None
             if copy is None and self._topic_ids.get(partition) == topic_id:
                 return False
-            await self._make_room(partition, topic_id)
+            if copy is not None and copy.is_source_in_place:
+                await self._put_aside(partition)
+            else:
+                await self._make_room(partition, topic_id)
             for checkpoint in self._checkpoints:
                 checkpoint.forget(partition)
             if copy is not None:
@@ -353,13 +359,15 @@ class LogFolder:
             accepts_data_loss=accepts_data_loss,
             clean_end_offset=-1,
         )
+        own = Path(str(self._tree), folder_name(partition))
         try:
+            is_in_place = await self._run(lambda: found.path.resolve() == own.resolve())
             log = await self._run(self._copy, found, name, plan, stop.is_set)
         except asyncio.CancelledError:
             # Its thread goes on.
             stop.set()
             raise
-        self._copies[partition] = _Copy(topic_id, name, log)
+        self._copies[partition] = _Copy(topic_id, name, is_in_place, log)
         return log
 
     def _copy(

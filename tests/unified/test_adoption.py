@@ -311,6 +311,23 @@ def test_nothing_is_copied_into_a_folder_that_is_in_doubt(tmp_path: Path) -> Non
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_partition_may_be_a_link_to_its_folder(tmp_path: Path, is_own: bool) -> None:
+    data = tmp_path / "data"
+    old = data if is_own else tmp_path / "old"
+
+    async def body() -> None:
+        await create(old, "t", [3])
+        if is_own:
+            await forget(old, "t")
+        (old / "logs" / "t-0").rename(tmp_path / "t-0")
+        (old / "logs" / "t-0").symlink_to(tmp_path / "t-0")
+        assert await take(data, old / "logs") == ["t"]
+        assert await ends(data, "t") == [3]
+
+    asyncio.run(body())
+
+
 def test_a_partition_without_a_log_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
     async def body() -> None:
         await create(tmp_path, "t", [1, 1])
