@@ -43,7 +43,11 @@ def make_copy(
     """Errors: Corrupt (also where records are lost that were durable, unless the plan accepts it),
     OSError (also where it was stopped)."""
     copied = _copy_files(found.path, target, is_stopped)
-    loaded = load(target, plan)
+    try:
+        loaded = load(target, plan)
+    except Corrupt as error:
+        # Its paths are of the copy, which goes.
+        raise Corrupt(f"{found.path} is not adopted: {error}", **error.fields) from error
     _check(is_stopped)
     _check_loss(found, loaded, plan)
     producer_ids = [entry.producer_id for entry in loaded.producers.snapshot()]

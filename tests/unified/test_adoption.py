@@ -356,7 +356,8 @@ def test_an_adoption_that_fails_leaves_the_folder_as_it_was(tmp_path: Path, is_o
         token.write_bytes(b"\x01damaged")
         before = folders(data) if is_own else []
         for _ in range(2):
-            await refused(Corrupt, take(data, old / "logs"))
+            error = await refused(Corrupt, take(data, old / "logs"))
+            assert str(error).startswith(f"{old / 'logs' / 't-1'} is not adopted")
             assert folders(data) == before
         token.unlink()
         assert await take(data, old / "logs") == ["t"]
