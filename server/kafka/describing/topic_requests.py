@@ -54,6 +54,19 @@ def partitions_of(topic: CreatableTopic, cluster: ClusterView) -> int:
     return max(0, topic.num_partitions)
 
 
+def check_creations(topics: Sequence[CreatableTopic], most: int) -> None:
+    """Errors: Refused, since an answer is a hundred times larger than its request.
+
+    Kafka refuses more than 10,000 partitions in one request, with the same code.
+    """
+    if len(topics) > most:
+        raise Refused(
+            KafkaError.POLICY_VIOLATION,
+            f"the request names {len(topics)} topics; at most {most} are allowed "
+            "(limits.partitions_per_request_max): split it",
+        )
+
+
 def configs_of(topic: CreatableTopic) -> dict[str, str]:
     """Errors: InvalidConfig."""
     configs: dict[str, str] = {}

@@ -31,6 +31,7 @@ from streamlog.log.api.topic_config import ConfigType
 from streamlog.server.composition import Services
 from streamlog.server.kafka.call import Encoded, Handle, KafkaCall
 from streamlog.server.kafka.describing.large_answers import encoded
+from streamlog.server.kafka.describing.shared_entries import SharedEntries
 from streamlog.server.services.config_entries import ConfigEntry
 from streamlog.server.services.configs import ConfigChange, ConfigOperation, ResourceKind
 
@@ -77,7 +78,7 @@ class ConfigsHandler:
     ) -> describe_configs_response.DescribeConfigsResponse | Encoded:
         """A tool that describes all topics asks for the settings of all in one request."""
         self._check_count(request.resources)
-        results, described = [], _DescribedEntries(request)
+        results, described = [], SharedEntries(lambda entry: _described(entry, request))
         for number, resource in enumerate(request.resources):
             if number % RESOURCES_PER_STEP == RESOURCES_PER_STEP - 1:
                 await asyncio.sleep(0)
@@ -277,21 +278,6 @@ def _answer(resource_type: int, error: StreamlogError) -> ErrorAnswer:
     if isinstance(error, Unauthorized) and resource_type != ConfigResourceType.TOPIC:
         return ErrorAnswer(KafkaError.CLUSTER_AUTHORIZATION_FAILED, answer.message)
     return answer
-
-
-class _DescribedEntries:
-    """Settings of one answer; topics share those that they do not set, which are made once."""
-
-    def __init__(self, request: describe_configs_request.DescribeConfigsRequest) -> None:
-        self._request = request
-        self._made: dict[int, tuple[ConfigEntry, Described]] = {}
-        """By the entry's id(), which nothing else gets while the entry is kept beside it."""
-
-    def of(self, entry: ConfigEntry) -> Described:
-        made = self._made.get(id(entry))
-        if made is None:
-            made = self._made[id(entry)] = entry, _described(entry, self._request)
-        return made[1]
 
 
 def _described(

@@ -49,13 +49,16 @@ from streamlog.server.context import Operation
 from streamlog.server.kafka.call import Encoded, KafkaCall, Message, Route
 from streamlog.server.kafka.cluster_view import ClusterView
 from streamlog.server.kafka.describing.large_answers import encoded
+from streamlog.server.kafka.describing.shared_entries import SharedEntries
 from streamlog.server.kafka.describing.topic_requests import (
+    check_creations,
     check_growth,
     configs_of,
     partitions_of,
     refusal,
 )
 from streamlog.server.kafka.error_answers import error_response
+from streamlog.server.services.config_entries import ConfigEntry
 from streamlog.server.services.ports import KnownTopic
 from streamlog.server.services.support.in_order import in_order
 
@@ -75,6 +78,7 @@ class TopicsHandler:
         self._cluster = ClusterView(services)
         self._clock = services.resources.clock
         self._offload = services.resources.offload
+        self._creations_max = services.resources.limits.partitions_per_request_max
 
     def routes(self) -> Mapping[ApiKey, Route]:
         return {
@@ -86,12 +90,17 @@ class TopicsHandler:
     async def create_topics(
         self, call: KafkaCall, request: CreateTopicsRequest
     ) -> CreateTopicsResponse | Encoded:
+        """Errors: Refused (too many topics)."""
+        check_creations(request.topics, self._creations_max)
         deadline = self._deadline(request.timeout_ms)
         times = Counter(topic.name for topic in request.topics)
         distinct = {topic.name: topic for topic in request.topics}.values()
+        shared = SharedEntries(_shown)
         results = await in_order(
             [
-                self._create(call, topic, times[topic.name], deadline, request.validate_only)
+                self._create(
+                    call, topic, times[topic.name], deadline, shared, request.validate_only
+                )
                 for topic in distinct
             ]
         )
@@ -109,6 +118,7 @@ class TopicsHandler:
         topic: CreatableTopic,
         times: int,
         deadline: float,
+        shared: SharedEntries[CreatableTopicConfigs],
         validate_only: bool,
     ) -> CreatableTopicResult:
         try:
@@ -134,10 +144,16 @@ class TopicsHandler:
             topic_id=id_bytes(created.topic_id) if created.topic_id else ZERO_UUID,
             error_message=None,
         )
-        self._describe(call, result, created)
+        self._describe(call, result, created, shared)
         return result
 
-    def _describe(self, call: KafkaCall, result: CreatableTopicResult, topic: KnownTopic) -> None:
+    def _describe(
+        self,
+        call: KafkaCall,
+        result: CreatableTopicResult,
+        topic: KnownTopic,
+        shared: SharedEntries[CreatableTopicConfigs],
+    ) -> None:
         """What the topic has got, for a principal that may know."""
         try:
             self._views.check(call.context, Operation.DESCRIBE_CONFIGS, topic.name)
@@ -145,19 +161,10 @@ class TopicsHandler:
             result.topic_config_error_code, _ = refusal(error)
             result.configs = None
             return
-        entries = self._configs.topic_entries(topic.configs)
         result.num_partitions = topic.partitions
         result.replication_factor = REPLICATION_FACTOR
-        result.configs = [
-            CreatableTopicConfigs(
-                name=entry.name,
-                value=None if entry.is_sensitive else entry.value,
-                read_only=entry.is_read_only,
-                config_source=entry.kafka_source.value,
-                is_sensitive=entry.is_sensitive,
-            )
-            for entry in entries
-        ]
+        entries = self._configs.topic_entries(topic.configs)
+        result.configs = [shared.of(entry) for entry in entries]
 
     async def delete_topics(
         self, call: KafkaCall, request: DeleteTopicsRequest
@@ -276,6 +283,16 @@ class TopicsHandler:
                 f"{what} was under way when the request's time was up, and goes on: look again, "
                 "and ask with a longer timeout next time"
             ) from None
+
+
+def _shown(entry: ConfigEntry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.name,
+        value=None if entry.is_sensitive else entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.kafka_source.value,
+        is_sensitive=entry.is_sensitive,
+    )
 
 
 def _failed(call: KafkaCall, request: Message, error: StreamlogError) -> Message:

@@ -28,6 +28,8 @@ from streamlog.kafka.protocol.primitives import ZERO_UUID
 from streamlog.server.context import Authorize, Operation, RequestContext, allow_all
 from streamlog.server.kafka.call import KafkaCall
 from streamlog.server.kafka.handlers.table import handlers, join
+from streamlog.settings import Settings
+from streamlog.settings.limits import LimitsConfig
 from tests.kafka_clients.wire import error_codes
 from tests.support.kafka_handlers import KafkaHandlers, all_but, kafka_handlers
 
@@ -398,6 +400,35 @@ def test_partitions_are_added_with_an_assignment_or_checked_alone() -> None:
         assert partitions_of(kafka, "a") == 1
         assert await grow(kafka, ("a", 3, [[1], [1]])) == {"a": 0}
         assert partitions_of(kafka, "a") == 3
+
+    run(test)
+
+
+def test_a_request_of_too_many_topics_makes_none() -> None:
+    async def body() -> None:
+        settings = Settings(limits=LimitsConfig(partitions_per_request_max=2))
+        async with kafka_handlers(settings) as kafka:
+            results = await create(kafka, new("a"), new("b"), new("c"))
+            assert {one.name: one.error_code for one in results} == dict.fromkeys(
+                "abc", KafkaError.POLICY_VIOLATION
+            )
+            assert "limits.partitions_per_request_max" in (results[0].error_message or "")
+            assert list(kafka.logs.list_topics()) == []
+            results = await create(kafka, new("a"), new("b"))
+            assert [one.error_code for one in results] == [0, 0]
+
+    asyncio.run(body())
+
+
+def test_topics_of_one_answer_share_the_settings_that_they_do_not_set() -> None:
+    async def test(kafka: KafkaHandlers) -> None:
+        route = join(handlers(kafka.services))[ApiKey.CREATE_TOPICS]
+        call = KafkaCall(RequestContext(), ApiKey.CREATE_TOPICS, 7, 1, "kafka", ("h", 1), 100)
+        topics = [new("a"), new("b", configs={"retention.ms": "1000"})]
+        request = CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=True)
+        first, second = (await route.handle(call, request)).topics
+        pairs = list(zip(first.configs, second.configs, strict=True))
+        assert [one.name for one, other in pairs if one is not other] == ["retention.ms"]
 
     run(test)
 
