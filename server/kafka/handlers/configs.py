@@ -76,10 +76,15 @@ class ConfigsHandler:
     async def describe(
         self, call: KafkaCall, request: describe_configs_request.DescribeConfigsRequest
     ) -> describe_configs_response.DescribeConfigsResponse | Encoded:
-        """A tool that describes all topics asks for the settings of all in one request."""
+        """A tool that describes all topics asks for the settings of all in one request.
+
+        What is asked for twice is answered once: the settings of a broker are ten thousand times
+        larger than the question.
+        """
         self._check_count(request.resources)
+        distinct = {_asked(resource): resource for resource in request.resources}.values()
         results, described = [], SharedEntries(lambda entry: _described(entry, request))
-        for number, resource in enumerate(request.resources):
+        for number, resource in enumerate(distinct):
             if number % RESOURCES_PER_STEP == RESOURCES_PER_STEP - 1:
                 await asyncio.sleep(0)
             try:
@@ -238,6 +243,13 @@ AlteredResource = (
     alter_configs_request.AlterConfigsResource
     | incremental_alter_configs_request.AlterConfigsResource
 )
+
+
+def _asked(
+    resource: describe_configs_request.DescribeConfigsResource,
+) -> tuple[int, str, frozenset[str]]:
+    keys = frozenset(resource.configuration_keys or ())
+    return resource.resource_type, resource.resource_name, keys
 
 
 def _named_twice(resources: Sequence[AlteredResource]) -> frozenset[tuple[int, str]]:

@@ -218,6 +218,27 @@ def test_a_request_of_too_many_resources_is_refused() -> None:
     asyncio.run(main())
 
 
+def test_what_is_asked_for_twice_is_answered_once() -> None:
+    async def main() -> None:
+        async with kafka_node() as (_, client):
+            message = describe_configs_request
+            whole, some, other = (
+                message.DescribeConfigsResource(
+                    resource_type=BROKER, resource_name="1", configuration_keys=keys
+                )
+                for keys in (None, ["log.segment.bytes"], ["log.retention.ms"])
+            )
+            asked = [whole, some, whole, other, some, whole]
+            request = message.DescribeConfigsRequest(resources=asked)
+            answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)
+            first, second, third = answer.results
+            assert len(first.configs) > 100
+            assert [config.name for config in second.configs] == ["log.segment.bytes"]
+            assert [config.name for config in third.configs] == ["log.retention.ms"]
+
+    asyncio.run(main())
+
+
 def test_a_broker_shows_what_can_change_and_all_brokers_what_was_set_for_them() -> None:
     async def main() -> None:
         async with kafka_node(**{"broker.num.partitions": 2}) as (_, client):
