@@ -46,8 +46,11 @@ class DescribeTransactionsHandler:
     async def describe(
         self, call: KafkaCall, request: DescribeTransactionsRequest
     ) -> described.DescribeTransactionsResponse:
-        """Errors: Invalid (too many ids)."""
-        ids = request.transactional_ids
+        """An id that is named twice is answered once: its answer has all of its partitions.
+
+        Errors: Invalid (too many ids).
+        """
+        ids = list(dict.fromkeys(request.transactional_ids))
         answers = await self._transactions.describe(call.context, ids)
         return described.DescribeTransactionsResponse(
             transaction_states=[

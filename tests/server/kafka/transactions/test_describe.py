@@ -88,22 +88,37 @@ def test_each_id_has_an_answer_of_its_own() -> None:
     async def main() -> None:
         async with kafka_handlers(authorize=all_but((Operation.DESCRIBE, "hidden"))) as node:
             await begun(node)
-            told = await described(node, "tx", "none", "hidden", "", "tx")
+            told = await described(node, "tx", "none", "hidden", "")
             assert [KafkaError(state.error_code) for state in told] == [
                 KafkaError.NONE,
                 KafkaError.TRANSACTIONAL_ID_NOT_FOUND,
                 KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 KafkaError.INVALID_REQUEST,
-                KafkaError.NONE,
             ]
             node.coordinator.fails(
                 "describe", NotCoordinator("moved"), CoordinatorLoadInProgress("replay")
             )
-            told = await described(node, "tx", "tx")
+            told = await described(node, "tx", "other")
             assert sorted(state.error_code for state in told) == [14, 16]
             assert await described(node) == []
-            many = await described(node, *(["tx"] * 10_001))
+            many = await described(node, *(f"tx-{number}" for number in range(10_001)))
             assert {state.error_code for state in many} == {KafkaError.INVALID_REQUEST}
+
+    asyncio.run(main())
+
+
+def test_an_id_that_is_named_twice_is_answered_once() -> None:
+    async def main() -> None:
+        async with kafka_handlers() as node:
+            await begun(node)
+            request = DescribeTransactionsRequest(transactional_ids=["tx", "none", "tx", "none"])
+            answer = await node.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
+            assert [
+                (one.transactional_id, one.error_code) for one in answer.transaction_states
+            ] == [
+                ("tx", KafkaError.NONE),
+                ("none", KafkaError.TRANSACTIONAL_ID_NOT_FOUND),
+            ]
 
     asyncio.run(main())
 
