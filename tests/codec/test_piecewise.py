@@ -143,3 +143,22 @@ def test_counts_that_are_not_so_are_refused(codec: Compression) -> None:
             list(piecewise.iterate(bad))
     with pytest.raises((InvalidRecord, CorruptMessage)):
         list(piecewise.iterate(repacked(data, data[HEADER_BYTES:-5])))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_time_is_looked_up_in_the_header_only_where_the_producer_did_the_damage(
+    codec: Compression,
+) -> None:
+    data = batch([b"%d" % (number * number) for number in range(100)], codec)
+    cut = repacked(data, data[HEADER_BYTES:-20], base_offset=7)
+    assert piecewise.first_at_or_after(cut, 5, 12) == (12, 5)
+    assert piecewise.first_at_or_after(cut, 5, 107) is None
+    assert piecewise.largest_timestamp(cut, 12, MIB) == 5
+    assert piecewise.largest_timestamp(cut, 107, MIB) == -1
+    rotten = cut[:-1] + bytes([cut[-1] ^ 1])
+    with pytest.raises(CorruptMessage, match="CRC"):
+        piecewise.largest_timestamp(rotten, 0, MIB)
+    large = batch([bytes(2 * MIB)], codec)
+    with pytest.raises(InvalidRecord) as refused:
+        piecewise.first_at_or_after(large, 5, 0, MIB)
+    assert refused.value.fields["max_bytes"] == MIB

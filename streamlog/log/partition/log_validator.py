@@ -4,7 +4,8 @@
 2. The structure of uncompressed records is checked, too (`log.record_check`): a batch that no
    consumer can decode would stop all of them at its offset.
 3. Compressed records must begin as their codec's do. Decompressing them would cost more than the
-   rest of the append; a consumer gets an error for a batch that it cannot decode, and skips it.
+   rest of the append, so a batch that its producer damaged is stored: a consumer gets an error for
+   it, and has to seek behind it.
 
 Source: Kafka's LogValidator.
 """

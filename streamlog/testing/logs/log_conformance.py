@@ -685,6 +685,31 @@ class LogConformance(ABC):
 
         self.run(test)
 
+    @pytest.mark.parametrize("codec", list(Compression)[1:])
+    def test_a_batch_that_its_producer_damaged_does_not_stop_look_ups_by_time(
+        self, codec: Compression
+    ) -> None:
+        async def test(t: LogUnderTest) -> None:
+            values = [b"%d" % (number * number) for number in range(100)]
+            stamps = [10] * 50 + [20] * 50
+            cut = bytearray(encoded(values, stamps=stamps, compression=codec)[:-20])
+            cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
+            await append(t.log, encoded([b""], stamps=[5]))
+            await append(t.log, bytes(resealed(cut)))
+            await append(t.log, encoded([b"", b""], stamps=[15, 30]))
+            for target, expected in ((5, 0), (6, 1), (25, 102), (30, 102), (31, -1)):
+                found = await t.log.offset_for_timestamp(target, UNCOMMITTED)
+                assert found.offset == expected, target
+            # Whether the record is before the damage or behind it.
+            assert 1 <= (await t.log.offset_for_timestamp(20, UNCOMMITTED)).offset <= 51
+            assert (await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)).offset == 102
+            await t.log.delete_records(60)
+            found = await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)
+            assert (found.offset, found.timestamp_ms) == (102, 30)
+            assert (await t.log.offset_for_timestamp(20, UNCOMMITTED)).offset == 60
+
+        self.run(test)
+
     def test_timestamps_over_many_segments_and_reopens(self) -> None:
         async def test(t: LogUnderTest) -> None:
             stamps = [1000 + (i * 37) % 50 + i for i in range(300)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from streamlog.codec.batch import (
     CONTROL,
     CRC_START,
+    LENGTH_END,
     LOG_APPEND_TIME,
     NO_PRODUCER,
     TRANSACTIONAL,
@@ -69,6 +70,14 @@ def _attribute(data: bytes, bits: int) -> bytes:
     return _changed(data, ">h", CRC_START, attributes | bits)
 
 
+def _with_cut_block(rng: random.Random) -> bytes:
+    """Its checksum is right, its zstd block ends too soon."""
+    values = [rng.randbytes(20)] * 20
+    whole = encode_values(values, timestamp_ms=BASE_MS, compression=Compression.ZSTD).data
+    cut = bytes(whole)[:-6]
+    return _changed(cut, ">i", 8, len(cut) - LENGTH_END)
+
+
 BAD: Mapping[str, Callable[[random.Random, bytes], bytes]] = {
     "wrong CRC": lambda rng, data: data[:-1] + bytes([data[-1] ^ 1]),
     "magic 0": lambda rng, data: _changed(data, ">b", 16, 0, sealed=False),
@@ -92,6 +101,7 @@ BAD: Mapping[str, Callable[[random.Random, bytes], bytes]] = {
     "log-append time": lambda rng, data: _attribute(data, LOG_APPEND_TIME),
     "base offset 7": lambda rng, data: _changed(data, ">q", 0, 7, sealed=False),
     "leader epoch 9": lambda rng, data: _changed(data, ">i", 12, 9, sealed=False),
+    "cut block": lambda rng, data: _with_cut_block(rng),
     "epoch below zero": lambda rng, data: _changed(_changed(data, ">q", 43, 77), ">h", 51, -1),
 }
 """What is wrong with a batch, and how a good one becomes that. Some of these are taken by Kafka."""

@@ -166,6 +166,12 @@ UNEVEN = {
         "the offset is the server's to set, whatever the producer wrote there",
         lambda call, kafka, node: (kafka.get("error"), node.get("error")) == (87, 0),
     ),
+    "cut block": Known(
+        "Produce: compressed records that are damaged are stored; Kafka says 87 (INVALID_RECORD) "
+        "or -1",
+        "[a node does not decompress them](#damaged-compressed-records)",
+        lambda call, kafka, node: kafka.get("error") in (87, -1) and node.get("error") == 0,
+    ),
     "null": Known(
         "Produce: null in place of a batch is 87; Kafka does not answer at all",
         "a request without an answer holds up its connection",

@@ -140,6 +140,24 @@ def test_records_that_a_request_must_not_have(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_damaged_compressed_records_are_found_only_where_keys_are_read(codec: Compression) -> None:
+    values = [b"%d" % (number * number) for number in range(100)]
+    data = encode_values(values, timestamp_ms=1000, keys=values, compression=codec).data
+    cut = bytearray(bytes(data)[:-20])
+    cut[8:12] = (len(cut) - LENGTH_END).to_bytes(4, "big")
+    records = bytes(resealed(cut))
+
+    async def main() -> None:
+        async with produce_world() as world:
+            await world.logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+            assert (await world.send_one(records)).error_code == KafkaError.NONE
+            refused = await world.send_one(records, topic="compacted")
+            assert refused.error_code in (KafkaError.CORRUPT_MESSAGE, KafkaError.INVALID_RECORD)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
