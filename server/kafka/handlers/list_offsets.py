@@ -42,6 +42,8 @@ from streamlog.server.kafka.handlers.partition_questions import (
 from streamlog.server.services.log import PartitionQuestion
 
 OFFSET_NOT_AVAILABLE_FROM = 5
+UNKNOWN_EPOCH = -1
+"""Any other one is compared, as in Kafka; in a Fetch everything below 0 is unknown."""
 NEVER = 1 << 15
 SPECIAL_FROM = {
     LATEST: 1,
@@ -81,7 +83,7 @@ class ListOffsetsHandler:
                 topic,
                 number,
                 part.timestamp,
-                part.current_leader_epoch if part.current_leader_epoch >= 0 else None,
+                None if part.current_leader_epoch == UNKNOWN_EPOCH else part.current_leader_epoch,
             )
             for ((topic, number), part), refusal in zip(wanted.items(), refusals, strict=True)
             if refusal is None

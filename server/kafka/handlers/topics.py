@@ -174,23 +174,26 @@ class TopicsHandler:
         else:
             topics = list(request.topics)
         deadline = self._deadline(request.timeout_ms)
-        times: Counter[bytes | None] = Counter(filter(None, map(self._id_of, topics)))
+        times = Counter(map(self._identity_of, topics))
         distinct = {(topic.name, topic.topic_id): topic for topic in topics}.values()
         return DeleteTopicsResponse(
             responses=await in_order(
                 [
-                    self._delete(call, topic, deadline, times[self._id_of(topic)])
+                    self._delete(call, topic, deadline, times[self._identity_of(topic)])
                     for topic in distinct
                 ]
             )
         )
 
-    def _id_of(self, topic: DeleteTopicState) -> bytes | None:
-        """By which a topic that is named and identified in one request is found to be one."""
+    def _identity_of(self, topic: DeleteTopicState) -> bytes | str:
+        """By which a topic that is named and identified in one request is found to be one.
+
+        Its id or, where there is no such topic, its name.
+        """
         if topic.name is None or topic.topic_id != ZERO_UUID:
             return topic.topic_id
         present = self._views.topic(topic.name)
-        return None if present is None else id_bytes(present.topic_id)
+        return topic.name if present is None else id_bytes(present.topic_id)
 
     async def _delete(
         self, call: KafkaCall, topic: DeleteTopicState, deadline: float, times: int

@@ -309,6 +309,22 @@ def test_every_version_deletes_topics_by_name(version: int) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_topic_that_is_named_twice_is_not_deleted(version: int) -> None:
+    async def test(kafka: KafkaHandlers) -> None:
+        for name in "ab":
+            await kafka.logs.create_topic(name)
+        results = await delete(kafka, ["a", "none", "a", "b", "none"], version=version)
+        assert [(one.name, one.error_code) for one in results] == [
+            ("a", KafkaError.INVALID_REQUEST),
+            ("none", KafkaError.INVALID_REQUEST),
+            ("b", 0),
+        ]
+        assert [topic.name for topic in kafka.logs.list_topics()] == ["a"]
+
+    run(test)
+
+
 def test_topics_are_deleted_by_their_ids() -> None:
     async def test(kafka: KafkaHandlers) -> None:
         for name in "abcd":
