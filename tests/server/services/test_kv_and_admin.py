@@ -322,6 +322,17 @@ def test_topics_are_created_on_demand_in_dev_and_not_in_serve() -> None:
 TOPIC_T = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="t")
 
 
+def test_a_topic_that_is_named_twice_is_described_once() -> None:
+    async def main() -> None:
+        async with running_node("serve") as node:
+            await create_topic(node, "t", partitions=2)
+            request = admin_pb2.DescribeTopicsRequest(names=["t", "none", "t", "none"])
+            described = (await node.admin.DescribeTopics(request)).topics
+            assert [(one.name, len(one.partitions)) for one in described] == [("t", 2), ("none", 0)]
+
+    asyncio.run(main())
+
+
 async def set_configs(node: RunningNode, values: dict[str, str]) -> None:
     """Of the topic t."""
     changes = [
