@@ -159,7 +159,8 @@ async def _metadata_logs(
 ) -> LogManager:
     """Kafka's own topic of metadata, as the node's: internal topics are of the first kind."""
     # No record of topics has Kafka's: without this the manager would put their folders aside.
-    folder.adopted |= {partition for partition, _ in folder.partitions()}
+    for known in folder.partitions():
+        assert await folder.claim(*known)
     factories = LogFactories({LogKind.SHARED: UnifiedLogFactory(folder)})
     logs = await LogManager.open(factories, BasicKV(), environment, Leadership(node_id))
     topic_id = folder.topic_id_of(TopicPartition(REMOTE_LOG_METADATA, 0))

@@ -19,6 +19,7 @@ from streamlog.errors import (
     UnsupportedVersion,
 )
 from streamlog.log.api.abstract_log import ProduceContext
+from streamlog.log.api.topic_config import parse
 from streamlog.model.append_condition import AppendCondition
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
@@ -26,7 +27,7 @@ from streamlog.testing.logs.cleaning_conformance import keyed
 from streamlog.testing.logs.log_conformance import append, encoded, read, refused
 from streamlog.testing.torn_folder import TornTree
 from streamlog.testing.torn_media import DiskFault
-from streamlog.unified.adoption import copy_partition
+from streamlog.unified.adoption import find_topics
 from streamlog.unified.token_file import TOKEN, decode_token, encode_token
 from tests.support.running_node import running_node
 from tests.unified.harness import unified_log
@@ -129,9 +130,13 @@ def test_a_token_goes_with_a_partition_that_is_taken_over(tmp_path: Path) -> Non
         async with unified_log(lambda: SystemTree(tmp_path / "logs")) as t:
             await append(t.log, encoded([b"kept"]))
             await t.log.set_fencing_token(b"one")
-        tree = SystemTree(tmp_path / "other")
-        copy_partition(tmp_path / "logs" / "t-0", tree.make("t-0"))
-        assert (tmp_path / "other" / "t-0" / TOKEN).read_bytes() == encode_token(b"one")
+        (topic,) = find_topics(tmp_path / "logs", ["t"], is_own=False)
+        (found,) = topic.partitions
+        other = tmp_path / "other"
+        async with unified_log(lambda: SystemTree(other)) as t:
+            await t.folder.adopt(found, topic.topic_id, parse({"log.type": "unified"}))
+            (copy,) = other.glob("t-0.*-delete")
+            assert (copy / TOKEN).read_bytes() == encode_token(b"one")
 
     asyncio.run(body())
 
