@@ -13,6 +13,7 @@ import cramjam
 import zstandard
 
 from streamlog.codec.batch import Compression
+from streamlog.codec.compressed_blocks import XERIAL_HEADER, XERIAL_MAGIC
 from streamlog.errors import CorruptMessage, InvalidRecord
 from streamlog.runtime.buffers import Buffer
 
@@ -27,8 +28,6 @@ LEVEL_DEFAULT = {
     Compression.ZSTD: 3,
 }
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_RATIO_MAX = 255
 _CHUNK_BYTES = 1 << 20
@@ -124,7 +123,7 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
 
 def _snappy_compress(data: Buffer) -> bytes:
     view = memoryview(data)
-    pieces: list[bytes] = [_XERIAL_HEADER]
+    pieces: list[bytes] = [XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
         pieces += (len(block).to_bytes(4, "big"), block)
@@ -145,12 +144,12 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
 def snappy_blocks(data: Buffer, block_bytes_max: int) -> Iterator[bytes]:
     """Each block decompressed; raw snappy is one block. Errors: as for `decompress`."""
     view = memoryview(data)
-    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         yield _snappy_block(view, block_bytes_max)
         return
-    if len(view) < len(_XERIAL_HEADER):
+    if len(view) < len(XERIAL_HEADER):
         raise EOFError("the header was cut short")
-    position = len(_XERIAL_HEADER)
+    position = len(XERIAL_HEADER)
     while position < len(view):
         size = int.from_bytes(view[position : position + 4], "big")
         position += 4

@@ -3,9 +3,10 @@
 1. The header of each batch is checked without reading its records.
 2. The structure of uncompressed records is checked, too (`log.record_check`): a batch that no
    consumer can decode would stop all of them at its offset.
-3. Compressed records must begin as their codec's do. Decompressing them would cost more than the
-   rest of the append, so a batch that its producer damaged is stored: a consumer gets an error for
-   it, and has to seek behind it.
+3. Compressed records must begin as their codec's do, and not be cut short as far as the sizes of
+   their blocks tell: a client may end by those. Decompressing them would cost more than the rest of
+   the append, so a batch that its producer damaged otherwise is stored: a consumer gets an error
+   for it, and has to seek behind it.
 
 Source: Kafka's LogValidator.
 """
@@ -22,6 +23,7 @@ from streamlog.codec.batch import (
     ScannedBatch,
     scan,
 )
+from streamlog.codec.compressed_blocks import is_cut
 from streamlog.codec.compression import DECOMPRESSED_BYTES_MAX, begins_as
 from streamlog.codec.piecewise import iterate
 from streamlog.codec.records import RECORD_BYTES_MIN, RECORD_OVERHEAD_BYTES_MAX, check_records
@@ -155,10 +157,16 @@ def _validate_attributes(header: BatchHeader, view: memoryview) -> None:
         raise InvalidRecord(
             f"compression codec {header.codec} is not known; use none, gzip, snappy, lz4 or zstd"
         )
-    if not begins_as(header.codec, view[HEADER_BYTES:]):
+    compressed = view[HEADER_BYTES:]
+    if not begins_as(header.codec, compressed):
         raise InvalidRecord(
             "the records of the batch do not begin as those of "
             f"{Compression(header.codec).name.lower()} do: its attributes name another codec"
+        )
+    if is_cut(header.codec, compressed):
+        raise InvalidRecord(
+            f"the records of the batch are {Compression(header.codec).name.lower()} that was cut "
+            "short: no consumer could read them"
         )
     if header.is_transactional and header.producer_id < 0:
         raise InvalidRecord("a transactional batch has no producer id; initialise the producer")

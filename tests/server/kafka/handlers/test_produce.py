@@ -140,13 +140,16 @@ def test_records_that_a_request_must_not_have(
     asyncio.run(main())
 
 
+def compressed(codec: Compression) -> bytearray:
+    values = [b"%d" % (number * number) for number in range(100)]
+    return bytearray(encode_values(values, timestamp_ms=1000, keys=values, compression=codec).data)
+
+
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 def test_damaged_compressed_records_are_found_only_where_keys_are_read(codec: Compression) -> None:
-    values = [b"%d" % (number * number) for number in range(100)]
-    data = encode_values(values, timestamp_ms=1000, keys=values, compression=codec).data
-    cut = bytearray(bytes(data)[:-20])
-    cut[8:12] = (len(cut) - LENGTH_END).to_bytes(4, "big")
-    records = bytes(resealed(cut))
+    data = compressed(codec)
+    data[-60:-20] = bytes(40)
+    records = bytes(resealed(data))
 
     async def main() -> None:
         async with produce_world() as world:
@@ -154,6 +157,25 @@ def test_damaged_compressed_records_are_found_only_where_keys_are_read(codec: Co
             assert (await world.send_one(records)).error_code == KafkaError.NONE
             refused = await world.send_one(records, topic="compacted")
             assert refused.error_code in (KafkaError.CORRUPT_MESSAGE, KafkaError.INVALID_RECORD)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_compressed_records_that_are_cut_short_are_refused(codec: Compression) -> None:
+    """But for gzip, which does not say how long it is."""
+    cut = compressed(codec)[:-20]
+    cut[8:12] = (len(cut) - LENGTH_END).to_bytes(4, "big")
+    records = bytes(resealed(cut))
+
+    async def main() -> None:
+        async with produce_world() as world:
+            part = await world.send_one(records)
+            is_stored = codec is Compression.GZIP
+            expected = KafkaError.NONE if is_stored else KafkaError.INVALID_RECORD
+            assert KafkaError(part.error_code) is expected
+            assert ("cut short" in (part.error_message or "")) != is_stored
+            assert (await world.send_one(batch(b"after"))).base_offset == 100 * is_stored
 
     asyncio.run(main())
 
