@@ -18,9 +18,10 @@ from benchmarks.kafka.clients import (
     by,
     in_turns,
     label_of,
+    of_bare,
 )
 from benchmarks.kafka.librdkafka import Figures
-from benchmarks.kafka.servers import FSYNCED, KAFKA, NODE, PARTITIONS, Server
+from benchmarks.kafka.servers import BARE, FSYNCED, KAFKA, NODE, PARTITIONS, Server
 from benchmarks.report import Row
 
 UNIFIED, LAZY = "unified", "lazy unified"
@@ -48,14 +49,15 @@ def run(bench: Bench) -> None:
 
 
 def servers_of(bench: Bench) -> dict[str, Server]:
-    """The node with topics of each kind, then Kafka."""
+    """The node with topics of each kind, then the others."""
     node = bench.servers[NODE]
     kinds = {
         UNIFIED: replace(node, name=UNIFIED, topic_settings=DURABLE_SETTINGS, kept=[]),
         LAZY: replace(node, name=LAZY, topic_settings=LAZY_SETTINGS, kept=[]),
         NODE: node,
     }
-    return kinds | {name: bench.servers[name] for name in (KAFKA, FSYNCED) if name in bench.servers}
+    others = (BARE, KAFKA, FSYNCED)
+    return kinds | {name: bench.servers[name] for name in others if name in bench.servers}
 
 
 def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch: str) -> None:
@@ -69,14 +71,14 @@ def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch:
     if record_bytes != AIMED_BYTES or not batch.startswith(AIMED) or KAFKA not in rates:
         return
     client = batch.removeprefix(AIMED)
-    bench.meet(f"unified durable{client}", by(rates, UNIFIED, FSYNCED))
+    bench.meet(f"unified durable{client}", by(rates, UNIFIED, FSYNCED), of_bare(rates))
     bench.meet(f"unified lazy{client}", by(rates, LAZY, KAFKA))
 
 
 def _catch_up(bench: Bench, servers: Mapping[str, Server]) -> None:
     """Reading a topic from its beginning, right after it was written."""
     total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale)
-    chosen = {name: one for name, one in servers.items() if name not in (LAZY, FSYNCED)}
+    chosen = {name: one for name, one in servers.items() if name not in (BARE, LAZY, FSYNCED)}
     topics: dict[str, tuple[str, int]] = {}
     for name, server in chosen.items():
         topic = server.new_topic("catch-up")
