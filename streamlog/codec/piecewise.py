@@ -190,9 +190,9 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record from start_offset on with that timestamp or a later.
 
-    A batch that its producer damaged is answered for by its header, as one with log-append time is:
-    whoever reads from there meets the damage itself, and misses no record that can be read.
-    Errors: CorruptMessage (the checksum is wrong), InvalidRecord (`max_bytes`).
+    A batch that its producer damaged, or that has a record above the bound, is answered for by its
+    header, as one with log-append time is: whoever reads from there meets the damage itself, and
+    misses no record that can be read. Errors: CorruptMessage (the checksum is wrong).
     """
     header = parse_header(batch)
     if not header.is_log_append_time:
@@ -201,8 +201,9 @@ def first_at_or_after(
                 if stamp >= timestamp_ms and offset >= start_offset:
                     return offset, stamp
             return None
-        except (CorruptMessage, InvalidRecord) as error:
-            _check_damaged_by_producer(batch, error)
+        except (CorruptMessage, InvalidRecord):
+            # Compressed records are stored unseen; where the checksum holds, they came as they are.
+            scan(batch)
     stamp, offset = header.max_timestamp_ms, max(header.base_offset, start_offset)
     is_in = stamp >= timestamp_ms and offset <= header.last_offset
     return (offset, stamp) if is_in else None
@@ -211,7 +212,7 @@ def first_at_or_after(
 def largest_timestamp(batch: Buffer, start_offset: int, record_bytes_max: int) -> int:
     """The largest timestamp from start_offset on; -1: none.
 
-    By the header for a damaged batch, and with errors, as `first_at_or_after`.
+    By the header, and with errors, as `first_at_or_after`.
     """
     header = parse_header(batch)
     if not header.is_log_append_time:
@@ -224,16 +225,7 @@ def largest_timestamp(batch: Buffer, start_offset: int, record_bytes_max: int) -
                 ),
                 default=-1,
             )
-        except (CorruptMessage, InvalidRecord) as error:
-            _check_damaged_by_producer(batch, error)
+        except (CorruptMessage, InvalidRecord):
+            # Compressed records are stored unseen; where the checksum holds, they came as they are.
+            scan(batch)
     return header.max_timestamp_ms if start_offset <= header.last_offset else -1
-
-
-def _check_damaged_by_producer(batch: Buffer, error: CorruptMessage | InvalidRecord) -> None:
-    """Compressed records are stored unseen; where the checksum holds, they came as they are.
-
-    Errors: `error`, where the batch is only too large to be decoded; CorruptMessage.
-    """
-    if "max_bytes" in error.fields:
-        raise error
-    scan(batch)

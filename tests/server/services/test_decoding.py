@@ -67,8 +67,8 @@ def test_records_that_expand_without_bound_are_refused_alone(codec: Compression)
             [after] = (await fetched(node, 2)).records
             assert after.value == b"after"
             assert (await listed(node, 1)).offset == 0
-            error = from_proto((await listed(node, 2)).error)
-            assert isinstance(error, errors.InvalidRecord)
+            # Of a batch that is not decoded the header answers: from there nothing is missed.
+            assert (await listed(node, 2)).offset == 0
 
     asyncio.run(main())
 
