@@ -37,7 +37,12 @@ from streamlog.tiered.reading.chunks import ChunkCache
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.index_cache import RemoteIndexCache
 from streamlog.tiered.reading.late_results import LateResults
-from streamlog.tiered.reading.segment_scan import RemoteBatch, ScannedChunk, SegmentScan
+from streamlog.tiered.reading.segment_scan import (
+    RemoteBatch,
+    ScannedChunk,
+    ScanStart,
+    SegmentScan,
+)
 
 POSITIONS_MAX = 64
 """Places where readers go on that are remembered."""
@@ -172,26 +177,18 @@ class PartitionTier:
         segment = await self._segment_with(offset)
         with SegmentScan(reads.chunks, segment, deadline) as scan:
             try:
-                position = await self._position(segment, offset, deadline)
-                if position is None:
-                    return self._nothing(segment)
-                found = await self._scanned(scan, position, offset, end_offset, max_bytes)
+                found = await self._scanned(scan, offset, end_offset, max_bytes, deadline)
                 if found is None:
-                    # Its index may have been damaged here, and is fetched anew once.
-                    position = await self._position(segment, offset, deadline)
-                    if position is None:
-                        return self._nothing(segment)
-                    found = await scan.batches(position, offset, end_offset, max_bytes)
-                    if _is_behind(found, offset):
-                        raise _wrong_index(segment, offset)
+                    return self._nothing(segment)
                 if reads_ahead and not found.is_cut:
                     scan.ahead(found.position)
             except ObjectNotFound as error:
                 raise await self._not_found(segment, offset) from error
             if not found.batches:
-                if not found.is_cut:
-                    raise scan.damaged(found.position, f"offset {offset} is not in it")
-                return self._nothing(segment)
+                if found.is_cut:
+                    return self._nothing(segment)
+                # A log that was compacted once has gaps.
+                return BatchRun((), 0, False, empty_until=min(end_offset, segment.end_offset + 1))
             if first_bytes_max is not None and len(found.batches[0].parts[0]) > first_bytes_max:
                 # Nobody gets it, so the quota has to pay for nothing.
                 return BatchRun((), 0, False, is_too_large=True)
@@ -206,26 +203,26 @@ class PartitionTier:
         return BatchRun(found.batches, 0, found.is_cut)
 
     async def _scanned(
-        self, scan: SegmentScan, position: int, offset: int, end_offset: int, max_bytes: int
+        self, scan: SegmentScan, offset: int, end_offset: int, max_bytes: int, deadline: float
     ) -> ScannedChunk | None:
-        """As SegmentScan.batches; None: no batch at or before the offset is at the position, and
-        the index that told it is not believed any more."""
+        """As SegmentScan.batches; None: where to begin is not known by the deadline."""
+        segment = scan.segment
+        start = await self._start(segment, offset, deadline)
+        if start is None:
+            return None
         try:
-            found = await scan.batches(position, offset, end_offset, max_bytes)
+            return await scan.batches(start, offset, end_offset, max_bytes)
         except Corrupt:
-            if not position:
+            if not start.position:
                 raise
-        else:
-            if not _is_behind(found, offset):
-                return found
-            if not position:
-                raise scan.damaged(0, f"offset {offset} is not in it")
+        # The index that told the position may have been damaged here, and is fetched anew once.
         scan.forget()
-        segment_id = scan.segment.remote_log_segment_id
+        segment_id = segment.remote_log_segment_id
         self._positions.pop((segment_id, offset), None)
         self._reads.late.forget((segment_id, IndexType.OFFSET))
-        self._reads.indexes.distrust(scan.segment, IndexType.OFFSET)
-        return None
+        self._reads.indexes.distrust(segment, IndexType.OFFSET)
+        start = await self._start(segment, offset, deadline)
+        return None if start is None else await scan.batches(start, offset, end_offset, max_bytes)
 
     def _remember(self, segment_id: RemoteLogSegmentId, last: RemoteBatch, position: int) -> None:
         self._positions[segment_id, last.end_offset] = position
@@ -238,20 +235,24 @@ class PartitionTier:
             raise self._reads.failures.error(f"reading {segment.remote_log_segment_id}")
         return BatchRun((), 0, True)
 
-    async def _position(
+    async def _start(
         self, segment: RemoteLogSegmentMetadata, offset: int, deadline: float
-    ) -> int | None:
-        """Where a batch begins that is at or before the one with the offset; None: it is not known
-        by the deadline."""
+    ) -> ScanStart | None:
+        """At or before the batch with the offset; None: it is not known by the deadline."""
         known = self._positions.get((segment.remote_log_segment_id, offset))
-        if known is not None or offset == segment.start_offset:
-            return known or 0
+        if known is not None:
+            return ScanStart(known, offset)
+        first = segment.start_offset
+        if offset == first:
+            return ScanStart(0, first)
         data = await self._index(segment, IndexType.OFFSET, deadline)
         if data is None:
             return None
         # An entry has the last offset of a batch: one before the offset is behind no batch with it.
-        entry = offset_index.floor_entry(data, offset - segment.start_offset)
-        return 0 if entry is None else entry.position
+        entry = offset_index.floor_entry(data, offset - first)
+        if entry is None:
+            return ScanStart(0, first)
+        return ScanStart(entry.position, first, first + entry.offset)
 
     async def _index(
         self, segment: RemoteLogSegmentMetadata, index_type: IndexType, deadline: float
@@ -399,12 +400,12 @@ class PartitionTier:
         entry = time_index.floor_time(times, timestamp_ms - 1)
         relative = 0 if entry is None else max(entry.relative_offset, 0)
         offset = max(segment.start_offset + relative, start_offset)
-        position = await self._position(segment, offset, deadline)
-        if position is None:
+        start = await self._start(segment, offset, deadline)
+        if start is None:
             raise reads.chunks.late(segment)
         with SegmentScan(reads.chunks, segment, deadline) as scan:
             while offset <= segment.end_offset:
-                found = await scan.batches(position, offset, segment.end_offset + 1, STEP_BYTES)
+                found = await scan.batches(start, offset, segment.end_offset + 1, STEP_BYTES)
                 if not found.batches:
                     if found.is_cut:
                         raise reads.chunks.late(segment)
@@ -424,25 +425,13 @@ class PartitionTier:
                     )
                     if record is not None:
                         return record
-                position, offset = found.position, found.batches[-1].end_offset
+                offset = found.batches[-1].end_offset
+                start = ScanStart(found.position, offset)
         return None
 
 
 def _is_same(one: RemoteLogSegmentMetadata | None, other: RemoteLogSegmentMetadata) -> bool:
     return one is not None and one.remote_log_segment_id == other.remote_log_segment_id
-
-
-def _is_behind(found: ScannedChunk, offset: int) -> bool:
-    """Whether the first batch comes behind the offset: the scan began too late."""
-    return bool(found.batches) and found.batches[0].header.base_offset > offset
-
-
-def _wrong_index(segment: RemoteLogSegmentMetadata, offset: int) -> Corrupt:
-    return Corrupt(
-        f"the offset index of the remote segment {segment.remote_log_segment_id} is damaged: it "
-        f"names no batch at or before offset {offset}; put it back from a copy",
-        object_key=str(segment.remote_log_segment_id),
-    )
 
 
 class _TierReader:

@@ -36,6 +36,16 @@ class RemoteBatch(NamedTuple):
         return parse_header(self.parts[0])
 
 
+class ScanStart(NamedTuple):
+    """`position`: where a batch begins. `least`: the least offset that it may begin with. `named`:
+    an offset that a batch from there on has, as an index says, and none before; -1: nothing is
+    said."""
+
+    position: int
+    least: int
+    named: int = -1
+
+
 class ScannedChunk(NamedTuple):
     """`position`: behind the last batch. `is_cut`: bytes were not there by the deadline."""
 
@@ -71,49 +81,73 @@ class SegmentScan:
         self._chunks.forget(self.segment.remote_log_segment_id)
 
     async def batches(
-        self, position: int, offset: int, end_offset: int, max_bytes: int
+        self, start: ScanStart, offset: int, end_offset: int, max_bytes: int
     ) -> ScannedChunk:
         """Batches from the one with the offset on, about `max_bytes`, at least one if it has one.
-        They keep at most twice their bytes in memory.
+        They keep at most twice their bytes in memory. What comes before damage is returned.
 
-        `position`: at or before that batch, where a batch begins. Errors: as of ChunkCache.get.
+        `start`: at or before that batch. Errors: as of ChunkCache.get; Corrupt.
         """
         segment, size = self.segment, 0
-        expected = segment.start_offset
+        position, expected, named = start
         found: list[RemoteBatch] = []
+        # No CRC covers an offset: it has to come behind the last one, and before the end. A log
+        # that was compacted has gaps, so behind one the next batch alone tells a wrong offset.
+        is_sure, is_cut = True, False
+        passed: tuple[int, int] | None = None
         while position < segment.segment_size_bytes:
             is_full = bool(found) and size >= max_bytes
             head = self._at_hand(position, HEADER_BYTES)
-            if head is None and is_full:
+            if head is None and is_full and is_sure:
                 break
             if head is None:
                 head = await self._bytes(position, HEADER_BYTES)
             if head is None:
-                return ScannedChunk(_unpinned(found), position, True)
+                if found and not is_sure:
+                    position = found.pop().position
+                is_cut = True
+                break
             base, length, delta = _unpack_frame(head)
-            batch_bytes = length + LENGTH_END
+            last, batch_bytes = base + delta, length + LENGTH_END
             left = segment.segment_size_bytes - position
-            if not HEADER_BYTES <= batch_bytes <= left or delta < 0 or base < expected:
-                raise self.damaged(position, "no batch begins here")
-            # No CRC covers an offset: it has to come behind the last one, and before the end. So
-            # the batch behind the last one that is returned is looked at, where it is at hand.
-            expected = base + delta + 1
-            if expected > segment.end_offset + 1:
-                raise self.damaged(position, "the batch ends behind it")
+            is_whole = HEADER_BYTES <= batch_bytes <= left
+            if not (is_whole and delta >= 0 and expected <= base and last <= segment.end_offset):
+                if found and is_sure:
+                    break
+                raise self.damaged(position, "no batch of it begins here")
+            is_sure = base == expected or last == named
+            if last >= named:
+                if base > named >= 0:
+                    raise self.wrong_index(named)
+                named = -1
+            expected = last + 1
             if base >= end_offset or is_full:
                 break
-            if base + delta >= offset:
+            if last >= offset:
                 if found and size + batch_bytes > max_bytes:
                     break
                 view = self._at_hand(position, batch_bytes)
                 if view is None:
                     view = await self._bytes(position, batch_bytes)
                 if view is None:
-                    return ScannedChunk(_unpinned(found), position, True)
-                found.append(RemoteBatch((view,), base + delta + 1, position))
+                    is_cut = True
+                    break
+                found.append(RemoteBatch((view,), last + 1, position))
                 size += batch_bytes
+            else:
+                passed = position, batch_bytes
             position += batch_bytes
-        return ScannedChunk(_unpinned(found), position, False)
+        else:
+            if named >= 0:
+                raise self.wrong_index(named)
+        is_in_gap = found[0].header.base_offset > offset if found else not is_cut
+        if passed is not None and is_in_gap:
+            # Unless the batch before it was changed, and has the offset.
+            view = await self._bytes(*passed)
+            if view is None:
+                return ScannedChunk([], passed[0], True)
+            self.check([RemoteBatch((view,), offset, passed[0])])
+        return ScannedChunk(_unpinned(found), position, is_cut)
 
     def ahead(self, position: int) -> None:
         """Has the chunk loaded behind the one that the bytes before the position lie in, and more
@@ -167,6 +201,14 @@ class SegmentScan:
             object_key=str(segment.remote_log_segment_id),
             start=position,
             end=segment.segment_size_bytes,
+        )
+
+    def wrong_index(self, offset: int) -> Corrupt:
+        segment_id = self.segment.remote_log_segment_id
+        return Corrupt(
+            f"the offset index of the remote segment {segment_id} is damaged: no batch with the "
+            f"offset {offset} begins where it says; put it back from a copy",
+            object_key=str(segment_id),
         )
 
 

@@ -1,10 +1,11 @@
-"""Batches of a remote segment that were changed where no CRC covers them, or on their way."""
+"""Batches of a remote segment that were changed where no CRC covers them, or on their way; those of
+a log with gaps are not damaged."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
 
 import pytest
@@ -12,7 +13,10 @@ import pytest
 from streamlog.codec.batch import scan
 from streamlog.errors import Corrupt
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
+from streamlog.tiered.config import RemoteLogConfig
+from streamlog.tiered.reading.chunks import ChunkConfig
 from tests.tiered.harness import TieredLogUnderTest, filled_and_moved, tiered_log, values
 
 
@@ -60,3 +64,106 @@ def test_bytes_that_were_changed_on_their_way_are_asked_for_again(byte: int) -> 
         assert await values(t.log) == wanted
 
     run(test)
+
+
+@pytest.mark.parametrize("byte", [8, 23, 80], ids=["length", "delta", "records"])
+def test_the_batches_beside_one_that_was_changed_are_read(byte: int) -> None:
+    async def test(t: TieredLogUnderTest, wanted: dict[int, bytes]) -> None:
+        second = (await t.metadata.list_remote_log_segments(t.partition))[1]
+        files = t.storage.segments[second.remote_log_segment_id.id]
+        good = files["LOG"]
+        at = [0, *accumulate(len(one.view) for one in scan(good))][3] + byte
+        files["LOG"] = good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :]
+        changed = second.start_offset + 3
+        for offset in range(second.start_offset, second.end_offset + 1):
+            if offset == changed:
+                with pytest.raises(Corrupt, match="is damaged"):
+                    await t.log.fetch(offset, 1)
+            else:
+                assert (await t.log.fetch(offset, 1)).next_offset == offset + 1
+
+    run(test)
+
+
+def pair(number: int, at_ms: int) -> bytes:
+    return encoded([b"%06d.%d" % (number, one) * 12 for one in range(2)], at_ms=at_ms)
+
+
+@asynccontextmanager
+async def moved_pairs() -> AsyncIterator[tuple[TieredLogUnderTest, dict[str, bytes], int]]:
+    """A log of batches with two records each; the files of its first remote segment, whose chunks
+    have two of them; and the bytes of each."""
+    size = len(pair(0, 0))
+    config = RemoteLogConfig(chunks=ChunkConfig(chunk_bytes=2 * size))
+    async with tiered_log(TornTree(SeededRandom(3)), config=config) as t:
+        for number in range(20):
+            await append(t.log, pair(number, t.clock.now_ms()))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        await t.retain()
+        first = (await t.metadata.list_remote_log_segments(t.partition))[0]
+        assert first.segment_size_bytes == 3 * size
+        yield t, t.storage.segments[first.remote_log_segment_id.id], size
+
+
+@pytest.mark.parametrize(("number", "by"), [(1, 1), (2, -1)])
+def test_a_base_offset_that_was_changed_is_found_at_the_end_of_a_chunk(
+    number: int, by: int
+) -> None:
+    async def body() -> None:
+        async with moved_pairs() as (t, files, size):
+            good, at = files["LOG"], number * size
+            base = int.from_bytes(good[at : at + 8], "big")
+            files["LOG"] = good[:at] + (base + by).to_bytes(8, "big") + good[at + 8 :]
+            for before in range(number):
+                fetched = await t.log.fetch(2 * before, 1)
+                assert b"".join(fetched.parts) == good[before * size : (before + 1) * size]
+            with pytest.raises(Corrupt, match="is damaged"):
+                await t.log.fetch(2 * number, 1)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_batch_that_seems_to_end_before_the_offset_is_not_passed_over(number: int) -> None:
+    async def body() -> None:
+        async with moved_pairs() as (t, files, size):
+            good, last_delta_at = files["LOG"], number * size + 26
+            files["LOG"] = good[:last_delta_at] + b"\0" + good[last_delta_at + 1 :]
+            with pytest.raises(Corrupt, match="is damaged"):
+                await t.log.fetch(2 * number + 1, 1)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("dropped", [{0}, {2}, {5}, {0, 1, 4, 5}, {1, 2, 3}])
+def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int]) -> None:
+    """One that was compacted before it was tiered."""
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3))) as t:
+            wanted: dict[int, bytes] = {}
+            for number in range(40):
+                value = b"%06d" % number * 16
+                wanted[number] = value
+                await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
+            for old in t.log.segments[1:4]:
+                replacement = await t.log.replace_segments([old])
+                async for data in t.log.read_for_cleaning(old, old.base_offset):
+                    for one in scan(data):
+                        if one.header.base_offset - old.base_offset in dropped:
+                            del wanted[one.header.base_offset]
+                        else:
+                            await replacement.append(one.view)
+                await replacement.commit()
+            assert len(wanted) == 40 - 3 * len(dropped)
+            assert await values(t.log) == wanted
+            await t.copy()
+            await t.configure(local_retention_bytes="0")
+            await t.retain()
+            assert await values(t.log) == wanted
+            for offset in reversed(range(t.log.local_log_start_offset)):
+                fetched = await t.log.fetch(offset, 1)
+                assert fetched.next_offset == min(one for one in wanted if one >= offset) + 1
+
+    asyncio.run(body())
