@@ -57,19 +57,6 @@ class UnifiedLogFactory:
                 "on and set remote.log.copy.disable=true",
                 name="remote.storage.enable",
             )
-        if (
-            before is not None
-            and not (was_tiered or config.remote_storage_enable)
-            and before.remote_log_delete_on_disable
-            and not config.remote_log_delete_on_disable
-        ):
-            # What was in the tier may not be deleted yet, and nobody else would come to it.
-            raise InvalidConfig(
-                "remote.log.delete.on.disable=false would keep what a tier that was turned off may "
-                "still have, where nobody reads or deletes it: leave it true, or turn tiering on "
-                "(remote.storage.enable=true) with it or before",
-                name="remote.log.delete.on.disable",
-            )
 
     async def create(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig

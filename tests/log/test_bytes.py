@@ -287,8 +287,12 @@ def test_golden_topic_and_partition():
     data = encode_topic(once_compacted)
     assert data == golden("log_topic_v3.bin", data)
     assert decode_topic("t", data) == once_compacted
-    with pytest.raises(Corrupt, match="marks 3"):
-        decode_topic("t", data[:-1] + b"\x03")
+    once_tiered = replace(unified_topic, has_left_tier=True)
+    assert encode_topic(once_tiered) == data[:-1] + b"\x02"
+    for topic in (once_tiered, replace(once_compacted, has_left_tier=True)):
+        assert decode_topic("t", encode_topic(topic)) == topic
+    with pytest.raises(Corrupt, match="marks 4"):
+        decode_topic("t", data[:-1] + b"\x04")
     key = partition_key(TopicPartition("t.x", 12))
     assert (key.namespace, key.name) == ("_partition", b"t.x/12")
     assert topic_key("t.x").name == b"t.x"

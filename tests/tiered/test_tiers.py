@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
-from streamlog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, StoreUnavailable
+from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable
 from streamlog.log.api.abstract_log import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -19,7 +19,6 @@ from streamlog.log.api.abstract_log import (
     AbortedTransaction,
     Isolation,
 )
-from streamlog.log.api.topic_config import TopicConfig, parse
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.logs.transaction_conformance import begin, end, transactional
@@ -424,23 +423,6 @@ def test_tiering_is_turned_off_and_its_data_goes() -> None:
         assert t.log.log_start_offset == t.log.local_log_start_offset
         await t.crashed()
         assert t.log.log_start_offset == t.log.segments[0].base_offset
-
-    run(test)
-
-
-def test_the_deletion_of_a_tier_that_was_turned_off_is_not_called_off_half_way() -> None:
-    async def test(t: TieredLogUnderTest) -> None:
-        def becomes(**configs: str) -> TopicConfig:
-            return parse(t.configs | {name.replace("_", "."): on for name, on in configs.items()})
-
-        off = becomes(remote_storage_enable="false", remote_log_delete_on_disable="true")
-        t.factory.check(off, t.topic_config)
-        kept = becomes(remote_storage_enable="false", remote_log_delete_on_disable="false")
-        with pytest.raises(InvalidConfig, match=r"remote\.log\.delete\.on\.disable=false"):
-            t.factory.check(kept, off)
-        t.factory.check(off, off)
-        on = becomes(remote_storage_enable="true", remote_log_delete_on_disable="false")
-        t.factory.check(on, off)
 
     run(test)
 

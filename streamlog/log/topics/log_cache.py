@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 from streamlog.errors import Closed, Invalid, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
@@ -175,6 +176,9 @@ class LogCache:
     def settings(self, name: str, record: TopicRecord) -> TopicConfig:
         """The settings in force for the topic on this node."""
         stored = self._defaults.of_topic(record.configs, is_internal=is_internal(name))
+        if record.has_left_tier and not stored.remote_storage_enable:
+            # A deletion that has begun is not called off half-way: nobody would come back to it.
+            stored = replace(stored, remote_log_delete_on_disable=True)
         return topic_config.capped(stored, self._config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:

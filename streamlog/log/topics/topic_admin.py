@@ -234,16 +234,15 @@ class TopicAdmin:
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             _check_kind(name, topic.record, changed)
-            was_compacted = self._check_kinds_own(name, topic.record, changed)
+            record = self._with_marks(name, topic.record, changed)
             if validate_only:
                 return replace(topic.description, configs=changed)
-            record = replace(topic.record, configs=changed, was_compacted=was_compacted)
             if await self._topics.replace(name, topic, record):
                 return (await usable_topic(self._topics, name)).description
 
-    def _check_kinds_own(self, name: str, record: TopicRecord, changed: dict[str, str]) -> bool:
-        """Whether the topic is or was compacted. Errors: InvalidConfig, where its kind of log
-        cannot follow the change."""
+    def _with_marks(self, name: str, record: TopicRecord, changed: dict[str, str]) -> TopicRecord:
+        """The record with the changed settings, and what it remembers of those before. Errors:
+        InvalidConfig, where its kind of log cannot follow the change."""
         before = self._logs.settings(name, record)
         after = self._logs.settings(name, replace(record, configs=changed))
         self._factories.of(record.log_kind).check(after, before)
@@ -255,8 +254,15 @@ class TopicAdmin:
                 "segments that are copied. Create another topic and copy the records",
                 name="remote.storage.enable",
             )
-        is_unified = record.log_kind is LogKind.UNIFIED
-        return is_unified and (was_compacted or after.is_compacted)
+        if record.log_kind is not LogKind.UNIFIED:
+            return replace(record, configs=changed)
+        had_tier = before.remote_storage_enable or record.has_left_tier
+        return replace(
+            record,
+            configs=changed,
+            was_compacted=was_compacted or after.is_compacted,
+            has_left_tier=had_tier and not after.remote_storage_enable,
+        )
 
     async def delete(self, name: str, topic_id: str) -> None:
         """As LogManager.delete_topic."""

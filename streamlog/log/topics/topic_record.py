@@ -12,12 +12,13 @@ requests created the topic.
         pending     u32    count, then as many u64: handles of the partitions that follow and have
                            no key yet; a node that reads them writes the keys and counts them in
         log kind    u8     from version 2 on: 1 unified. Version 1: the topic's logs are shared
-        marks       u8     version 3 only: 1 the topic was compacted once; others are refused
+        marks       u8     version 3 only, a sum: 1 the topic was compacted once, 2 its tiering was
+                           turned off; others are refused
 
 A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log,
 a number made from topic id and partition of a unified one. Topics with shared logs are written in
 version 1, so that a release that knows no other kind reads them, and those without marks in version
-2. A mark stays for the topic's life.
+2. The first mark stays for the topic's life, the second until it is tiered again.
 
 Namespace `_partition`, key `<topic>/<partition>`: version u8, handle u64. Version 1; 2 has a log
 kind u8 behind it.
@@ -39,6 +40,7 @@ VERSION = 1
 VERSION_WITH_KIND = 2
 VERSION_WITH_MARKS = 3
 _WAS_COMPACTED = 1
+_HAS_LEFT_TIER = 2
 _KIND_NUMBERS = {LogKind.UNIFIED: 1}
 TOPIC_NAMESPACE = "_topic"
 PARTITION_NAMESPACE = "_partition"
@@ -59,6 +61,8 @@ class TopicRecord:
     log_kind: LogKind = LogKind.SHARED
     was_compacted: bool = False
     """Whether its `cleanup.policy` ever had compact, as far as is known. Unified topics only."""
+    has_left_tier: bool = False
+    """Whether its tiering was turned off, and what is remote goes. Unified topics only."""
     is_usable: bool = field(init=False, repr=False, compare=False)
     """Whether it has partitions and is not being deleted; each request asks for it."""
 
@@ -77,7 +81,8 @@ def partition_key(partition: TopicPartition) -> Key:
 
 def encode_topic(record: TopicRecord) -> bytes:
     w = FieldWriter()
-    w.u8(VERSION_WITH_MARKS if record.was_compacted else _version_of(record.log_kind))
+    marks = _WAS_COMPACTED * record.was_compacted | _HAS_LEFT_TIER * record.has_left_tier
+    w.u8(VERSION_WITH_MARKS if marks else _version_of(record.log_kind))
     w.u8(record.state)
     w.raw(record.topic_id.bytes)
     w.i32(record.partitions)
@@ -86,8 +91,8 @@ def encode_topic(record: TopicRecord) -> bytes:
     for handle in record.pending:
         w.u64(handle)
     _put_kind(w, record.log_kind)
-    if record.was_compacted:
-        w.u8(_WAS_COMPACTED)
+    if marks:
+        w.u8(marks)
     return bytes(w.data)
 
 
@@ -121,10 +126,19 @@ def decode_topic(name: str, data: bytes) -> TopicRecord:
     pending = tuple(r.u64() for _ in range(r.u32()))
     kind = _kind(r, version)
     marks = r.u8() if version == VERSION_WITH_MARKS else 0
-    if marks & ~_WAS_COMPACTED:
+    if marks & ~(_WAS_COMPACTED | _HAS_LEFT_TIER):
         raise r.corrupt(f"has marks {marks}")
     r.end()
-    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state), kind, bool(marks))
+    return TopicRecord(
+        topic_id,
+        partitions,
+        configs,
+        pending,
+        TopicState(state),
+        kind,
+        was_compacted=bool(marks & _WAS_COMPACTED),
+        has_left_tier=bool(marks & _HAS_LEFT_TIER),
+    )
 
 
 def encode_partition(handle: int, kind: LogKind = LogKind.SHARED) -> bytes:

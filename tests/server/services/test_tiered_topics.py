@@ -174,6 +174,54 @@ def test_what_a_deleted_topic_had_in_the_store_goes(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_tier_that_was_turned_off_is_emptied_whatever_the_settings_become(tmp_path: Path) -> None:
+    """Changed before the deletion has begun."""
+
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        deletes, off = "remote.log.delete.on.disable", {"remote.storage.enable": "false"}
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node.banner.grpc, "tiered", 20)
+            await moved(node, "tiered")
+            await admin.alter_configs(topic="tiered", configs={**off, deletes: "true"})
+            await admin.alter_configs(topic="tiered", configs={deletes: "false"})
+            assert (await engine_of(node).store.list("remote/")).objects
+        async with running_node(data=data) as node, Admin(node.banner.grpc) as admin:
+            tiers = engine_of(node).tiers
+            assert tiers is not None
+            await engine_of(node).logs.log(TopicPartition("tiered", 0))
+            for _ in range(2):
+                # The first one loads what the metadata has.
+                await tiers.run_tasks()
+            assert not (await engine_of(node).store.list("remote/")).objects
+            await admin.alter_configs(topic="tiered", configs={"remote.storage.enable": "true"})
+            with pytest.raises(InvalidConfig, match=r"remote\.log\.delete\.on\.disable"):
+                await admin.alter_configs(topic="tiered", configs=off)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_setting_of_the_tier_is_taken_back_from_a_topic_without_one(
+    tmp_path: Path, policy: str
+) -> None:
+    async def body() -> None:
+        async with (
+            running_node(data=str(tmp_path / "data")) as node,
+            Admin(node.banner.grpc) as admin,
+        ):
+            configs = {"log.type": "unified", "cleanup.policy": policy}
+            deletes = {"remote.log.delete.on.disable": "true"}
+            await admin.create_topic("untiered", 1, configs | deletes)
+            changed = await engine_of(node).logs.alter_topic_configs(
+                "untiered", set={**configs, "retention.ms": "5000"}, is_replacing=True
+            )
+            assert deletes.keys().isdisjoint(changed.configs)
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize(
     ("configs", "says"),
     [
