@@ -11,13 +11,15 @@
 4. A failed load is tried again with back-off while somebody waits for it; one that does not end is
    given up after `load_timeout_ms`, and counts as failed. A segment that is gone, damaged or of a
    newer version is told at once, and is no outage.
+5. What proves damaged may have been changed on its way, and is loaded anew: at once, and then once
+   a second, because the storage may have nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +38,8 @@ from streamlog.tiered.api.segments import RemoteLogSegmentId, RemoteLogSegmentMe
 from streamlog.tiered.reading.failures import RemoteFailures
 from streamlog.tiered.reading.plugin_calls import PluginCalls
 
+ANEW_S = 1.0
+"""How often what is damaged is loaded anew: a consumer may try again at once, without end."""
 Load = Callable[[RemoteLogSegmentMetadata, int, int], Awaitable[Buffer]]
 """Bytes from one position to the other, both inclusive."""
 
@@ -81,6 +85,8 @@ class ChunkCache:
         """Those in memory, or on their way, that nobody has read."""
         self._wanted: dict[ChunkKey, int] = {}
         """How many readers wait for a load."""
+        self._asked_anew: dict[Hashable, float] = {}
+        """What was damaged, and when it was asked for again."""
         self._turns = asyncio.Semaphore(config.loads)
         self.loads = 0
 
@@ -159,8 +165,27 @@ class ChunkCache:
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
         """The segment is deleted."""
         for key in [key for key in self._kept if key.segment_id == segment_id]:
-            self._bytes -= len(self._kept.pop(key))
-            self._unread.discard(key)
+            self._drop(key)
+
+    def load_anew(self, segment_id: RemoteLogSegmentId, numbers: Iterable[int]) -> None:
+        """The chunks have damage: the next reader of each has it loaded, where that is due."""
+        for number in numbers:
+            key = ChunkKey(segment_id, number)
+            if key in self._kept and self.asks_anew(key):
+                self._drop(key)
+
+    def asks_anew(self, what: Hashable) -> bool:
+        """Whether what proved damaged may be asked for again, which is noted then."""
+        now = self._clock.monotonic()
+        self._asked_anew = {one: at for one, at in self._asked_anew.items() if now - at < ANEW_S}
+        if what in self._asked_anew:
+            return False
+        self._asked_anew[what] = now
+        return True
+
+    def _drop(self, key: ChunkKey) -> None:
+        self._bytes -= len(self._kept.pop(key))
+        self._unread.discard(key)
 
     def _begin(
         self, segment: RemoteLogSegmentMetadata, key: ChunkKey, *, is_required: bool

@@ -213,13 +213,13 @@ class PartitionTier:
         try:
             return await scan.batches(start, offset, end_offset, max_bytes)
         except Corrupt:
-            if not start.position:
+            segment_id = segment.remote_log_segment_id
+            index = segment_id, IndexType.OFFSET
+            self._positions.pop((segment_id, offset), None)
+            if not (start.position and self._reads.chunks.asks_anew(index)):
                 raise
-        # The index that told the position may have been damaged here, and is fetched anew once.
-        scan.forget()
-        segment_id = segment.remote_log_segment_id
-        self._positions.pop((segment_id, offset), None)
-        self._reads.late.forget((segment_id, IndexType.OFFSET))
+        # The index that told the position may have been damaged here.
+        self._reads.late.forget(index)
         self._reads.indexes.distrust(segment, IndexType.OFFSET)
         start = await self._start(segment, offset, deadline)
         return None if start is None else await scan.batches(start, offset, end_offset, max_bytes)

@@ -55,8 +55,7 @@ class ScannedChunk(NamedTuple):
 
 
 class SegmentScan:
-    """Of one segment. Left with Corrupt it forgets the segment's chunks: they may have been changed
-    on their way, and the next read asks for them again."""
+    """Of one segment. Left with Corrupt it has the chunks that it read loaded anew."""
 
     def __init__(
         self, chunks: ChunkCache, segment: RemoteLogSegmentMetadata, deadline: float
@@ -67,18 +66,15 @@ class SegmentScan:
         self._held = memoryview(b"")
         """The chunk that was read last, so that each batch does not look it up."""
         self._held_from = 0
+        self._read: set[int] = set()
+        """Numbers of chunks."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, Corrupt):
-            self.forget()
-
-    def forget(self) -> None:
-        """The next bytes are those that the storage sends then."""
-        self._held, self._held_from = memoryview(b""), 0
-        self._chunks.forget(self.segment.remote_log_segment_id)
+            self._chunks.load_anew(self.segment.remote_log_segment_id, self._read)
 
     async def batches(
         self, start: ScanStart, offset: int, end_offset: int, max_bytes: int
@@ -176,6 +172,7 @@ class SegmentScan:
             chunk = await self._chunks.get(self.segment, number, self._deadline)
             if chunk is None:
                 return None
+            self._read.add(number)
             self._held, self._held_from = memoryview(chunk), number * size
             begin = max(position - self._held_from, 0)
             pieces.append(self._held[begin : position + length - self._held_from])

@@ -46,6 +46,10 @@ def test_a_base_offset_that_was_changed_is_found(number: int, by: int) -> None:
         with pytest.raises(Corrupt, match="is damaged"):
             await values(t.log, second.start_offset)
         files["LOG"] = good
+        t.clock.advance(1000)
+        with suppress(Corrupt):
+            # What is in memory is asked for again once it proves damaged.
+            await values(t.log, second.start_offset)
         assert await values(t.log) == wanted
 
     run(test)
@@ -132,6 +136,39 @@ def test_a_batch_that_seems_to_end_before_the_offset_is_not_passed_over(number: 
             files["LOG"] = good[:last_delta_at] + b"\0" + good[last_delta_at + 1 :]
             with pytest.raises(Corrupt, match="is damaged"):
                 await t.log.fetch(2 * number + 1, 1)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("byte", [8, 80], ids=["length", "records"])
+def test_damage_in_the_store_is_loaded_anew_once_a_second(byte: int) -> None:
+    """Many more would be asked for by a consumer that tries again at once, and each is a chunk."""
+    calls: list[str] = []
+
+    async def body() -> None:
+        async with moved_pairs() as (t, files, size):
+            good, at = files["LOG"], 2 * size + byte
+            files["LOG"] = good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :]
+            t.storage.strike = calls.append
+
+            async def read() -> None:
+                for _ in range(5):
+                    with pytest.raises(Corrupt, match="is damaged"):
+                        await t.log.fetch(4, 1)
+                    assert (await t.log.fetch(0, 1)).next_offset == 2
+
+            await read()
+            count = len(calls)
+            await read()
+            assert len(calls) == count
+            t.clock.advance(1000)
+            await read()
+            assert 0 < len(calls) - count <= 3
+            files["LOG"] = good
+            t.clock.advance(1000)
+            with pytest.raises(Corrupt, match="is damaged"):
+                await t.log.fetch(4, 1)
+            assert (await t.log.fetch(4, 1)).next_offset == 6
 
     asyncio.run(body())
 
