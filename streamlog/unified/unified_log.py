@@ -489,9 +489,6 @@ class UnifiedLog(CleanableLog, TierableLog):
                 # Without the list nobody may have the records: this fetch has none.
                 read, aborted = BatchesRead(offset, is_paced=True), ()
                 break
-            except SegmentReplaced as replaced:
-                await asyncio.wait({replaced.done})
-                continue
             if changes == self._changes and offset >= visible.log_start_offset:
                 aborted = tuple(AbortedTransaction(*entry[:2]) for entry in found)
                 break
@@ -533,6 +530,19 @@ class UnifiedLog(CleanableLog, TierableLog):
 
     async def _aborted_between(
         self, offset: int, end_offset: int, deadline: float | None = AS_LONG_AS_A_LOOK_UP
+    ) -> list[AbortedTxn]:
+        """Of the segments as they are by then: it begins anew where some are replaced or removed
+        meanwhile. Errors: as of `_aborted_now`, but for SegmentReplaced."""
+        while True:
+            try:
+                return await self._aborted_now(offset, end_offset, deadline)
+            except SegmentReplaced as replaced:
+                await asyncio.wait({replaced.done})
+                # Where the change failed, and the log with it, no others come.
+                self._check_open()
+
+    async def _aborted_now(
+        self, offset: int, end_offset: int, deadline: float | None
     ) -> list[AbortedTxn]:
         """Errors: as of `aborted_between`; why the log is not open: its successor may have deleted
         files meanwhile, and one that is gone is like one of a segment without entries; _TierIsLate.
@@ -826,8 +836,9 @@ class UnifiedLog(CleanableLog, TierableLog):
         }
 
     def first_batch_timestamp_ms(self, segment: AbstractLogSegment) -> int:
-        (own,) = checked(self._tail.segments, [segment])
-        return own.first_timestamp
+        # Also of one that is being removed: who looks whether the log is dirty needs no more of it.
+        assert isinstance(segment, UnifiedLogSegment)
+        return segment.first_timestamp
 
     async def replace_segments(self, old: Sequence[AbstractLogSegment]) -> SegmentReplacement:
         # A roll that is under way writes the indexes of its segment.

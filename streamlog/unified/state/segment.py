@@ -23,8 +23,8 @@ _REMEMBERING = Lock()
 
 
 class SegmentReplaced(Exception):
-    """What was read may be half of an old segment and half of the one that comes in its place: read
-    again when `done` ends."""
+    """What was read may be half of an old segment and half of the one that comes in its place, or
+    the segment is being removed: read again when `done` ends. It never leaves the log."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         super().__init__()
