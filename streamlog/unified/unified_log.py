@@ -707,16 +707,19 @@ class UnifiedLog(CleanableLog, TierableLog):
         return end_offset > max(self.log_start_offset, self.copied_end_offset)
 
     async def _remove(self, expired: Sequence[UnifiedLogSegment]) -> bool:
-        """Whether the log begins behind them now. Who reads one waits until it is gone for certain:
-        a start that readers have seen never goes back."""
-        bases = [segment.base_offset for segment in expired]
-        async with self._leaving(expired):
+        """Whether the log begins behind them now. Who reads one waits until it is gone for certain
+        then: a start that readers have seen never goes back. What the tier has is read there at
+        once, and is the log's still whatever becomes of the tier meanwhile."""
+        bases, end = [segment.base_offset for segment in expired], expired[-1].end_offset
+        is_new_start = self._is_new_start(end)
+        async with self._leaving(expired) as gone:
+            if not is_new_start:
+                del self._tail.segments[: len(expired)]
+                gone.set_result(None)
             await self._folder.remove_segments(bases, self._config.file_delete_delay_ms)
-            del self._tail.segments[: len(expired)]
-            # Not before: a tier may be given up meanwhile.
-            is_new_start = self._is_new_start(expired[-1].end_offset)
             if is_new_start:
-                self._visibility.raise_start(expired[-1].end_offset)
+                del self._tail.segments[: len(expired)]
+                self._visibility.raise_start(end)
             self._tail.epochs.raise_start(self.log_start_offset)
         return is_new_start
 
@@ -872,21 +875,24 @@ class UnifiedLog(CleanableLog, TierableLog):
                 segments[first : first + len(old)] = [new]
 
     @asynccontextmanager
-    async def _leaving(self, old: Sequence[UnifiedLogSegment]) -> AsyncIterator[None]:
+    async def _leaving(
+        self, old: Sequence[UnifiedLogSegment]
+    ) -> AsyncIterator[asyncio.Future[None]]:
         """Around the change of files and list that takes segments out of the log: their readers
-        wait. Fails the log where it is cut off."""
+        wait for its end, or for the future that it gives. Fails the log where it is cut off."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for segment in old:
             segment.replaced = done
         self._changes += 1
         try:
-            yield
+            yield done
         except BaseException as error:
             cut_off = Closed(f"a change of {self._partition}'s files was cut off; open it again")
             self._lifecycle.fail(error if isinstance(error, StreamlogError) else cut_off)
             raise
         finally:
-            done.set_result(None)
+            if not done.done():
+                done.set_result(None)
 
     # The end
 

@@ -30,12 +30,15 @@ from tests.log.memory_log import turns
 from tests.tiered.harness import (
     TieredLogUnderTest,
     VirtualClock,
+    filled_and_copied,
     filled_and_moved,
+    lose_metadata,
     tiered_log,
     values,
 )
 
 AT_MS = 1_700_000_000_000
+WAIT_S = 5
 
 
 def run(test: Callable[[TieredLogUnderTest], Awaitable[None]]) -> None:
@@ -145,6 +148,58 @@ def test_a_look_up_by_time_finds_what_becomes_remote_while_the_tier_is_asked(
         monkeypatch.setattr(t.metadata, "remote_log_segment_metadata", meanwhile)
         found = await t.log.offset_for_timestamp(AT_MS + wanted, Isolation.READ_UNCOMMITTED)
         assert found.offset == wanted < t.log.local_log_start_offset
+
+    run(test)
+
+
+def test_what_the_tier_has_is_read_there_while_the_local_disk_removes_it() -> None:
+    """The disk may be slow, or hang: no deadline would end the wait for it."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        for number in range(60):
+            await append(t.log, encoded([b"." * 100], at_ms=AT_MS + number))
+        await t.copy()
+        await t.configure(local_retention_bytes="0")
+        t.offload.hold()
+        under_way = asyncio.ensure_future(t.retain())
+        await turns()
+        assert not under_way.done()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                fetched = await t.log.fetch(0, 1000)
+                found = await t.log.offset_for_timestamp(AT_MS + 3, Isolation.READ_UNCOMMITTED)
+        finally:
+            t.offload.release()
+        await under_way
+        assert fetched.batches
+        assert found.offset == 3
+        assert t.log.log_start_offset == 0 < t.log.local_log_start_offset
+
+    run(test)
+
+
+def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_start() -> None:
+    """What is lost may be put back: a start behind it would delete what is remote."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        await filled_and_copied(t, 60)
+        await t.configure(local_retention_bytes="3000")
+        await t.retain()
+        assert 0 < t.log.local_log_start_offset < t.log.copied_end_offset
+        await t.configure(local_retention_bytes="0")
+        # A follower reads anew what the metadata say.
+        await t.manager.on_leadership_change([], [t.log], {"t": t.topic_id})
+        await t.copy()
+        t.offload.hold()
+        under_way = asyncio.ensure_future(t.retain())
+        await turns()
+        copied = t.log.copied_end_offset
+        await lose_metadata(t, slice(None))
+        await t.copy()
+        assert t.log.copied_end_offset < copied
+        t.offload.release()
+        await under_way
+        assert t.log.log_start_offset == 0 < t.log.local_log_start_offset
 
     run(test)
 
