@@ -681,24 +681,31 @@ class UnifiedLog(CleanableLog, TierableLog):
     async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         async with self._removing:
             bound = min(predicate_end_offset, self.high_watermark)
+            removed = await self._remove_closed(bound, reason)
             if self._tail.active.size and self.log_end_offset <= bound:
+                # Not before: a roll needs room, which the removal makes where the disk is full.
                 self._roll()
-            await self._flush()
-            expired = [
-                segment
-                for segment in self._tail.segments
-                if not segment.is_active and segment.end_offset <= bound
-            ]
-            if not expired:
-                return 0
-            end = expired[-1].end_offset
-            if self._config.remote_storage_enable and self._is_new_start(end):
-                # The checkpoint alone says where a log with a tier begins.
-                await self._save_start(end)
-                self._visibility.raise_start(end)
-            if await self._remove(expired):
-                # Where the disk is full the removal makes the room for it.
-                await self._folder.note_start(end)
+                removed += await self._remove_closed(bound, reason)
+        return removed
+
+    async def _remove_closed(self, bound: int, reason: str) -> int:
+        """Removes the closed segments that end at or before the bound; how many there were."""
+        await self._flush()
+        expired = [
+            segment
+            for segment in self._tail.segments
+            if not segment.is_active and segment.end_offset <= bound
+        ]
+        if not expired:
+            return 0
+        end = expired[-1].end_offset
+        if self._config.remote_storage_enable and self._is_new_start(end):
+            # The checkpoint alone says where a log with a tier begins.
+            await self._save_start(end)
+            self._visibility.raise_start(end)
+        if await self._remove(expired):
+            # Where the disk is full the removal makes the room for it.
+            await self._folder.note_start(end)
         self._metrics.removed(reason, len(expired), sum(segment.size for segment in expired))
         return len(expired)
 

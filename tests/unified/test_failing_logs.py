@@ -169,6 +169,27 @@ def test_a_removal_of_segments_frees_a_full_disk(has_crash: bool) -> None:
     asyncio.run(body())
 
 
+def test_a_full_disk_is_freed_where_all_records_are_expired() -> None:
+    """The last segment is rolled before it goes, which needs room: it goes behind the others."""
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(3))
+        async with unified_log(lambda: tree, cut_power=tree.crash) as t:
+            await two_segments(t.log)
+            tree.plan_faults(no_room)
+            await refused(DiskFull, t.log.delete_oldest_segments(2, "test"))
+            # What was removed has made room.
+            tree.plan_faults(None)
+            await t.log.kill()
+            await t.open()
+            assert (t.log.log_start_offset, await values(t.log)) == (1, [b"new"])
+            assert await t.log.delete_oldest_segments(2, "test") == 1
+            await t.crashed()
+            assert (t.log.log_start_offset, t.log.log_end_offset) == (2, 2)
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("is_tiered", [True, False])
 def test_a_start_for_which_there_is_no_room_leaves_the_log_as_it_is(is_tiered: bool) -> None:
     """With a tier the checkpoint alone says where the log begins: it comes before the removal."""
