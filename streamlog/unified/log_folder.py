@@ -60,7 +60,7 @@ from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 from streamlog.unified.adopted_copy import AdoptedLog, IsStopped, make_copy
-from streamlog.unified.adoption import FoundPartition
+from streamlog.unified.adoption import FoundPartition, tells_of_log
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
 from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
 from streamlog.unified.disk.folder_writes import FolderWrites
@@ -445,12 +445,12 @@ class LogFolder:
 
     def _is_empty(self, partition: TopicPartition) -> bool:
         """Whether no record was ever kept there. Other files of a log tell of a segment that is
-        missing."""
+        missing; a creation that was cut off leaves none of them."""
         folder = self._tree.open(folder_name(partition))
         names = folder.list()
         logs = [name for name in names if name.endswith(LOG)]
         if logs != [file_name(0, LOG)]:
-            return names == [PARTITION_METADATA]
+            return not any(tells_of_log(name) for name in names)
         file = folder.open(logs[0])
         try:
             return not file.size()

@@ -272,6 +272,32 @@ def test_a_partition_that_lacks_its_segment_is_put_aside_and_not_deleted(tmp_pat
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_what_creations_leave_on_a_full_disk_is_not_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """A client, or an automatic creation, asks again and again."""
+
+    class Full(SystemFolder):
+        def create(self, name: str) -> SystemGrowingFile:
+            if "t-0" not in str(self.path_of(name)):
+                return super().create(name)
+            if is_begun:
+                super().create(name).close()
+            raise OSError(errno.ENOSPC, "no space left")
+
+    async def body() -> None:
+        async with node(tmp_path) as engine:
+            with monkeypatch.context() as full:
+                full.setattr(system_tree, "SystemFolder", Full)
+                for _ in range(3):
+                    await refused(DiskFull, engine.logs.create_topic("t", 1, CONFIGS))
+            await engine.logs.create_topic("t", 1, CONFIGS)
+        assert folders(tmp_path) == ["t-0"]
+
+    asyncio.run(body())
+
+
 def test_a_full_disk_is_told_by_what_to_do_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
