@@ -147,6 +147,8 @@ class LogFolder:
         self._is_saving = False
         self._copies: dict[TopicPartition, _Copy] = {}
         """Adopted partitions whose topics are created next."""
+        self.adopting = asyncio.Lock()
+        """Held by an adoption, from its look at the topics to its end: the copies are its own."""
         self.directory_id = UUID(int=0)
         self.doubt: str | None = None
         """Why the folder may not be the one that the node used last."""
@@ -380,7 +382,8 @@ class LogFolder:
             raise
 
     async def give_up_copies(self) -> None:
-        """Removes what was adopted and not created."""
+        """Removes what was adopted and not created. No creation of it is under way: it would make
+        empty partitions."""
         copies, self._copies = self._copies, {}
         for copy in copies.values():
             try:

@@ -17,6 +17,7 @@ from streamlog.errors import (
     TopicAlreadyExists,
 )
 from streamlog.log.topics.topics import TopicDescription
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.offload import Lane
 from streamlog.unified.adopted_copy import AdoptedLog
@@ -59,7 +60,8 @@ async def adopt(
     `names`: those to take; where none is given all but internal ones and those that are there
     already. `on_partition` is called with the name and bytes of
     each that was copied. `configs`: of each topic, beside those of CONFIGS.
-    `accepts_data_loss`: a log is taken without what it had and lost. A call that is cut off leaves
+    `accepts_data_loss`: a log is taken without what it had and lost. One call at a time has its
+    turn. One that is cancelled in the creation of a topic ends it first; one that is cut off leaves
     whole topics, and copies that the next start removes. Errors: Invalid, InvalidConfig
     (also where a topic seems to have records in a remote tier, and remote.storage.enable is not
     given), DataInUse, Corrupt, TopicAlreadyExists, PolicyViolation (there is no log folder, or the
@@ -75,6 +77,19 @@ async def adopt(
             path=str(folder),
             waiting_helps=False,
         )
+    async with folder.adopting:
+        return await _adopt(engine, folder, source, names, on_partition, configs, accepts_data_loss)
+
+
+async def _adopt(
+    engine: OpenEngine,
+    folder: LogFolder,
+    source: Path,
+    names: Sequence[str],
+    on_partition: OnPartition,
+    configs: Mapping[str, str],
+    accepts_data_loss: bool,
+) -> list[TopicDescription]:
     is_own = source.resolve() == Path(str(folder)).resolve()
     try:
         found = await engine.offload.run(
@@ -129,14 +144,19 @@ async def _take(
     except BaseException:
         await folder.give_up_copies()
         raise
-    try:
-        return await engine.logs.create_topic(
-            topic.name, len(topic.partitions), configs, topic_id=topic.topic_id
-        )
-    except StreamlogError:
-        # Not where it was cancelled: the creation goes on then, and takes the copies.
-        await folder.give_up_copies()
-        raise
+
+    async def create() -> TopicDescription:
+        try:
+            return await engine.logs.create_topic(
+                topic.name, len(topic.partitions), configs, topic_id=topic.topic_id
+            )
+        except StreamlogError:
+            await folder.give_up_copies()
+            raise
+
+    # The creation goes on where it is cancelled, and takes the copies: no other adoption comes
+    # between.
+    return await to_its_end(create())
 
 
 async def _with_room(taking: Awaitable[TopicDescription]) -> TopicDescription:

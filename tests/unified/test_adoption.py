@@ -25,6 +25,7 @@ from streamlog.log.topics.topic_record import partition_key, topic_key
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk import system_tree
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
+from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.unified import adopted_copy
 from streamlog.unified.token_file import TOKEN
@@ -239,6 +240,61 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
         await create(new, "a", [1])
         error = await refused(TopicAlreadyExists, take(new, old / "logs"))
         assert "delete it first" in str(error)
+
+    asyncio.run(body())
+
+
+def test_an_adoption_that_fails_leaves_the_copies_of_another_one(tmp_path: Path) -> None:
+    one, other, new = tmp_path / "one", tmp_path / "other", tmp_path / "new"
+
+    async def body() -> None:
+        await create(one, "a", [3, 3])
+        await create(other, "b", [2])
+        (other / "logs" / "b-0" / TOKEN).write_bytes(b"\x01damaged")
+        async with node(new) as engine:
+            has_copied = asyncio.Event()
+            both = [
+                asyncio.create_task(
+                    adopt(engine, one / "logs", (), lambda _name, _bytes: has_copied.set())
+                )
+            ]
+            await has_copied.wait()
+            both.append(asyncio.create_task(adopt(engine, other / "logs")))
+            await asyncio.wait(both)
+            assert [type(task.exception()) for task in both] == [type(None), Corrupt]
+        assert await ends(new, "a", 2) == [3, 3]
+
+    asyncio.run(body())
+
+
+def test_an_adoption_that_is_cancelled_in_a_creation_ends_it_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    is_creating, may_go_on = Event(), Event()
+    rename = SystemTree.rename
+
+    def slow(tree: SystemTree, old: str, new: str) -> None:
+        if new == "t-0":
+            is_creating.set()
+            assert may_go_on.wait(60)
+        rename(tree, old, new)
+
+    async def body() -> None:
+        await create(old, "t", [3, 2])
+        monkeypatch.setattr(SystemTree, "rename", slow)
+        async with node(new) as engine:
+            cancelled = asyncio.create_task(adopt(engine, old / "logs"))
+            await asyncio.to_thread(is_creating.wait, 60)
+            cancelled.cancel()
+            repeated = asyncio.create_task(adopt(engine, old / "logs"))
+            # Behind the first steps of both.
+            asyncio.get_running_loop().call_soon(may_go_on.set)
+            await asyncio.wait([cancelled, repeated])
+            assert cancelled.cancelled()
+            assert "is there already" in str(repeated.exception())
+        assert folders(new) == ["t-0", "t-1"]
+        assert await ends(new, "t", 2) == [3, 2]
 
     asyncio.run(body())
 
