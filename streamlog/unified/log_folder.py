@@ -99,6 +99,7 @@ class _Copy(NamedTuple):
     name: str
     is_source_in_place: bool
     """The folder that it was copied from has the partition's name here; it may be a link."""
+    was_cleaned: bool
     log: AdoptedLog
 
 
@@ -311,7 +312,7 @@ class LogFolder:
             for checkpoint in self._checkpoints:
                 checkpoint.forget(partition)
             if copy is not None:
-                self._note_copy(partition, copy.log)
+                self._note_copy(partition, copy)
             for checkpoint in self._checkpoints:
                 await checkpoint.save()
             if copy is None:
@@ -322,10 +323,13 @@ class LogFolder:
             self._topic_ids[partition] = topic_id
             return True
 
-    def _note_copy(self, partition: TopicPartition, log: AdoptedLog) -> None:
-        self.log_starts.note(partition, log.log_start_offset)
-        self.recovery_points.note(partition, log.end_offset)
-        self.high_watermarks.note(partition, log.end_offset)
+    def _note_copy(self, partition: TopicPartition, copy: _Copy) -> None:
+        self.log_starts.note(partition, copy.log.log_start_offset)
+        self.recovery_points.note(partition, copy.log.end_offset)
+        self.high_watermarks.note(partition, copy.log.end_offset)
+        if copy.was_cleaned:
+            # It has gaps for good. How far it was cleaned may be told of another topic of the name.
+            self.cleaned_offsets.note(partition, 0)
 
     async def _make_room(self, partition: TopicPartition, topic_id: UUID) -> None:
         """A folder that has the partition's name goes: a creation that was cut off left it, or,
@@ -369,7 +373,7 @@ class LogFolder:
             # Its thread goes on.
             stop.set()
             raise
-        self._copies[partition] = _Copy(topic_id, name, is_in_place, log)
+        self._copies[partition] = _Copy(topic_id, name, is_in_place, found.was_cleaned, log)
         return log
 
     def _copy(

@@ -14,7 +14,9 @@ from uuid import UUID
 import pytest
 
 from streamlog.errors import Corrupt, DiskFull, Invalid, StoreUnavailable, TopicAlreadyExists
+from streamlog.format.kafka_files.checkpoints import encode_offsets
 from streamlog.format.kafka_files.names import (
+    CLEANED_OFFSETS,
     LEADER_EPOCHS,
     LOG,
     PARTITION_METADATA,
@@ -533,6 +535,24 @@ def test_a_cancelled_adoption_ends_within_a_file_and_leaves_no_copy(
             may_go_on.set()
         assert positions == [0]
         assert folders(new) == []
+
+    asyncio.run(body())
+
+
+def test_a_log_that_was_cleaned_is_adopted_again_with_its_gaps(tmp_path: Path) -> None:
+    """Also where its topic keeps all records now, and no cleaning comes any more."""
+
+    async def body() -> None:
+        async with node(tmp_path) as engine:
+            await engine.logs.create_topic("t", 1, {**CONFIGS, "internal.segment.bytes": "200"})
+        await write(tmp_path, "t", [6])
+        logs = tmp_path / "logs"
+        sorted((logs / "t-0").glob("*.log"))[2].unlink()
+        (logs / CLEANED_OFFSETS).write_bytes(encode_offsets({TopicPartition("t", 0): 5}))
+        for _ in range(2):
+            await forget(tmp_path, "t")
+            assert await take(tmp_path) == ["t"]
+            assert await ends(tmp_path, "t") == [6]
 
     asyncio.run(body())
 
