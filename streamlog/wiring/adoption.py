@@ -57,8 +57,8 @@ async def adopt(
 ) -> list[TopicDescription]:
     """Copies the topics of `source` into the log folder and creates them under their topic ids.
 
-    `names`: those to take; where none is given all but internal ones and those that are there
-    already. `on_partition` is called with the name and bytes of
+    `names`: those to take; where none is given all but internal ones. Those that are there already
+    are left out, as long as others are not. `on_partition` is called with the name and bytes of
     each that was copied. `configs`: of each topic, beside those of CONFIGS.
     `accepts_data_loss`: a log is taken without what it had and lost. One call at a time has its
     turn. One that is cancelled in the creation of a topic ends it first; one that is cut off leaves
@@ -98,12 +98,7 @@ async def _adopt(
     except OSError as error:
         raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
     configs = {**CONFIGS, **configs, "log.type": "unified"}
-    if not names:
-        found = [topic for topic in found if not _is_left_out(engine, topic, is_own=is_own)]
-        if not found:
-            raise Invalid(f"each topic of {source} is there already")
-    topics = one_of_each_name(found)
-    for topic in topics:
+    for topic in (topics := _to_take(engine, source, found, has_names=bool(names), is_own=is_own)):
         check_whole(topic)
         _check_free(engine, topic, is_own=is_own)
         if TIERED not in configs:
@@ -182,11 +177,37 @@ def _known(engine: OpenEngine, topic: FoundTopic) -> TopicDescription | None:
     return engine.logs.topic(topic.name) or engine.logs.topic_by_id(str(topic.topic_id))
 
 
-def _is_left_out(engine: OpenEngine, topic: FoundTopic, *, is_own: bool) -> bool:
-    """Whether the topic is there, as an adoption of several that failed leaves those before it; in
-    the node's own folder also another one of its name. Tells of what is left out."""
+def _to_take(
+    engine: OpenEngine,
+    source: Path,
+    found: Sequence[FoundTopic],
+    *,
+    has_names: bool,
+    is_own: bool,
+) -> list[FoundTopic]:
+    """Without those that are there, as an adoption of several that failed leaves those before it;
+    where no names were given those of the node's own folder, too, whose name another one has by
+    now. Where each that was named is there, all of them: they are refused. Errors: Invalid."""
+
+    def is_missing(topic: FoundTopic) -> bool:
+        return not _is_left_out(engine, topic, is_own=is_own, also_by_name=is_own and not has_names)
+
+    if has_names:
+        topics = one_of_each_name(found)
+        return list(filter(is_missing, topics)) or topics
+    missing = list(filter(is_missing, found))
+    if not missing:
+        raise Invalid(f"each topic of {source} is there already")
+    return one_of_each_name(missing)
+
+
+def _is_left_out(
+    engine: OpenEngine, topic: FoundTopic, *, is_own: bool, also_by_name: bool
+) -> bool:
+    """Whether the topic is there, `also_by_name`: or another one of its name. Tells of what is left
+    out."""
     known = _known(engine, topic)
-    if known is None or not (is_own or known.topic_id == str(topic.topic_id)):
+    if known is None or not (also_by_name or known.topic_id == str(topic.topic_id)):
         return False
     folders = topic.aside if is_own else topic.folders
     if folders:
@@ -203,8 +224,10 @@ def _check_free(engine: OpenEngine, topic: FoundTopic, *, is_own: bool) -> None:
     """Errors: TopicAlreadyExists."""
     known = _known(engine, topic)
     if known is not None:
-        # With a topic its files go: in the node's own folder they are what was to be adopted.
-        advice = "" if is_own else ": delete it first, or name the topics to take"
+        # With a topic its files go: in the node's own folder they are what was to be adopted, and
+        # one of the same id may have been adopted before.
+        is_other = not is_own and known.topic_id != str(topic.topic_id)
+        advice = ": delete it first, or name the topics to take without it" if is_other else ""
         raise TopicAlreadyExists(
             f"there is a topic {known.name} (id {known.topic_id}) already{advice}",
             topic=topic.name,

@@ -222,8 +222,9 @@ def test_the_nodes_own_topics_that_are_there_are_left_out(
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
 def test_an_adoption_of_several_topics_is_repeated_as_it_was(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, names: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
 
@@ -232,15 +233,20 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
         await create(old, "b", [2])
         token = old / "logs" / "b-0" / TOKEN
         token.write_bytes(b"\x01damaged")
-        await refused(Corrupt, take(new, old / "logs"))
+        await refused(Corrupt, take(new, old / "logs", names))
         token.unlink()
-        assert await take(new, old / "logs") == ["b"]
+        assert await take(new, old / "logs", names) == ["b"]
         assert [await ends(new, name) for name in "ab"] == [[1], [2]]
         assert "a-0 is left out: there is a topic a" in caplog.text
+        # Nothing is left to take, and a deletion would remove what was adopted.
+        kind = TopicAlreadyExists if names else Invalid
+        error = await refused(kind, take(new, old / "logs", names))
+        assert "already" in str(error)
+        assert "delete" not in str(error)
         # Another topic of the name is not the one that was to be adopted.
         await forget(new, "a", is_put_aside=True)
         await create(new, "a", [1])
-        error = await refused(TopicAlreadyExists, take(new, old / "logs"))
+        error = await refused(TopicAlreadyExists, take(new, old / "logs", names))
         assert "delete it first" in str(error)
 
     asyncio.run(body())
