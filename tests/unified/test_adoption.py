@@ -7,6 +7,7 @@ import errno
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from uuid import UUID
@@ -23,7 +24,13 @@ from streamlog.format.kafka_files.names import (
     STRAY_FOLDER,
     file_name,
 )
-from streamlog.log.topics.topic_record import partition_key, topic_key
+from streamlog.log.topics.topic_record import (
+    decode_partition,
+    decode_topic,
+    encode_topic,
+    partition_key,
+    topic_key,
+)
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.disk import system_tree
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
@@ -248,6 +255,34 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
         await create(new, "a", [1])
         error = await refused(TopicAlreadyExists, take(new, old / "logs", names))
         assert "delete it first" in str(error)
+
+    asyncio.run(body())
+
+
+def test_an_adoption_that_was_cut_off_within_a_creation_says_how_to_end_it(tmp_path: Path) -> None:
+    """A tool ends no creation or deletion: its settings may be others than the node's."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    key, partition = topic_key("t"), TopicPartition("t", 0)
+
+    async def body() -> None:
+        await create(old, "t", [3])
+        await take(new, old / "logs")
+        async with node(new) as engine:
+            # A kill behind the topic's record leaves it so.
+            kept, handle = [await engine.kv.get_kv(one) for one in (key, partition_key(partition))]
+            assert kept is not None
+            assert handle is not None
+            pending = (decode_partition(key.name, handle.data),)
+            record = replace(decode_topic("t", kept.data), partitions=0, pending=pending)
+            await engine.kv.put_kv(key, encode_topic(record))
+            await engine.kv.del_kv(partition_key(partition))
+        error = await refused(TopicAlreadyExists, take(new, old / "logs"))
+        assert "start it once" in str(error)
+        async with node(new) as engine:
+            await engine.logs.repair()
+        error = await refused(Invalid, take(new, old / "logs"))
+        assert "is there already" in str(error)
+        assert await ends(new, "t") == [3]
 
     asyncio.run(body())
 

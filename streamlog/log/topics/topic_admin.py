@@ -125,8 +125,9 @@ class TopicAdmin:
         cached = self._topics.get(name)
         if cached is not None and not cached.record.is_usable and not validate_only:
             await self._try_to_finish(name)
-        if self._topics.get(name) is not None:
-            raise _exists(name)
+        cached = self._topics.get(name)
+        if cached is not None:
+            raise _exists(name, is_finished=cached.record.is_usable)
         self._check_limits(count, count, new_topics=1)
         if validate_only:
             return TopicDescription(name, "", count, given)
@@ -502,5 +503,11 @@ def _check_kind(name: str, record: TopicRecord, configs: Mapping[str, str]) -> N
         )
 
 
-def _exists(name: str) -> TopicAlreadyExists:
-    return TopicAlreadyExists(f"topic {name} exists already", topic=name)
+def _exists(name: str, *, is_finished: bool = True) -> TopicAlreadyExists:
+    more = (
+        ", though its creation or deletion has not ended: the node goes on with that while it "
+        "runs. Where it is stopped, start it once, and try again"
+    )
+    return TopicAlreadyExists(
+        f"topic {name} exists already{'' if is_finished else more}", topic=name
+    )
