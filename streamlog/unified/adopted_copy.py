@@ -44,7 +44,7 @@ def make_copy(
     OSError (also where it was stopped)."""
     copied = _copy_files(found.path, target, is_stopped)
     try:
-        loaded = load(target, plan)
+        loaded = load(target, plan._replace(before_segment=lambda: _check(is_stopped)))
     except Corrupt as error:
         # Its paths are of the copy, which goes.
         raise Corrupt(f"{found.path} is not adopted: {error}", **error.fields) from error

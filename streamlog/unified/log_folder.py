@@ -53,6 +53,7 @@ from streamlog.log.partition.producer_state_manager import ProducerLimits
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.cancellation import to_its_end
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFolder
@@ -352,8 +353,9 @@ class LogFolder:
 
         It lies beside the partitions that are served, and `create` with this topic id puts it in
         its place. Until then nothing else has changed: `give_up_copies`, and each start, removes
-        it. A call that fails or is cancelled leaves no copy. Errors: StoreUnavailable, Corrupt
-        (also where records that were durable are lost, unless the caller accepts it).
+        it. A call that fails leaves no copy; one that is cancelled waits for its thread, which may
+        have made one by then. Errors: StoreUnavailable, Corrupt (also where records that were
+        durable are lost, unless the caller accepts it).
         """
         partition, stop = found.partition, Event()
         unique = self.environment.random.uuid().hex
@@ -366,22 +368,21 @@ class LogFolder:
             clean_end_offset=-1,
         )
         own = Path(str(self._tree), folder_name(partition))
-        try:
-            is_in_place = await self._run(lambda: found.path.resolve() == own.resolve())
+        is_in_place = await self._run(lambda: found.path.resolve() == own.resolve())
+
+        async def copy() -> AdoptedLog:
             log = await self._run(self._copy, found, name, plan, stop.is_set)
-        except asyncio.CancelledError:
-            # Its thread goes on.
-            stop.set()
-            raise
-        self._copies[partition] = _Copy(topic_id, name, is_in_place, found.was_cleaned, log)
-        return log
+            self._copies[partition] = _Copy(topic_id, name, is_in_place, found.was_cleaned, log)
+            return log
+
+        return await to_its_end(copy(), stop.set)
 
     def _copy(
         self, found: FoundPartition, name: str, plan: LoadPlan, is_stopped: IsStopped
     ) -> AdoptedLog:
         try:
             return make_copy(found, self._tree.make(name), plan, is_stopped)
-        except (StreamlogError, OSError):
+        except BaseException:
             self._tree.remove(name)
             raise
 

@@ -571,11 +571,48 @@ def test_a_cancelled_adoption_ends_within_a_file_and_leaves_no_copy(
             adoption = asyncio.create_task(adopt(engine, old / "logs"))
             await asyncio.to_thread(is_reading.wait, 60)
             adoption.cancel()
+            # Behind the adoption's next step.
+            asyncio.get_running_loop().call_soon(may_go_on.set)
             await asyncio.wait([adoption])
             assert adoption.cancelled()
-            may_go_on.set()
-        assert positions == [0]
-        assert folders(new) == []
+            assert positions == [0]
+            assert folders(new) == []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("step", "ended"), [("load", []), ("snapshot_of", ["snapshot_of"])])
+def test_an_adoption_that_is_cancelled_behind_the_files_leaves_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, ended: list[str]
+) -> None:
+    """The reading ends before the next segment; what follows it is short, and goes on."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    has_begun, may_go_on = Event(), Event()
+    work = getattr(adopted_copy, step)
+    known: list[str] = []
+
+    def slow(*arguments: object) -> object:
+        has_begun.set()
+        assert may_go_on.wait(60)
+        result = work(*arguments)
+        known.append(step)
+        return result
+
+    async def body() -> None:
+        await create(old, "t", [3])
+        monkeypatch.setattr(adopted_copy, step, slow)
+        async with node(new) as engine:
+            adoption = asyncio.create_task(adopt(engine, old / "logs"))
+            await asyncio.to_thread(has_begun.wait, 60)
+            adoption.cancel()
+            # Behind the adoption's next step.
+            asyncio.get_running_loop().call_soon(may_go_on.set)
+            await asyncio.wait([adoption])
+            assert adoption.cancelled()
+            assert known == ended
+            assert folders(new) == []
+            assert [one.name for one in await adopt(engine, old / "logs")] == ["t"]
+        assert await ends(new, "t") == [3]
 
     asyncio.run(body())
 

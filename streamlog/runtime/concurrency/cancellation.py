@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,8 +20,9 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
+async def to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: None) -> T:
     """Awaits `work` although the caller is cancelled; the cancellation is raised when it has ended.
+    `stop` tells the work of it, so that it may end sooner.
 
     For a write that a later delete must not overtake: what is stored behind the delete would stay
     for ever.
@@ -30,6 +31,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        stop()
         # The caller hears of its cancellation alone, also of a second one, which ends the wait.
         task.add_done_callback(_heard)
         await asyncio.wait({task})

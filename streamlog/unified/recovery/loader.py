@@ -19,7 +19,7 @@ LogSegment.recover.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,7 +73,8 @@ class LoadPlan(NamedTuple):
 
     `now_ms`: no file was changed later. `synced`: what a failed log of this process knew to be
     durable; all behind it in that segment is cut off. `clean_end_offset`: how far cleanings came;
-    -1: the log was never cleaned.
+    -1: the log was never cleaned. `before_segment` is called before each one that is read: what it
+    raises ends the load.
     """
 
     recovery_point: int
@@ -84,6 +85,7 @@ class LoadPlan(NamedTuple):
     synced: SyncedTo | None = None
     accepts_data_loss: bool = False
     clean_end_offset: int = -1
+    before_segment: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -227,6 +229,7 @@ class LogLoader:
     def _segments(self, bases: Sequence[int]) -> None:
         loaded = self._loaded
         for number, base in enumerate(bases):
+            self._plan.before_segment()
             following = bases[number + 1] if number + 1 < len(bases) else None
             segment = UnifiedLogSegment(base)
             file = self._folder.open(segment.log_name)
