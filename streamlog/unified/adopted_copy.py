@@ -47,7 +47,13 @@ def make_copy(
         loaded = load(target, plan._replace(before_segment=lambda: _check(is_stopped)))
     except Corrupt as error:
         # Its paths are of the copy, which goes.
-        raise Corrupt(f"{found.path} is not adopted: {error}", **error.fields) from error
+        copy, source = str(target), str(found.path)
+        fields = {
+            name: value.replace(copy, source) if isinstance(value, str) else value
+            for name, value in error.fields.items()
+        }
+        told = str(error).replace(copy, source)
+        raise Corrupt(f"{source} is not adopted: {told}", **fields) from error
     _check(is_stopped)
     _check_loss(found, loaded, plan)
     producer_ids = [entry.producer_id for entry in loaded.producers.snapshot()]

@@ -37,7 +37,7 @@ from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.testing.logs.log_conformance import append, encoded, refused
 from streamlog.unified import adopted_copy
-from streamlog.unified.token_file import TOKEN
+from streamlog.unified.token_file import TOKEN, encode_token
 from streamlog.wiring import OpenEngine
 from streamlog.wiring.adoption import adopt
 from tests.support.node_folder import engine_of
@@ -478,11 +478,14 @@ def test_an_adoption_that_fails_leaves_the_folder_as_it_was(tmp_path: Path, is_o
         with (old / "logs" / "t-0" / SEGMENT).open("ab") as file:
             file.write(b"torn" * 100)
         token = old / "logs" / "t-1" / TOKEN
-        token.write_bytes(b"\x01damaged")
+        token.write_bytes(encode_token(b"one")[:-4] + b"torn")
         before = folders(data) if is_own else []
         for _ in range(2):
             error = await refused(Corrupt, take(data, old / "logs"))
-            assert str(error).startswith(f"{old / 'logs' / 't-1'} is not adopted")
+            assert str(error).startswith(f"{token.parent} is not adopted")
+            assert f" in {token} " in str(error)
+            assert error.object_key == str(token)
+            assert "-delete" not in str(error)
             assert folders(data) == before
         token.unlink()
         assert await take(data, old / "logs") == ["t"]
