@@ -159,7 +159,8 @@ class PartitionTier:
                 grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
             # Records that are here do not wait for room for further ones.
             is_last = grant.is_paced or not reads.quota.has_room()
-            return run._replace(is_paced=run.is_paced or is_last)
+            # A run that finds a gap alone is no answer to anybody: it goes on behind the gap.
+            return run._replace(is_paced=run.is_paced or (is_last and bool(run.batches)))
         return BatchRun((), 0, True)
 
     async def _batches(
@@ -192,15 +193,24 @@ class PartitionTier:
             if first_bytes_max is not None and len(found.batches[0].parts[0]) > first_bytes_max:
                 # Nobody gets it, so the quota has to pay for nothing.
                 return BatchRun((), 0, False, is_too_large=True)
-            size = sum(len(batch.parts[0]) for batch in found.batches)
-            if size <= INLINE_CHECK_BYTES:
-                scan.check(found.batches)
-            else:
-                await reads.offload.run(Lane.READ, scan.check, found.batches)
+            found = await self._sound(scan, found)
+        size = sum(len(batch.parts[0]) for batch in found.batches)
         reads.quota.record(size)
         reads.metrics.fetched(self.partition.topic, size)
         self._remember(segment.remote_log_segment_id, found.batches[-1], found.position)
         return BatchRun(found.batches, 0, found.is_cut)
+
+    async def _sound(self, scan: SegmentScan, found: ScannedChunk) -> ScannedChunk:
+        """Without the first batch that is damaged and those behind it. Errors: as of `check`."""
+        batches = found.batches
+        if sum(len(batch.parts[0]) for batch in batches) <= INLINE_CHECK_BYTES:
+            count = scan.check(batches)
+        else:
+            count = await self._reads.offload.run(Lane.READ, scan.check, batches)
+        if count == len(batches):
+            return found
+        scan.load_anew()
+        return ScannedChunk(batches[:count], batches[count].position, False)
 
     async def _scanned(
         self, scan: SegmentScan, offset: int, end_offset: int, max_bytes: int, deadline: float
@@ -400,18 +410,20 @@ class PartitionTier:
         entry = time_index.floor_time(times, timestamp_ms - 1)
         relative = 0 if entry is None else max(entry.relative_offset, 0)
         offset = max(segment.start_offset + relative, start_offset)
-        start = await self._start(segment, offset, deadline)
-        if start is None:
-            raise reads.chunks.late(segment)
+        start: ScanStart | None = None
         with SegmentScan(reads.chunks, segment, deadline) as scan:
             while offset <= segment.end_offset:
-                found = await scan.batches(start, offset, segment.end_offset + 1, STEP_BYTES)
+                wanted = offset, segment.end_offset + 1, STEP_BYTES
+                if start is None:
+                    found = await self._scanned(scan, *wanted, deadline)
+                else:
+                    found = await scan.batches(start, *wanted)
+                if found is None or (not found.batches and found.is_cut):
+                    raise reads.chunks.late(segment)
                 if not found.batches:
-                    if found.is_cut:
-                        raise reads.chunks.late(segment)
                     return None
                 scan.ahead(found.position)
-                await reads.offload.run(Lane.READ, scan.check, found.batches)
+                found = await self._sound(scan, found)
                 for batch in found.batches:
                     if batch.header.max_timestamp_ms < timestamp_ms:
                         continue

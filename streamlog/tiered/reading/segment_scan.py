@@ -74,7 +74,11 @@ class SegmentScan:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, Corrupt):
-            self._chunks.load_anew(self.segment.remote_log_segment_id, self._read)
+            self.load_anew()
+
+    def load_anew(self) -> None:
+        """What was read has damage, perhaps of its way here."""
+        self._chunks.load_anew(self.segment.remote_log_segment_id, self._read)
 
     async def batches(
         self, start: ScanStart, offset: int, end_offset: int, max_bytes: int
@@ -108,9 +112,11 @@ class SegmentScan:
             left = segment.segment_size_bytes - position
             is_whole = HEADER_BYTES <= batch_bytes <= left
             if not (is_whole and delta >= 0 and expected <= base and last <= segment.end_offset):
-                if found and is_sure:
-                    break
-                raise self.damaged(position, "no batch of it begins here")
+                unsure = found.pop() if found and not is_sure else None
+                if not found:
+                    raise self.damaged(position, "no batch of it begins here")
+                position = position if unsure is None else unsure.position
+                break
             is_sure = base == expected or last == named
             if last >= named:
                 if base > named >= 0:
@@ -180,14 +186,18 @@ class SegmentScan:
             return pieces[0]
         return memoryview(b"".join(pieces))
 
-    def check(self, batches: list[RemoteBatch]) -> None:
-        """Errors: Corrupt."""
-        for batch in batches:
+    def check(self, batches: list[RemoteBatch]) -> int:
+        """How many there are in front of the first that is damaged. Errors: Corrupt (that is the
+        first of all)."""
+        for number, batch in enumerate(batches):
             view = batch.parts[0]
             try:
                 check_crc(ScannedBatch(parse_header(view), memoryview(view)), batch.position)
             except CorruptMessage as error:
+                if number:
+                    return number
                 raise self.damaged(batch.position, str(error)) from error
+        return len(batches)
 
     def damaged(self, position: int, what: str) -> Corrupt:
         segment = self.segment
@@ -203,8 +213,8 @@ class SegmentScan:
     def wrong_index(self, offset: int) -> Corrupt:
         segment_id = self.segment.remote_log_segment_id
         return Corrupt(
-            f"the offset index of the remote segment {segment_id} is damaged: no batch with the "
-            f"offset {offset} begins where it says; put it back from a copy",
+            f"the remote segment {segment_id} or its offset index is damaged: no batch with the "
+            f"offset {offset} begins where the index says; put both back from a copy",
             object_key=str(segment_id),
         )
 

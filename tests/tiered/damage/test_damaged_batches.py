@@ -4,7 +4,7 @@ a log with gaps are not damaged."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
 
@@ -12,6 +12,7 @@ import pytest
 
 from streamlog.codec.batch import scan
 from streamlog.errors import Corrupt
+from streamlog.runtime.concurrency.catch_up_throttle import NO_THROTTLE, NoThrottle, ReadGrant
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
@@ -85,6 +86,8 @@ def test_the_batches_beside_one_that_was_changed_are_read(byte: int) -> None:
                     await t.log.fetch(offset, 1)
             else:
                 assert (await t.log.fetch(offset, 1)).next_offset == offset + 1
+        for offset in range(second.start_offset, changed):
+            assert (await t.log.fetch(offset, 1 << 20)).next_offset == changed
 
     run(test)
 
@@ -122,6 +125,7 @@ def test_a_base_offset_that_was_changed_is_found_at_the_end_of_a_chunk(
             for before in range(number):
                 fetched = await t.log.fetch(2 * before, 1)
                 assert b"".join(fetched.parts) == good[before * size : (before + 1) * size]
+            assert (await t.log.fetch(0, 1 << 20)).next_offset == 2 * number
             with pytest.raises(Corrupt, match="is damaged"):
                 await t.log.fetch(2 * number, 1)
 
@@ -173,12 +177,23 @@ def test_damage_in_the_store_is_loaded_anew_once_a_second(byte: int) -> None:
     asyncio.run(body())
 
 
+class OneReadAtATime(NoThrottle):
+    """As beside appends: an answer ends with its grant."""
+
+    @asynccontextmanager
+    async def admitted(
+        self, max_bytes: int, *, place: Hashable = None, deadline: float | None = None
+    ) -> AsyncIterator[ReadGrant]:
+        yield ReadGrant(max_bytes, is_paced=True)
+
+
+@pytest.mark.parametrize("throttle", [NO_THROTTLE, OneReadAtATime()], ids=["free", "throttled"])
 @pytest.mark.parametrize("dropped", [{0}, {2}, {5}, {0, 1, 4, 5}, {1, 2, 3}])
-def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int]) -> None:
+def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int], throttle: NoThrottle) -> None:
     """One that was compacted before it was tiered."""
 
     async def body() -> None:
-        async with tiered_log(TornTree(SeededRandom(3))) as t:
+        async with tiered_log(TornTree(SeededRandom(3)), throttle=throttle) as t:
             wanted: dict[int, bytes] = {}
             for number in range(40):
                 value = b"%06d" % number * 16
@@ -201,6 +216,7 @@ def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int]) -> None:
             assert await values(t.log) == wanted
             for offset in reversed(range(t.log.local_log_start_offset)):
                 fetched = await t.log.fetch(offset, 1)
+                assert fetched.batches
                 assert fetched.next_offset == min(one for one in wanted if one >= offset) + 1
 
     asyncio.run(body())
