@@ -80,6 +80,7 @@ from streamlog.log.partition.lifecycle import LogLifecycle, LogState
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
 from streamlog.log.partition.record_keys import check_keys
+from streamlog.log.partition.retention import BELOW_START
 from streamlog.log.partition.timestamp_lookup import lookup
 from streamlog.log.partition.view.reading import BatchesRead, fetch_batches
 from streamlog.log.partition.view.visibility import Visibility
@@ -691,6 +692,9 @@ class UnifiedLog(CleanableLog, TierableLog):
     async def _remove_closed(self, bound: int, reason: str) -> int:
         """Removes the closed segments that end at or before the bound; how many there were."""
         await self._flush()
+        if self._config.is_copied and reason != BELOW_START:
+            # Of what the tier had when the bound was chosen its metadata may have lost some.
+            bound = min(bound, self.copied_end_offset)
         expired = [
             segment
             for segment in self._tail.segments

@@ -178,8 +178,12 @@ def test_what_the_tier_has_is_read_there_while_the_local_disk_removes_it() -> No
     run(test)
 
 
-def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_start() -> None:
-    """What is lost may be put back: a start behind it would delete what is remote."""
+@pytest.mark.parametrize("is_flushing", [True, False])
+def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_start(
+    is_flushing: bool,
+) -> None:
+    """What is lost may be put back: a start behind it would delete what is remote. `is_flushing`:
+    the round waits for an append, and has not chosen what it removes."""
 
     async def test(t: TieredLogUnderTest) -> None:
         await filled_and_copied(t, 60)
@@ -191,14 +195,17 @@ def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_st
         await t.manager.on_leadership_change([], [t.log], {"t": t.topic_id})
         await t.copy()
         t.offload.hold()
-        under_way = asyncio.ensure_future(t.retain())
+        waits: list[Awaitable[object]] = []
+        if is_flushing:
+            waits.append(await t.log.append(encoded([b"." * 100])))
+        waits.append(asyncio.ensure_future(t.retain()))
         await turns()
         copied = t.log.copied_end_offset
         await lose_metadata(t, slice(None))
         await t.copy()
         assert t.log.copied_end_offset < copied
         t.offload.release()
-        await under_way
+        await asyncio.gather(*waits)
         assert t.log.log_start_offset == 0 < t.log.local_log_start_offset
 
     run(test)

@@ -21,6 +21,8 @@ from streamlog.log.api.abstract_log import AbstractLog, AbstractLogSegment
 from streamlog.log.api.topic_config import TopicConfig
 
 UNLIMITED = -1
+BELOW_START = "start_offset"
+"""The reason of the first rule, which asks no tier."""
 
 
 class Expired(NamedTuple):
@@ -38,7 +40,7 @@ def expired(
     steps: list[Expired] = []
     start = log.log_start_offset
     rules: list[tuple[str, Callable[[AbstractLogSegment], bool]]] = [
-        ("start_offset", lambda segment: segment.end_offset <= start)
+        (BELOW_START, lambda segment: segment.end_offset <= start)
     ]
     has_limits = config.is_deleted_by_age
     limit_bytes, limit_ms = config.local_limits
@@ -47,7 +49,7 @@ def expired(
     if has_limits and limit_ms != UNLIMITED:
         rules.append(("ms", lambda segment: _is_old(segment, now_ms, limit_ms)))
     for reason, is_expired in rules:
-        if config.is_copied and reason != "start_offset":
+        if config.is_copied and reason != BELOW_START:
             left = [segment for segment in left if segment.end_offset <= copied_end]
         count = _prefix(left, is_expired)
         if count:
