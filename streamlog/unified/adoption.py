@@ -251,15 +251,11 @@ def _start_of_epochs(path: Path, local_start: int) -> int:
     return min(epochs[0][1], local_start) if epochs else 0
 
 
-def tells_of_log(name: str) -> bool:
-    """Whether a file of the name is there only where a log was opened."""
-    return name in (LEADER_EPOCHS, TOKEN) or parse_file_name(name) is not None
-
-
 def log_files(path: Path) -> list[str]:
     """Names of the files that are part of a log."""
     names = sorted(one.name for one in path.iterdir() if one.is_file())
-    return [name for name in names if name == PARTITION_METADATA or tells_of_log(name)]
+    known = (PARTITION_METADATA, LEADER_EPOCHS, TOKEN)
+    return [name for name in names if name in known or parse_file_name(name) is not None]
 
 
 def _has_log(path: Path) -> bool:

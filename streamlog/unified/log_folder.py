@@ -61,9 +61,15 @@ from streamlog.runtime.disk.tree import FolderTree
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 from streamlog.unified.adopted_copy import AdoptedLog, IsStopped, make_copy
-from streamlog.unified.adoption import FoundPartition, tells_of_log
+from streamlog.unified.adoption import FoundPartition
 from streamlog.unified.disk.checkpoint_files import OffsetCheckpoint
-from streamlog.unified.disk.files import read_if_there, remove_if_there, replace_file
+from streamlog.unified.disk.files import (
+    TEMPORARY,
+    has_folders,
+    read_if_there,
+    remove_if_there,
+    replace_file,
+)
 from streamlog.unified.disk.folder_writes import FolderWrites
 from streamlog.unified.disk.log_files import LogFiles, SyncedTo
 from streamlog.unified.folder_record import (
@@ -83,6 +89,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+_OF_A_CREATION = frozenset((PARTITION_METADATA, PARTITION_METADATA + TEMPORARY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,13 +460,13 @@ class LogFolder:
         return name
 
     def _is_empty(self, partition: TopicPartition) -> bool:
-        """Whether no record was ever kept there. Other files of a log tell of a segment that is
-        missing; a creation that was cut off leaves none of them."""
+        """Whether no record was ever kept there. Other files, and folders, tell of a segment that
+        is missing, or of somebody else; a creation that was cut off leaves none of them."""
         folder = self._tree.open(folder_name(partition))
         names = folder.list()
         logs = [name for name in names if name.endswith(LOG)]
         if logs != [file_name(0, LOG)]:
-            return not any(tells_of_log(name) for name in names)
+            return _OF_A_CREATION.issuperset(names) and not has_folders(folder)
         file = folder.open(logs[0])
         try:
             return not file.size()

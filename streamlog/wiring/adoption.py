@@ -195,7 +195,8 @@ def _to_take(
     if has_names:
         topics = one_of_each_name(found)
         return list(filter(is_missing, topics)) or topics
-    missing = list(filter(is_missing, found))
+    # In another folder the topic in use may have been taken by now: those beside it are not.
+    missing = list(filter(is_missing, found if is_own else one_of_each_name(found)))
     if not missing:
         raise Invalid(f"each topic of {source} is there already")
     return one_of_each_name(missing)

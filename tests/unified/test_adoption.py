@@ -24,6 +24,7 @@ from streamlog.format.kafka_files.names import (
     STRAY_FOLDER,
     file_name,
 )
+from streamlog.format.kafka_files.properties import encode_partition_metadata
 from streamlog.log.topics.topic_record import (
     decode_partition,
     decode_topic,
@@ -238,6 +239,9 @@ def test_an_adoption_of_several_topics_is_repeated_as_it_was(
     async def body() -> None:
         await create(old, "a", [1])
         await create(old, "b", [2])
+        older = old / "logs" / f"a-0.{'0' * 32}{STRAY_FOLDER}"
+        shutil.copytree(old / "logs" / "a-0", older)
+        (older / PARTITION_METADATA).write_bytes(encode_partition_metadata(UUID(int=1)))
         token = old / "logs" / "b-0" / TOKEN
         token.write_bytes(b"\x01damaged")
         await refused(Corrupt, take(new, old / "logs", names))
@@ -393,6 +397,24 @@ def test_what_creations_leave_on_a_full_disk_is_not_put_aside(
                     await refused(DiskFull, engine.logs.create_topic("t", 1, CONFIGS))
             await engine.logs.create_topic("t", 1, CONFIGS)
         assert folders(tmp_path) == ["t-0"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("stranger", [f"{SEGMENT}.gz", "before/notes"])
+def test_a_folder_of_somebody_else_is_put_aside_and_not_deleted(
+    tmp_path: Path, stranger: str
+) -> None:
+    async def body() -> None:
+        async with node(tmp_path) as engine:
+            await engine.logs.create_topic("other", 1, CONFIGS)
+        file = tmp_path / "logs" / "t-0" / stranger
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"kept")
+        async with node(tmp_path) as engine:
+            await engine.logs.create_topic("t", 1, CONFIGS)
+        (aside,) = strays(tmp_path)
+        assert (tmp_path / "logs" / aside / stranger).read_bytes() == b"kept"
 
     asyncio.run(body())
 

@@ -25,6 +25,12 @@ def read_if_there(folder: GrowingFolder, name: str) -> bytes | None:
         return None
 
 
+def has_folders(folder: GrowingFolder) -> bool:
+    """Whether there are folders in it; of one that lies in memory alone: no. Errors: OSError."""
+    inside = folder.path_of(TEMPORARY)
+    return inside is not None and any(one.is_dir() for one in inside.parent.iterdir())
+
+
 def write_new(folder: GrowingFolder, name: str, data: Buffer) -> None:
     """The file with this content alone; durable but for its name, which needs the folder's sync.
 
