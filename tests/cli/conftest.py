@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from streamlog.cli import main
-from streamlog.codec.batch import CRC_START, HEADER_BYTES, Compression
+from streamlog.codec.batch import CRC_START, Compression
 from streamlog.codec.crc import crc32c
 from streamlog.codec.records import encode_values
 from streamlog.demo.node import NodeProcess
@@ -25,7 +25,6 @@ from streamlog.v1.log_pb2_grpc import LogServiceStub
 
 Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
 NOW_MS = 1_767_225_600_000
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 COMMAND = [sys.executable, "-m", "streamlog.cli"]
 
 
@@ -96,13 +95,15 @@ def done(run: Command) -> Callable[..., bytes]:
 def bad_batch(node: NodeProcess) -> Callable[[str], None]:
     """Stores a batch in partition 0 of a topic whose compressed records cannot be decoded.
 
-    The node checks the CRC and how the records begin; it does not decompress.
+    The node checks the CRC, how the records begin and where their blocks end; it does not
+    decompress.
     """
 
     def store(topic: str) -> None:
-        batch = bytearray(encode_values([b"two" * 20], timestamp_ms=NOW_MS).data)
-        batch[HEADER_BYTES : HEADER_BYTES + len(ZSTD_MAGIC)] = ZSTD_MAGIC
-        struct.pack_into(">h", batch, CRC_START, Compression.ZSTD)
+        value = b" ".join(b"%d" % (number * number) for number in range(200))
+        made = encode_values([value], timestamp_ms=NOW_MS, compression=Compression.ZSTD)
+        batch = bytearray(made.data)
+        batch[-60:-20] = bytes(40)
         struct.pack_into(">I", batch, CRC_START - 4, crc32c(batch[CRC_START:]))
         request = log_pb2.ProduceRequest(acks=log_pb2.ACKS_ALL)
         request.topics.add(topic=topic).partitions.add(partition=0, record_batches=bytes(batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from streamlog.errors import StreamlogError
@@ -182,8 +183,20 @@ def _anothers_clock(patch: Patch) -> None:
 def _remote_bytes_twice(patch: Patch) -> None:
     """What is in both tiers counts twice against retention.bytes."""
 
+    class Twice:
+        """A log all of whose local segments lie behind what was copied."""
+
+        def __init__(self, log: Any, highest_offset: int) -> None:
+            self.segments = [
+                SimpleNamespace(size_bytes=one.size_bytes, end_offset=highest_offset + 2)
+                for one in log.segments
+            ]
+            self.topic_config = log.topic_config
+            self.leader_epochs = log.leader_epochs
+            self.log_start_offset = log.log_start_offset
+
     def expired(log: Any, segments: Any, highest_offset: int, now_ms: int) -> Any:
-        return original(log, segments, -1, now_ms)
+        return original(Twice(log, highest_offset), segments, highest_offset, now_ms)
 
     original = patch.set(remote_log_manager, "expired_segments", expired)
 
