@@ -178,6 +178,18 @@ def test_what_the_tier_has_is_read_there_while_the_local_disk_removes_it() -> No
     run(test)
 
 
+async def held_retention(t: TieredLogUnderTest, *, is_flushing: bool) -> list[Awaitable[object]]:
+    """A round of local retention that waits for the disk until `t.offload.release()`, and, if there
+    is one, the append that it waits for first."""
+    t.offload.hold()
+    waits: list[Awaitable[object]] = []
+    if is_flushing:
+        waits.append(await t.log.append(encoded([b"." * 100])))
+    waits.append(asyncio.ensure_future(t.retain()))
+    await turns()
+    return waits
+
+
 @pytest.mark.parametrize("is_flushing", [True, False])
 def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_start(
     is_flushing: bool,
@@ -194,12 +206,7 @@ def test_a_tier_whose_metadata_are_lost_beside_local_retention_leaves_the_log_st
         # A follower reads anew what the metadata say.
         await t.manager.on_leadership_change([], [t.log], {"t": t.topic_id})
         await t.copy()
-        t.offload.hold()
-        waits: list[Awaitable[object]] = []
-        if is_flushing:
-            waits.append(await t.log.append(encoded([b"." * 100])))
-        waits.append(asyncio.ensure_future(t.retain()))
-        await turns()
+        waits = await held_retention(t, is_flushing=is_flushing)
         copied = t.log.copied_end_offset
         await lose_metadata(t, slice(None))
         await t.copy()
@@ -223,12 +230,7 @@ def test_a_tier_is_given_up_beside_a_round_of_local_retention(is_flushing: bool)
         await t.configure(local_retention_bytes="4000")
         await t.retain()
         await t.configure(local_retention_bytes="0")
-        t.offload.hold()
-        waits: list[Awaitable[object]] = []
-        if is_flushing:
-            waits.append(await t.log.append(encoded([b"." * 100])))
-        waits.append(asyncio.ensure_future(t.retain()))
-        await turns()
+        waits = await held_retention(t, is_flushing=is_flushing)
         await t.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
         waits.append(asyncio.ensure_future(t.copy()))
         await turns()
