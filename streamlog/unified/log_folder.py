@@ -28,12 +28,16 @@ from streamlog.format.kafka_files.names import (
     CLEANED_OFFSETS,
     DELETE_FOLDER,
     HIGH_WATERMARKS,
+    INDEX,
+    LEADER_EPOCHS,
     LOG,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    SNAPSHOT,
     STRAY_FOLDER,
+    TIME_INDEX,
     file_name,
     folder_name,
     parse_folder_name,
@@ -84,13 +88,26 @@ from streamlog.unified.folder_record import (
 )
 from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.recovery.loader import LoadedLog, LoadPlan, load
+from streamlog.unified.token_file import TOKEN
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_OF_A_CREATION = frozenset((PARTITION_METADATA, PARTITION_METADATA + TEMPORARY))
+
+def _with_temporary(*names: str) -> frozenset[str]:
+    return frozenset((*names, *(name + TEMPORARY for name in names)))
+
+
+_OF_A_CREATION = _with_temporary(PARTITION_METADATA)
+_BESIDE_A_LOG = (
+    LEADER_EPOCHS,
+    TOKEN,
+    *(file_name(0, one) for one in (INDEX, TIME_INDEX, SNAPSHOT)),
+)
+_WITHOUT_RECORDS = _OF_A_CREATION | {file_name(0, LOG)} | _with_temporary(*_BESIDE_A_LOG)
+"""Of a partition, also a Kafka's, that was opened and never written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,13 +478,16 @@ class LogFolder:
 
     def _is_empty(self, partition: TopicPartition) -> bool:
         """Whether no record was ever kept there. Other files, and folders, tell of a segment that
-        is missing, or of somebody else; a creation that was cut off leaves none of them."""
+        is missing, or of somebody else; neither a creation that was cut off nor a partition
+        without records leaves them."""
         folder = self._tree.open(folder_name(partition))
-        names = folder.list()
-        logs = [name for name in names if name.endswith(LOG)]
-        if logs != [file_name(0, LOG)]:
-            return _OF_A_CREATION.issuperset(names) and not has_folders(folder)
-        file = folder.open(logs[0])
+        names, first = set(folder.list()), file_name(0, LOG)
+        known = _WITHOUT_RECORDS if first in names else _OF_A_CREATION
+        if not names <= known or has_folders(folder):
+            return False
+        if first not in names:
+            return True
+        file = folder.open(first)
         try:
             return not file.size()
         finally:

@@ -21,6 +21,7 @@ from streamlog.format.kafka_files.names import (
     LEADER_EPOCHS,
     LOG,
     PARTITION_METADATA,
+    SNAPSHOT,
     STRAY_FOLDER,
     file_name,
 )
@@ -401,9 +402,12 @@ def test_what_creations_leave_on_a_full_disk_is_not_put_aside(
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("stranger", [f"{SEGMENT}.gz", "before/notes"])
+@pytest.mark.parametrize("has_segment", [False, True], ids=["alone", "beside a segment"])
+@pytest.mark.parametrize(
+    "stranger", [f"{SEGMENT}.gz", f"{SEGMENT}.deleted", file_name(5, SNAPSHOT), "before/notes"]
+)
 def test_a_folder_of_somebody_else_is_put_aside_and_not_deleted(
-    tmp_path: Path, stranger: str
+    tmp_path: Path, stranger: str, has_segment: bool
 ) -> None:
     async def body() -> None:
         async with node(tmp_path) as engine:
@@ -411,6 +415,8 @@ def test_a_folder_of_somebody_else_is_put_aside_and_not_deleted(
         file = tmp_path / "logs" / "t-0" / stranger
         file.parent.mkdir(parents=True)
         file.write_bytes(b"kept")
+        if has_segment:
+            (tmp_path / "logs" / "t-0" / SEGMENT).touch()
         async with node(tmp_path) as engine:
             await engine.logs.create_topic("t", 1, CONFIGS)
         (aside,) = strays(tmp_path)
