@@ -10,7 +10,7 @@ from pathlib import Path
 
 import streamlog
 from streamlog.codec.batch import scan
-from streamlog.log.api.abstract_log import LogFetch
+from streamlog.log.api.abstract_log import Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
@@ -21,6 +21,7 @@ from streamlog.tiered.reading.chunks import ChunkConfig
 from streamlog.unified.unified_log import UnifiedLog
 from tests.support.busy_clock import BusyClock
 from tests.support.busy_node import MIB, RATE, BusyNode, busy_node
+from tests.support.turns import Turns
 from tests.tiered.harness import TieredLogUnderTest, VirtualClock, tiered_log
 from tests.tiered.quotas.quota_node import quota_node
 
@@ -273,6 +274,39 @@ def test_a_reader_alone_has_three_requests_under_way_and_many_have_half_of_the_m
             assert data.t.storage.gets - gets < 2 * chunks
 
     run(body)
+
+
+def test_a_look_up_by_time_that_walks_through_memory_gives_other_work_its_turns() -> None:
+    batches = 12
+    configs = {
+        **CONFIGS,
+        "internal.segment.bytes": str(16 * MIB),
+        "index.interval.bytes": "1000000000",
+    }
+
+    async def body() -> None:
+        async with tiered_log(TornTree(SeededRandom(3)), configs) as t:
+            now_ms = t.clock.now_ms()
+            for number in range(batches):
+                late_ms = number == batches - 1
+                await append(t.log, encoded([bytes(MIB - 1000)], at_ms=now_ms + late_ms))
+            await t.log.roll()
+            await t.copy()
+            await t.retain()
+            assert t.log.local_log_start_offset == batches
+
+            async def look_up() -> None:
+                found = await t.log.offset_for_timestamp(now_ms + 1, Isolation.READ_UNCOMMITTED)
+                assert found.offset == batches - 1
+
+            await look_up()
+            gets = t.storage.gets
+            async with Turns() as others:
+                await look_up()
+            assert t.storage.gets == gets
+            assert others.count >= batches
+
+    asyncio.run(body())
 
 
 def test_appends_to_a_shared_topic_have_remote_readers_give_way(tmp_path: Path) -> None:

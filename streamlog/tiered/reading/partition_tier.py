@@ -7,6 +7,7 @@ sends later is in memory for the next read (`chunks.py`).
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -439,6 +440,8 @@ class PartitionTier:
                         return record
                 offset = found.batches[-1].end_offset
                 start = ScanStart(found.position, offset)
+                # Chunks in memory, and CRCs on the loop, give other work no turn.
+                await asyncio.sleep(0)
         return None
 
 

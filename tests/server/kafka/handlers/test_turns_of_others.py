@@ -22,6 +22,7 @@ from tests.server.kafka.fetch_world import (
     wanted,
 )
 from tests.server.kafka.handlers.produce_world import produce_world, response_of
+from tests.support.turns import Turns
 
 BATCHES = 5000
 TURN_BATCHES_MAX = 600
@@ -35,27 +36,6 @@ async def _fill(world: FetchWorld, partition: int, count: int) -> None:
     written = [await log.append(batch(b"v")) for _ in range(count)]
     for one in written:
         await one
-
-
-class Turns:
-    """Counts how often another task has its turn."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def _run(self) -> None:
-        while True:
-            self.count += 1
-            await asyncio.sleep(0)
-
-    async def __aenter__(self) -> Turns:
-        self._task = asyncio.create_task(self._run())
-        await asyncio.sleep(0)
-        self.count = 0
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
 
 
 async def _read(world: FetchWorld, *partitions: int) -> dict[int, PartitionData]:
