@@ -20,7 +20,8 @@ class ReadBatch(Protocol):
 class BatchRun(NamedTuple):
     """Batches in order, without a gap; offset o of the log is o + `shift` in `end_offset`.
 
-    `is_paced`: the medium lets other requests go first; the answer is what there is by now.
+    `is_paced`: the medium lets other requests go first; the answer is what there is by now. A fetch
+    that has nothing goes on behind a gap all the same.
     `empty_until`: the log has no batch before this offset any more; -1: nothing is said.
     `is_too_large`: the run is empty, because the batch is larger than the read may be.
     """

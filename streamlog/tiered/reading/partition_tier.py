@@ -160,8 +160,7 @@ class PartitionTier:
                 grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
             # Records that are here do not wait for room for further ones.
             is_last = grant.is_paced or not reads.quota.has_room()
-            # A run that finds a gap alone is no answer to anybody: it goes on behind the gap.
-            return run._replace(is_paced=run.is_paced or (is_last and bool(run.batches)))
+            return run._replace(is_paced=run.is_paced or is_last)
         return BatchRun((), 0, True)
 
     async def _batches(

@@ -187,6 +187,31 @@ class OneReadAtATime(NoThrottle):
         yield ReadGrant(max_bytes, is_paced=True)
 
 
+async def moved_with_gaps(t: TieredLogUnderTest, dropped: set[int]) -> dict[int, bytes]:
+    """Values by offset of a log of 40 batches, all but the newest of them in the remote tier alone.
+    Three of its segments lack those that are `dropped`, counted from their beginnings."""
+    wanted: dict[int, bytes] = {}
+    for number in range(40):
+        value = b"%06d" % number * 16
+        wanted[number] = value
+        await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
+    for old in t.log.segments[1:4]:
+        replacement = await t.log.replace_segments([old])
+        async for data in t.log.read_for_cleaning(old, old.base_offset):
+            for one in scan(data):
+                if one.header.base_offset - old.base_offset in dropped:
+                    del wanted[one.header.base_offset]
+                else:
+                    await replacement.append(one.view)
+        await replacement.commit()
+    assert len(wanted) == 40 - 3 * len(dropped)
+    assert await values(t.log) == wanted
+    await t.copy()
+    await t.configure(local_retention_bytes="0")
+    await t.retain()
+    return wanted
+
+
 @pytest.mark.parametrize("throttle", [NO_THROTTLE, OneReadAtATime()], ids=["free", "throttled"])
 @pytest.mark.parametrize("dropped", [{0}, {2}, {5}, {0, 1, 4, 5}, {1, 2, 3}])
 def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int], throttle: NoThrottle) -> None:
@@ -194,29 +219,40 @@ def test_a_log_with_gaps_is_read_from_the_tier(dropped: set[int], throttle: NoTh
 
     async def body() -> None:
         async with tiered_log(TornTree(SeededRandom(3)), throttle=throttle) as t:
-            wanted: dict[int, bytes] = {}
-            for number in range(40):
-                value = b"%06d" % number * 16
-                wanted[number] = value
-                await append(t.log, encoded([value], at_ms=t.clock.now_ms()))
-            for old in t.log.segments[1:4]:
-                replacement = await t.log.replace_segments([old])
-                async for data in t.log.read_for_cleaning(old, old.base_offset):
-                    for one in scan(data):
-                        if one.header.base_offset - old.base_offset in dropped:
-                            del wanted[one.header.base_offset]
-                        else:
-                            await replacement.append(one.view)
-                await replacement.commit()
-            assert len(wanted) == 40 - 3 * len(dropped)
-            assert await values(t.log) == wanted
-            await t.copy()
-            await t.configure(local_retention_bytes="0")
-            await t.retain()
+            wanted = await moved_with_gaps(t, dropped)
             assert await values(t.log) == wanted
             for offset in reversed(range(t.log.local_log_start_offset)):
                 fetched = await t.log.fetch(offset, 1)
                 assert fetched.batches
                 assert fetched.next_offset == min(one for one in wanted if one >= offset) + 1
+                assert (await t.log.fetch(offset, 1000, min_one_batch=False)).batches
+
+    asyncio.run(body())
+
+
+class BusyBehindTheFirstRead(NoThrottle):
+    """Appends begin once a read was admitted."""
+
+    reads = 0
+
+    @asynccontextmanager
+    async def admitted(
+        self, max_bytes: int, *, place: Hashable = None, deadline: float | None = None
+    ) -> AsyncIterator[ReadGrant]:
+        self.reads += 1
+        yield ReadGrant(max_bytes, is_paced=self.reads > 1)
+
+
+def test_records_that_are_here_wait_for_no_grant_behind_a_gap() -> None:
+    async def body() -> None:
+        throttle = BusyBehindTheFirstRead()
+        async with tiered_log(TornTree(SeededRandom(3)), throttle=throttle) as t:
+            wanted = await moved_with_gaps(t, {5})
+            gap = min(set(range(40)) - wanted.keys())
+            throttle.reads = 0
+            fetched = await t.log.fetch(gap - 1, 1 << 20)
+            assert (fetched.batches, fetched.is_paced) == (1, True)
+            assert fetched.next_offset == gap + 1
+            assert throttle.reads == 2
 
     asyncio.run(body())

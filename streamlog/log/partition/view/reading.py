@@ -59,7 +59,8 @@ async def fetch_batches(
             read.next_offset = batch.end_offset - run.shift
         if not run.batches:
             read.next_offset = max(position, min(run.empty_until, end_offset))
-        if run.is_paced:
+        # A gap alone is no answer to anybody: the fetch goes on behind it.
+        if run.is_paced and (read.batches or read.next_offset == position):
             read.is_paced = True
             return read
         if read.batches >= turn_at:
