@@ -30,6 +30,8 @@ PLAIN_BATCHES = {
 SETTINGS = BATCHES | PLAIN_BATCHES
 TOTAL_BYTES = {100: 64 << 20, 1024: 256 << 20}
 """Bytes of a round at scale 1, by the size of a record."""
+CATCH_UP_BYTES = 512 << 20
+"""Read in a second, at scale 1."""
 FSYNCED_PART = 4
 """Of the bytes, for the server that syncs after each request and takes longer for them. Less would
 be a run of a third of a second, where its start counts."""
@@ -153,7 +155,7 @@ def of_bare(rates: Rates) -> dict[str, float]:
 
 def _catch_up(bench: Bench) -> None:
     """Reading a topic from its beginning, after it was written; in turns."""
-    total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale)
+    total = int(CATCH_UP_BYTES * bench.scale)
     servers = [one for name, one in bench.servers.items() if name not in (BARE, FSYNCED)]
     topics: dict[str, tuple[str, int]] = {}
     for server in servers:

@@ -11,6 +11,7 @@ from benchmarks.kafka import librdkafka, neighbours
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.clients import (
     BATCHES,
+    CATCH_UP_BYTES,
     PLAIN,
     SETTINGS,
     TOTAL_BYTES,
@@ -77,7 +78,7 @@ def _case(servers: Mapping[str, Server], bench: Bench, record_bytes: int, batch:
 
 def _catch_up(bench: Bench, servers: Mapping[str, Server]) -> None:
     """Reading a topic from its beginning, right after it was written."""
-    total = int(TOTAL_BYTES[AIMED_BYTES] * bench.scale)
+    total = int(CATCH_UP_BYTES * bench.scale)
     chosen = {name: one for name, one in servers.items() if name not in (BARE, LAZY, FSYNCED)}
     topics: dict[str, tuple[str, int]] = {}
     for name, server in chosen.items():
