@@ -43,7 +43,9 @@ from tests.support.command import environment
 from tests.support.s3 import BUCKET, S3Tests
 
 CLIENTS = ("boto3", "obstore")
-QUICK = StoreConfig(request_deadline_ms=300)
+PATIENT = StoreConfig(request_deadline_ms=10_000)
+"""For refusals that no deadline awaits."""
+QUICK = StoreConfig(request_deadline_ms=1000)
 
 
 @pytest.mark.parametrize(
@@ -222,11 +224,11 @@ def test_tls_that_breaks_within_a_body_is_a_failed_read() -> None:
     asyncio.run(main())
 
 
-def refused(url: str) -> StreamlogError:
+def refused(url: str, config: StoreConfig = PATIENT) -> StreamlogError:
     async def main() -> StreamlogError:
         offload = ThreadOffload()
         with pytest.raises(StreamlogError) as raised:
-            await open_store(parse_store_url(url), offload, SystemClock(), config=QUICK)
+            await open_store(parse_store_url(url), offload, SystemClock(), config=config)
         await offload.close()
         return raised.value
 
@@ -274,7 +276,7 @@ def test_a_wrong_region(s3: S3Tests) -> None:
 
 
 def test_an_endpoint_without_a_server(url: str) -> None:
-    error = refused(re.sub(r":\d+&", f":{free_port()}&", url))
+    error = refused(re.sub(r":\d+&", f":{free_port()}&", url), QUICK)
     assert isinstance(error, StoreUnavailable)
     assert "cannot be reached" in error.message
     assert "endpoint=" in error.message
