@@ -72,9 +72,9 @@ def test_an_error_in_the_middle_says_how_many_lines_are_stored(run: Command) -> 
 def test_a_node_that_falls_silent_is_named_within_the_time_limit(
     done: Done, environment: dict[str, str], node: NodeProcess
 ) -> None:
-    producing = start(environment, "produce", "silent", "--timeout", "1")
+    producing = start(environment, "produce", "silent", "--timeout", "2")
     write_and_await(producing, done, "silent")
-    reading = start(environment, "consume", "silent", "--follow", "--timeout", "1")
+    reading = start(environment, "consume", "silent", "--follow", "--timeout", "2")
     assert reading.stdout is not None
     assert reading.stdout.readline() == b"line\n"
     with silent(node):
@@ -132,14 +132,21 @@ def test_a_command_says_that_the_node_takes_connections_and_is_silent(
     command: str,
 ) -> None:
     words = command.replace("FILE", str(tmp_path / "backup")).split()
-    monkeypatch.setattr(remote, "SILENCE_TOLD_AFTER_S", 0.1)
-    with silent(node):
+    with monkeypatch.context() as patched, silent(node):
+        patched.setattr(remote, "SILENCE_TOLD_AFTER_S", 0.1)
         ended = run(*words, "--timeout", "0.8")
     assert ended.returncode == 1
     warning = f"{node.server} takes connections and has not answered for 0.1 s; waiting up to 0.8 s"
     assert ended.stderr.decode().startswith(warning)
     assert b"was not reached within 0.8 s" in ended.stderr
+    told: list[str] = []
+    monkeypatch.setattr(remote, "note", told.append)
     assert run(*words, "--timeout", "5").stderr.count(b"has not answered") == 0
+    # The command may end before the thread that waits for the node's greeting.
+    for thread in threading.enumerate():
+        if "_tell_silence" in thread.name:
+            thread.join(WAIT_S)
+    assert told == []
 
 
 def test_until_end_ends_when_the_rest_is_deleted(

@@ -281,7 +281,7 @@ def sender_of(producer: Producer, records: int | None) -> TransactionalLineSende
 
 def test_a_commit_without_an_answer_is_told_as_unknown(fake: FakeNode) -> None:
     with Producer(
-        fake.server, transactional_id="x", delivery_timeout_ms=300, request_timeout_ms=100
+        fake.server, transactional_id="x", delivery_timeout_ms=1_000, request_timeout_ms=200
     ) as producer:
         sender = sender_of(producer, 2)
         sender.send([b"1", b"2", b"3"])
@@ -299,7 +299,7 @@ def test_a_commit_without_an_answer_is_told_as_unknown(fake: FakeNode) -> None:
 
 def test_a_commit_that_is_answered_while_stopping_counts(fake: FakeNode) -> None:
     with Producer(
-        fake.server, transactional_id="x", delivery_timeout_ms=300, request_timeout_ms=100
+        fake.server, transactional_id="x", delivery_timeout_ms=1_000, request_timeout_ms=200
     ) as producer:
         sender = sender_of(producer, None)
         sender.send([b"1", b"2"])

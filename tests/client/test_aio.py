@@ -118,7 +118,7 @@ def test_limits_and_errors(node: FakeNode) -> None:
 
     async def main() -> None:
         async with Producer(
-            node.server, buffer_memory_bytes=16384, max_block_ms=100, batch_size_bytes=4096
+            node.server, buffer_memory_bytes=16384, max_block_ms=1_000, batch_size_bytes=4096
         ) as producer:
             with pytest.raises(MessageTooLarge):
                 await producer.send("t", bytes(5000))
@@ -222,7 +222,7 @@ def test_admin(node: FakeNode) -> None:
             assert (await admin.status()).topics == 1
             assert len((await admin.describe_topic("t")).partitions) == 4
             with pytest.raises(UnknownTopicOrPartition):
-                await Admin(node.server, timeout_ms=100).describe_topic("unknown")
+                await Admin(node.server, timeout_ms=10_000).describe_topic("unknown")
             with pytest.raises(ObjectNotFound):
                 await admin.describe_object("key")
 

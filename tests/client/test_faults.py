@@ -107,7 +107,7 @@ def test_a_stored_batch_without_an_answer_is_outcome_unknown(node: FakeNode) -> 
     """Later records go on under a new epoch, in order, behind whatever was stored."""
     node.create("t")
     with Producer(
-        node.server, linger_ms=0, delivery_timeout_ms=400, request_timeout_ms=10_000
+        node.server, linger_ms=0, delivery_timeout_ms=2_000, request_timeout_ms=10_000
     ) as producer:
         producer.send("t", b"first").result(WAIT_S)
         node.faults.append(Fault.STORE_AND_HANG)
@@ -127,7 +127,7 @@ def test_a_stored_batch_without_an_answer_is_outcome_unknown(node: FakeNode) -> 
 def test_batches_behind_one_of_unknown_outcome_are_unknown_too(node: FakeNode) -> None:
     node.create("t")
     with Producer(
-        node.server, batch_size_bytes=128, batch_size_max_bytes=128, delivery_timeout_ms=500
+        node.server, batch_size_bytes=128, batch_size_max_bytes=128, delivery_timeout_ms=2_000
     ) as producer:
         producer.send("t", b"first").result(WAIT_S)
         node.hold.clear()
@@ -150,7 +150,7 @@ def test_batches_behind_one_of_unknown_outcome_are_unknown_too(node: FakeNode) -
 def test_a_refusal_until_the_end_keeps_its_type(node: FakeNode) -> None:
     node.create("t")
     node.refusal = lambda _topic, _partition: StoreUnavailable("the store is away")
-    with Producer(node.server, delivery_timeout_ms=300, retry_backoff_ms=10) as producer:
+    with Producer(node.server, delivery_timeout_ms=1_000, retry_backoff_max_ms=20) as producer:
         refused = producer.send("t", b"refused")
         with pytest.raises(StoreUnavailable, match="the store is away"):
             refused.result(WAIT_S)
@@ -161,7 +161,7 @@ def test_a_refusal_until_the_end_keeps_its_type(node: FakeNode) -> None:
 
 def test_never_sent_is_unavailable(node: FakeNode) -> None:
     node.create("t")
-    with Producer(node.server, delivery_timeout_ms=300) as producer:
+    with Producer(node.server, delivery_timeout_ms=1_000) as producer:
         producer.send("t", b"v").result(WAIT_S)
         node.stop()
         producer_error = producer.send("t", b"lost").exception(WAIT_S)

@@ -69,13 +69,13 @@ def test_flush_and_close_end_with_the_delivery_timeout(node: FakeNode, fault: Fa
     node.faults.append(fault)
 
     async def main() -> None:
-        async with aio.Producer(node.server, linger_ms=0, delivery_timeout_ms=200) as producer:
+        async with aio.Producer(node.server, linger_ms=0, delivery_timeout_ms=1_000) as producer:
             node.faults.append(fault)
             sent = await producer.send("t", b"v")
             await producer.flush()
             assert isinstance(await sent.exception(), OutcomeUnknown)
 
-    with Producer(node.server, linger_ms=0, delivery_timeout_ms=200) as producer:
+    with Producer(node.server, linger_ms=0, delivery_timeout_ms=1_000) as producer:
         sent = producer.send("t", b"v")
         producer.flush()
         assert isinstance(sent.exception(0), OutcomeUnknown)

@@ -268,7 +268,7 @@ def test_an_append_of_unknown_outcome_tells_itself_at_its_offset(
 ) -> None:
     wire = Cut(node.server)
     try:
-        with Partitions(wire.server, timeout_ms=1000) as logs, Partitions(node.server) as beside:
+        with Partitions(wire.server, timeout_ms=2_000) as logs, Partitions(node.server) as beside:
             logs.append(topic, 0, b"a")
             wire.hold_answers()
             with pytest.raises(OutcomeUnknown, match="may be stored"):

@@ -229,7 +229,7 @@ def test_a_commit_whose_end_is_refused_is_shown_by_its_repetition_and_by_no_othe
         producer = driver.initialise()
         objects = staged(driver, topic, "0", b"a")
         others = staged(driver, topic, "1", b"b")
-    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=2_000) as driver:
         with (
             calls_through(driver, refusing_the_end(error)),
             pytest.raises(OutcomeUnknown, match="Commit the same"),
@@ -290,7 +290,7 @@ def test_an_abort_that_is_not_answered_fails_and_can_be_repeated(server: str, to
     with TransactionalStagedWriter(server, topic) as driver:
         producer = driver.initialise()
         objects = staged(driver, topic, "0", b"a")
-    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=2_000) as driver:
         with calls_through(driver, refusing_the_end(AWAY)):
             with pytest.raises(OutcomeUnknown):
                 driver.commit(0, objects)
@@ -312,7 +312,7 @@ def test_an_abort_behind_a_commit_that_an_abort_was_tried_before_voids_nothing(
         producer = driver.initialise()
         objects = staged(driver, topic, "0", b"a")
         others = staged(driver, topic, "1", b"b")
-    with TransactionalStagedWriter(server, topic, producer, timeout_ms=1000) as driver:
+    with TransactionalStagedWriter(server, topic, producer, timeout_ms=2_000) as driver:
         with calls_through(driver, refusing_the_end(AWAY)):
             with pytest.raises(OutcomeUnknown):
                 driver.commit(0, objects)

@@ -20,7 +20,7 @@ from tests.support.s3 import BUCKET
 SOON = tuple(
     word
     for setting in (
-        "progress.unanswered_after_ms=500",
+        "progress.unanswered_after_ms=2000",
         "progress.probe_interval_ms=300",
         "store.request_deadline_ms=1000",
         "store.retry_backoff_ms_max=100",

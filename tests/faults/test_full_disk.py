@@ -143,8 +143,10 @@ def test_an_append_that_ran_out_of_time_is_stored_once_or_not_at_all(tmp_path: P
 def test_a_producer_that_outruns_the_node_blocks_and_then_fails(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "object") as node:
         value = b"x" * 10_000
+        with Admin(node.server) as admin:
+            admin.create_topic("t")
         with Producer(
-            node.server, buffer_memory_bytes=1 << 20, max_block_ms=500, batch_size_bytes=64 << 10
+            node.server, buffer_memory_bytes=1 << 20, max_block_ms=1_000, batch_size_bytes=64 << 10
         ) as producer:
             producer.send("t", value).result(30)
             views = []

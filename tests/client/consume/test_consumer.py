@@ -137,7 +137,7 @@ def test_offsets(node: FakeNode) -> None:
         assert records == {("t", 0): OffsetAndTimestamp(11, 1022), ("t", 1): None}
         assert consumer.offsets_for_times({}) == {}
         with pytest.raises(UnknownTopicOrPartition):
-            Consumer(node.server, default_api_timeout_ms=50).end_offsets([("unknown", 0)])
+            Consumer(node.server, default_api_timeout_ms=10_000).end_offsets([("unknown", 0)])
 
 
 def test_where_reading_begins(node: FakeNode) -> None:

@@ -273,7 +273,7 @@ def test_a_full_buffer_blocks_then_fails(node: FakeNode) -> None:
         buffer_memory_bytes=64 * 1024,
         batch_size_bytes=8 * 1024,
         batch_size_max_bytes=8 * 1024,
-        max_block_ms=200,
+        max_block_ms=1_000,
     ) as producer:
         views: list[Delivery] = []
         with pytest.raises(Overloaded) as caught:
@@ -301,7 +301,7 @@ def test_room_taken_by_other_callers_does_not_prolong_the_wait(node: FakeNode) -
         buffer_memory_bytes=16 * 1024,
         batch_size_bytes=8 * 1024,
         batch_size_max_bytes=8 * 1024,
-        max_block_ms=200,
+        max_block_ms=1_000,
     ) as producer:
         with pytest.raises(Overloaded):
             producer.send_many("t", [bytes(1000)] * 100)

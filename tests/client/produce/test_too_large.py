@@ -223,7 +223,7 @@ def test_after_a_send_many_that_took_a_part_its_outcome_can_be_asked(node: FakeN
             assert len(set(places)) == len(places) == raised.value.taken
 
     settings: dict[str, Any] = dict(
-        linger_ms=0, buffer_memory_bytes=4096, batch_size_bytes=1024, max_block_ms=300
+        linger_ms=0, buffer_memory_bytes=4096, batch_size_bytes=1024, max_block_ms=1_000
     )
     with Producer(node.server, **settings) as producer:
         with pytest.raises(Overloaded) as raised:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_an_abort_that_fails_is_a_note_of_the_block_s_error(
     node: FakeNode, make: MakeProducer
 ) -> None:
     node.create("t")
-    producer = make(delivery_timeout_ms=200, request_timeout_ms=100)
+    producer = make(delivery_timeout_ms=1_000, request_timeout_ms=200)
 
     def work() -> None:
         with producer.transaction():
@@ -115,7 +116,8 @@ COORDINATOR_FAULTS: list[Any] = [
 def test_random_faults(node: FakeNode, make: MakeProducer, seed: int) -> None:
     """What a commit said is there, once; what an abort said is not; and nothing is there in part.
 
-    Deadlines are short, so that records and commits also run out of time.
+    Deadlines are short, so that records and commits also run out of time. However many do on a
+    machine that is busy: six transactions are committed in the end.
     """
     choose = Random(seed)
     node.create("t", 2)
@@ -124,7 +126,9 @@ def test_random_faults(node: FakeNode, make: MakeProducer, seed: int) -> None:
     committed: set[bytes] = set()
     unknown: set[bytes] = set()
     producer = make(delivery_timeout_ms=choose.choice([60, 2000]), request_timeout_ms=1000)
-    for number in range(40):
+    for number in count():
+        if number >= 40 and len(committed) > 5:
+            break
         value = b"%d" % number
         try:
             producer.begin_transaction()
@@ -145,7 +149,6 @@ def test_random_faults(node: FakeNode, make: MakeProducer, seed: int) -> None:
     for partition in range(2):
         assert committed <= seen[partition].keys() <= committed | unknown
     assert all((value in seen[0]) == (value in seen[1]) for value in unknown)
-    assert len(committed) > 5
     assert max(seen[0].values()) <= 3
 
 

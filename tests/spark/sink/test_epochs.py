@@ -96,7 +96,7 @@ def test_an_epoch_that_is_replayed_is_written_once(
 def test_a_commit_that_failed_is_replayed(node: StagedNode) -> None:
     objects = _stage(node, "q", "0-a", b"1")
     lost = _Lost(arrives=False)
-    with node.writer("q", lost, timeout_ms=20) as writer, pytest.raises(OutcomeUnknown):
+    with node.writer("q", lost, timeout_ms=500) as writer, pytest.raises(OutcomeUnknown):
         commit_epoch(writer, 5, objects)
     assert lost.calls > 1
     assert not _abort(node, 5, objects)
