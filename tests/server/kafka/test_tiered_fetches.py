@@ -286,7 +286,7 @@ def test_a_request_of_many_remote_partitions_has_none_of_its_own_refused(tmp_pat
         assert [one.error_code for one in found] == [0] * count
         assert all(offsets(one)[:1] == [0] for one in found)
 
-    tiered(test, tmp_path)
+    tiered(test, tmp_path, fetch_wait_ms=60_000)
 
 
 def test_a_request_of_many_slow_remote_partitions_has_none_of_its_own_refused(
@@ -330,7 +330,7 @@ def test_small_remote_batches_are_read_behind_many_that_have_no_room(tmp_path: P
         assert [bool(offsets(one)) for one in found["many"]] == [True] + [False] * (count - 1)
         assert offsets(found["small"][0])[:1] == [0]
 
-    tiered(test, tmp_path)
+    tiered(test, tmp_path, fetch_wait_ms=60_000)
 
 
 def test_index_reads_have_a_bound(tmp_path: Path) -> None:
@@ -379,12 +379,12 @@ def test_the_first_batch_is_the_next_partitions_where_the_first_has_none(
                     files["LOG"] = b"\xff" * len(files["LOG"])
         else:
             world.tier.slow["a"] = asyncio.Event()
-        answer = await world.fetch("a", "b", "c", wait_ms=100, max_bytes=1000)
+        answer = await world.fetch("a", "b", "c", wait_ms=1000, max_bytes=1000)
         assert [offsets(answer[one]) for one in "abc"] == [[], [0], []]
         if not is_damaged:
             world.tier.slow["a"].set()
 
-    tiered(test, tmp_path, fetch_wait_ms=100)
+    tiered(test, tmp_path, fetch_wait_ms=1000)
 
 
 def test_a_slow_list_of_aborted_transactions_holds_up_no_other_of_the_answer(
@@ -409,7 +409,7 @@ def test_a_slow_list_of_aborted_transactions_holds_up_no_other_of_the_answer(
 
         world.tier.fetch_index = slow  # type: ignore[method-assign]
         asked = {"a": 0, "x": 0}
-        answer = await world.ask(asked, wait_ms=100, min_bytes=1, isolation_level=1)
+        answer = await world.ask(asked, wait_ms=1000, min_bytes=1, isolation_level=1)
         assert offsets(answer["a"])[:2] == [0, 1]
         assert (answer["x"].error_code, offsets(answer["x"])) == (0, [])
         may_go.set()
@@ -422,7 +422,7 @@ def test_a_slow_list_of_aborted_transactions_holds_up_no_other_of_the_answer(
             found += offsets(answer["x"])
         assert found[:2] == [0, 1]
 
-    tiered(test, tmp_path, fetch_wait_ms=100)
+    tiered(test, tmp_path, fetch_wait_ms=1000)
 
 
 def test_one_remote_partition_alone_may_be_above_the_limit_of_the_answer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.server.kafka.transport.scenes import HeldReply, Scene, fetch, list_of
 from tests.support.kafka_wire import Wire, WireClient, wire
 
 KIB = 1024
-THROTTLE_S = 0.4
+THROTTLE_S = 1.0
 
 
 def quota_for(size_bytes: int, throttle_s: float = THROTTLE_S) -> float:
@@ -58,7 +58,7 @@ def test_produce_is_answered_at_once_and_what_follows_waits() -> None:
             client.send(produce(1) + list_offsets(2))
             correlation_id, throttle_ms = await answered(client, ApiKey.PRODUCE, 9)
             assert correlation_id == 1
-            assert abs(throttle_ms - THROTTLE_S * 1000) < 5
+            assert abs(throttle_ms - THROTTLE_S * 1000) < 100
             limit(served)
             # Of the same id, but connections are muted by themselves, as in Kafka.
             assert await polite.is_served()
@@ -76,7 +76,7 @@ def test_requests_that_lie_ready_are_begun_one_by_one_above_the_quota() -> None:
             client = await served.client()
             first = produce(1, b"x" * 20 * KIB)
             limit(served, produce=quota_for(len(first) - 4, 0.2))
-            client.send(first + produce(2) + produce(3, acks=0) + produce(4))
+            client.send(first + produce(2, b"x" * 2 * KIB) + produce(3, acks=0) + produce(4))
             throttles = [await answered(client, ApiKey.PRODUCE, 9) for _ in range(2)]
             assert scene.groups == [[1], [2]]
             # Those that wait are begun together again once there is no quota.
@@ -181,7 +181,7 @@ def test_a_fetch_above_the_quota_hands_out_its_records_and_mutes() -> None:
             client.send(fetch(2) + fetch(3))
             correlation_id, response = await client.answer(ApiKey.FETCH, 12)
             assert correlation_id == 2
-            assert abs(response.throttle_time_ms - THROTTLE_S * 1000) < 5
+            assert abs(response.throttle_time_ms - THROTTLE_S * 1000) < 100
             assert len(response.responses[0].partitions[0].records) == 10 * KIB
             assert (await answered(client, ApiKey.FETCH, 12))[0] == 3
             assert time.monotonic() - began >= THROTTLE_S * 0.95

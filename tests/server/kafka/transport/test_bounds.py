@@ -137,12 +137,13 @@ def test_silent_connections_are_closed_after_the_idle_time_and_the_others_stay()
     async def main() -> None:
         scene = Scene()
         async with wire(scene.routes(), limits=limits) as served:
+            waiting = await served.client()
+            waiting.send(fetch(1))
+            await until(lambda: scene.fetches == [1])
             silent = [await served.client() for _ in range(100)]
             sizes = [await served.client() for _ in range(10)]
             for client in sizes:
                 client.send(VERSIONS_REQUEST[:4])  # And nothing more.
-            waiting = await served.client()
-            waiting.send(fetch(1))
             for client in (*silent, *sizes):
                 assert await client.rest() == b""
             assert served.ended("idle") == 110
