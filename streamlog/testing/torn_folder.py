@@ -121,7 +121,7 @@ class TornGrowingFile(TornHandle):
         self._check()
         return bytes(self._content.newest[position : min(position + length, self._end)])
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> Buffer | None:
         return self.read(position, length)
 
     def truncate(self, size: int) -> None:

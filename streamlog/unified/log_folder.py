@@ -87,6 +87,7 @@ from streamlog.unified.folder_record import (
     record_key,
 )
 from streamlog.unified.partition_folder import PartitionFolder
+from streamlog.unified.read.kept_files import KeptFiles
 from streamlog.unified.recovery.loader import LoadedLog, LoadPlan, load
 from streamlog.unified.token_file import TOKEN
 
@@ -145,6 +146,7 @@ class LogFolder:
         self.environment = environment
         self.offload = offload
         self.writes = writes = FolderWrites(environment.clock)
+        self.kept_files = KeptFiles()
         self.recovery_points = OffsetCheckpoint(RECOVERY_POINTS, tree.top, offload, writes)
         self.log_starts = OffsetCheckpoint(LOG_STARTS, tree.top, offload, writes)
         self.high_watermarks = OffsetCheckpoint(HIGH_WATERMARKS, tree.top, offload, writes)

@@ -19,6 +19,7 @@ from streamlog.runtime.disk.growing import GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.unified.disk.folder_writes import FolderWrites
 from streamlog.unified.disk.log_files import IndexFiles, LogFiles
+from streamlog.unified.read.kept_files import KeptFiles
 from streamlog.unified.token_file import TOKEN, encode_token
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class PartitionFolder:
     def writes(self) -> FolderWrites:
         """Those of the log folder."""
         return self._owner.writes
+
+    @property
+    def kept_files(self) -> KeptFiles:
+        """Those of the log folder."""
+        return self._owner.kept_files
 
     async def save_start(self, offset: int) -> None:
         """The log start offset is durable on return. Errors: StoreUnavailable, DiskFull: with

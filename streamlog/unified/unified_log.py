@@ -174,7 +174,12 @@ class UnifiedLog(CleanableLog, TierableLog):
             folder.writes,
         )
         self._reader = SegmentFileReader(
-            str(partition), folder.folder, tail.segments, self._offload, self._check_open
+            str(partition),
+            folder.folder,
+            tail.segments,
+            self._offload,
+            folder.kept_files,
+            self._check_open,
         )
         tail.producers.count_by(environment.metrics.producer_ids.inc)
 
@@ -896,6 +901,7 @@ class UnifiedLog(CleanableLog, TierableLog):
             segment.replaced = done
         self._changes += 1
         try:
+            self._reader.leave(old)
             yield done
         except BaseException as error:
             cut_off = Closed(f"a change of {self._partition}'s files was cut off; open it again")
@@ -915,6 +921,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         self._folder.failed()
         self._visibility.release()
         self._flusher.give_up()
+        self._reader.end()
         if self._lifecycle.state is LogState.FAILED:
             self._on_failure(self, error)
 
@@ -950,6 +957,7 @@ class UnifiedLog(CleanableLog, TierableLog):
         """Stops background work; waiting calls get an error, even if this call is cancelled."""
         if self._tier is not None:
             self._tier.detached()
+        self._reader.end()
         try:
             await self._background.close()
         finally:

@@ -33,7 +33,7 @@ class GrowingFile(Protocol):
         """Up to `length` bytes; fewer at the end of the file."""
         ...
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> Buffer | None:
         """As `read`, from memory alone, so that it may be called on the event loop; None where that
         is not known, or not possible."""
         ...

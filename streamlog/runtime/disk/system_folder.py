@@ -52,7 +52,7 @@ class SystemGrowingFile:
         # A failed append may have left bytes behind the end.
         return read_whole(self._descriptor, position, min(length, self._end - position))
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> Buffer | None:
         wanted = max(0, min(length, self._end - position))
         if not _NOWAIT:
             return None
@@ -61,7 +61,7 @@ class SystemGrowingFile:
             found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
         except OSError:  # EAGAIN: not in the page cache. Others come again where it may block.
             return None
-        return bytes(buffer) if found == wanted else None
+        return buffer if found == wanted else None
 
     def truncate(self, size: int) -> None:
         # What a failed append left lies behind `_end`, and goes as well.

@@ -38,6 +38,8 @@ class CatchUpReader:
             if behind < END_BYTES:
                 throttle.note_foreground_io()
             return await reader.read(offset, end_offset, max_bytes, is_required=is_required)
+        if not throttle.is_throttling:
+            return await reader.read(offset, end_offset, max_bytes, is_required=is_required)
         if not (is_required or throttle.admits_now):
             return BatchRun((), 0, True)
         place = (reader, offset)

@@ -52,7 +52,7 @@ async def fetch_batches(
             size = parts_size(batch.parts)
             if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):
                 return read
-            last_bytes = max(size, 1)
+            last_bytes = size or 1
             read.parts += batch.parts
             read.size_bytes += size
             read.batches += 1

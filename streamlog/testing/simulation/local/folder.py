@@ -177,7 +177,7 @@ class _ProcessFile:
         self._process.check(self._name)
         return self._file.read(position, length)
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> Buffer | None:
         self._process.check(self._name)
         return self._file.read_now(position, length)
 
