@@ -5,6 +5,8 @@ from streamlog.runtime.buffers import Buffer
 
 _Token = TypeVar("_Token")
 
+def read_now(descriptor: int, position: int, length: int, /) -> bytes | None: ...
+
 class WriterThread(Generic[_Token]):
     def __init__(self) -> None: ...
     def submit(

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streamlog.runtime.buffers import Buffer
+
+_read_now: Callable[[int, int, int], bytes | None] | None
+try:
+    from streamlog.runtime._native import read_now as _read_now
+except ImportError:  # There was no compiler, or this is no Linux.
+    _read_now = None
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 PARTS_MAX = 1024
 """IOV_MAX on every system that counts."""
@@ -39,3 +47,18 @@ def read_whole(descriptor: int, position: int, length: int) -> bytes:
         position += len(piece)
         length -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def read_now(descriptor: int, position: int, length: int) -> Buffer | None:
+    """`length` bytes, from the page cache alone; None where it lacks any, or nobody knows. Whoever
+    comes again where it may block hears of an error."""
+    if _read_now is not None:
+        return _read_now(descriptor, position, length)
+    if not _NOWAIT:
+        return None
+    buffer = bytearray(length)
+    try:
+        found = os.preadv(descriptor, [buffer], position, _NOWAIT)
+    except OSError:
+        return None
+    return buffer if found == length else None

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.disk.descriptors import read_whole, write_whole
+from streamlog.runtime.disk.descriptors import read_now, read_whole, write_whole
 from streamlog.runtime.disk.real_folder import RealFolder
 from streamlog.runtime.writer_threads import Done, WriterThreads
 
 log = logging.getLogger(__name__)
 
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PIECE_BYTES = 1 << 20
 
 
@@ -54,14 +53,7 @@ class SystemGrowingFile:
 
     def read_now(self, position: int, length: int) -> Buffer | None:
         wanted = max(0, min(length, self._end - position))
-        if not _NOWAIT:
-            return None
-        buffer = bytearray(wanted)
-        try:
-            found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
-        except OSError:  # EAGAIN: not in the page cache. Others come again where it may block.
-            return None
-        return buffer if found == wanted else None
+        return read_now(self._descriptor, position, wanted)
 
     def truncate(self, size: int) -> None:
         # What a failed append left lies behind `_end`, and goes as well.

@@ -21,6 +21,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "native.h"
+
 #define PARTS_MAX 1024 /* IOV_MAX of Linux */
 
 typedef struct Write {
@@ -449,11 +451,18 @@ static PyType_Spec writer_spec = {
     .slots = writer_slots,
 };
 
+static PyMethodDef functions[] = {
+    {"read_now", read_now, METH_VARARGS,
+     "read_now(descriptor, position, length): bytes, or None where the page cache lacks any."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "streamlog.runtime._native",
     .m_doc = "Disk work in C.",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
