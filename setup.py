@@ -1,4 +1,5 @@
-"""What is compiled: the codec, and the thread that writes files for an event loop.
+"""What is compiled: the codec, and for an event loop a thread that writes files, and reads of what
+the page cache has.
 
 Without a C compiler everything installs and works, too.
 
