@@ -125,8 +125,9 @@ def _consume(server: str, topic: str, partitions: int, records: int) -> Figures:
     )
     consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
     # It asks for its first offsets half a second late, whatever the server is.
-    if consumer.poll(IDLE_TIMEOUT_S) is None:
-        raise RuntimeError(f"none of {records} records came")
+    first = consumer.poll(IDLE_TIMEOUT_S)
+    if first is None or first.error():
+        raise RuntimeError(f"none of {records} records came: {first and first.error()}")
     cpu, began = own_cpu_s(), time.perf_counter()
     seen, size = 1, 0
     last = began

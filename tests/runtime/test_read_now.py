@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.runtime import writer_threads
 from streamlog.runtime.disk import descriptors
 from streamlog.runtime.disk.descriptors import read_now
 
@@ -16,6 +17,7 @@ DATA = bytes(range(256)) * 8192
 
 @pytest.fixture(params=["compiled", "in Python"], autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (descriptors._read_now is not None) == writer_threads.ARE_THERE
     if request.param == "in Python":
         monkeypatch.setattr(descriptors, "_read_now", None)
 

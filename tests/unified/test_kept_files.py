@@ -20,6 +20,7 @@ from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.offload import Lane
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.unified.read.kept_files import KeptFiles
+from streamlog.unified.read.segment_reader import NOW_BATCHES_MAX
 from streamlog.unified.state.segment import UnifiedLogSegment
 from tests.log.memory_log import turns
 from tests.support.turns import Turns
@@ -98,6 +99,23 @@ def test_a_sealed_segment_is_opened_once_and_closed_at_its_end(
     asyncio.run(body())
 
 
+def test_a_file_whose_bytes_are_not_in_memory_is_opened_once(
+    tmp_path: Path, opened: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop finds that they are not, and a thread goes on with its file."""
+    monkeypatch.setattr(SystemGrowingFile, "read_now", lambda *_: None)
+
+    async def body() -> None:
+        async with two_segments(tmp_path) as t:
+            opened.clear()
+            offset = 0
+            while offset < BATCHES:
+                offset = (await t.log.fetch(offset, 2 * len(BATCH))).next_offset
+            assert opened[FIRST] == 1
+
+    asyncio.run(body())
+
+
 def test_what_is_read_on_the_loop_leaves_others_their_turns(tmp_path: Path) -> None:
     async def body() -> None:
         async with two_segments(tmp_path) as t:
@@ -152,6 +170,22 @@ def test_a_long_search_is_no_work_of_the_loop(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_small_batches_behind_a_large_one_come_in_short_runs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            small = encoded([b"x"])
+            await append(t.log, BATCH)
+            for ack in [await t.log.append(small) for _ in range(2_000)]:
+                await ack
+            assert (await t.log.fetch(0, len(BATCH))).next_offset == 1
+            async with Turns() as others:
+                fetched = await t.log.fetch(1, 2_000 * len(small))
+                assert fetched.batches == 2_000
+                assert others.count >= 2_000 // NOW_BATCHES_MAX
+
+    asyncio.run(body())
+
+
 def test_many_batches_are_no_work_of_the_loop(tmp_path: Path) -> None:
     async def body() -> None:
         offload = CountedOffload()
@@ -198,6 +232,25 @@ def test_a_fetch_has_no_records_of_a_topic_of_the_same_name(tmp_path: Path) -> N
             await t.open()
             for _ in range(2 * BATCHES):
                 await append(t.log, new)
+            offload.release()
+            with pytest.raises(Closed):
+                await fetch
+
+    asyncio.run(body())
+
+
+def test_a_fetch_of_a_topic_that_is_deleted_hears_of_that(tmp_path: Path) -> None:
+    """And not of files that somebody has removed."""
+
+    async def body() -> None:
+        offload = CountedOffload()
+        async with unified_log(lambda: SystemTree(tmp_path), offload=offload) as t:
+            for _ in range(BATCHES):
+                await append(t.log, BATCH)
+            offload.hold(Lane.READ)
+            fetch = asyncio.ensure_future(t.log.fetch(0, 8 << 20))
+            await turns()
+            await t.log.delete()
             offload.release()
             with pytest.raises(Closed):
                 await fetch

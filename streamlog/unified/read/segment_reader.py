@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -41,7 +42,7 @@ NOW_BYTES_MAX = 1 << 20
 """Most bytes that are read on the event loop: in 0.06 ms where the page cache has large pages, else
 0.2. Two changes of thread take as long, and with them a reader off the disk falls behind it."""
 NOW_BATCHES_MAX = 512
-"""Most batches that are looked at there, in about 0.6 ms, unless all are in `TURN_BYTES`."""
+"""Most batches of one read there, in about 0.6 ms."""
 TURN_BYTES = 128 << 10
 """Behind a read of more bytes on the event loop other work has its turn: a fetch may read of many
 partitions."""
@@ -75,13 +76,15 @@ class _FromMemory:
 
     def __init__(self, file: GrowingFile, bytes_max: int) -> None:
         self._file = file
-        self._left_bytes = bytes_max
+        self._bytes_max = bytes_max
+        self.read_bytes = 0
         self.size = file.size
 
     def read(self, position: int, length: int) -> Buffer:
         wanted = max(0, min(length, self.size() - position))
-        self._left_bytes -= wanted
-        data = None if self._left_bytes < 0 else self._file.read_now(position, wanted)
+        self.read_bytes += wanted
+        is_short = self.read_bytes <= self._bytes_max
+        data = self._file.read_now(position, wanted) if is_short else None
         if data is None:
             raise BlockingIOError
         return data
@@ -105,6 +108,8 @@ class SegmentFileReader:
         self._is_ended = False
         self._batch_bytes = 1
         """Of the batch that was read last."""
+        self._now_bytes = 0
+        """Of the last read on the event loop."""
         self._name = name
         self.folder = folder
         self._segments = segments
@@ -137,7 +142,7 @@ class SegmentFileReader:
             if self._is_short(segment, offset, max_bytes):
                 with contextlib.suppress(BlockingIOError):
                     found = self.batches_of(segment, offset, end_offset, max_bytes, is_now=True)
-                    if found and found[-1].end_position - found[0].position > TURN_BYTES:
+                    if self._now_bytes > TURN_BYTES:
                         await asyncio.sleep(0)
                     return found
             found = await self._offload.run(
@@ -218,6 +223,7 @@ class SegmentFileReader:
         except FileNotFoundError as error:
             if segment.replaced is not None:
                 return None
+            self.check_open()
             if segment in self._segments:
                 # Nobody deletes it. A consumer that heard of a deletion here would go on elsewhere,
                 # and skip the records.
@@ -230,9 +236,15 @@ class SegmentFileReader:
             # The name may be another log's by now: a topic can be deleted and made anew.
             self.check_open()
             file_bytes = file.size()
-            now_bytes = min(max(max_bytes, TURN_BYTES), NOW_BYTES_MAX) + 3 * READ_BYTES_MIN
-            source = _FromMemory(file, now_bytes) if is_now else file
-            found = self._batches(segment, source, offset, end_offset, max_bytes)
+            if not is_now:
+                found = self._batches(segment, file, offset, end_offset, max_bytes)
+            else:
+                most = min(max(max_bytes, TURN_BYTES), NOW_BYTES_MAX) + 3 * READ_BYTES_MIN
+                source = _FromMemory(file, most)
+                found = self._batches(
+                    segment, source, offset, end_offset, max_bytes, NOW_BATCHES_MAX
+                )
+                self._now_bytes = source.read_bytes
             if found:
                 end_position = found[-1].end_position
             return found
@@ -258,6 +270,7 @@ class SegmentFileReader:
         offset: int,
         end_offset: int,
         max_bytes: int,
+        batches_max: int = sys.maxsize,
     ) -> list[FileBatch] | None:
         position, expected = self._position(segment, file, offset)
         if segment.replaced is not None:
@@ -286,7 +299,7 @@ class SegmentFileReader:
                 expected = base + delta + 1
                 if expected > segment.end:
                     raise self._damaged(segment, position + at, "the batch ends behind it")
-                if found and size >= max_bytes:
+                if found and (size >= max_bytes or len(found) >= batches_max):
                     break
                 if base + delta >= offset:
                     view = data[at : at + batch_bytes]

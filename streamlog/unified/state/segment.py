@@ -17,7 +17,8 @@ from streamlog.format.kafka_files.transaction_index import AbortedTxn
 from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 
-HINTS_MAX = 16
+HINTS_MAX = 32
+"""Two of each reader."""
 _REMEMBERING = Lock()
 """One for all segments: it is held for a microsecond."""
 
