@@ -17,9 +17,9 @@ DATA = bytes(range(256)) * 8192
 
 @pytest.fixture(params=["compiled", "in Python"], autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (descriptors._read_now is not None) == writer_threads.ARE_THERE
+    assert (descriptors.in_c is not None) == writer_threads.ARE_THERE
     if request.param == "in Python":
-        monkeypatch.setattr(descriptors, "_read_now", None)
+        monkeypatch.setattr(descriptors, "in_c", None)
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from streamlog.runtime.buffers import Buffer
 
-_read_now: Callable[[int, int, int], bytes | None] | None
 try:
-    from streamlog.runtime._native import read_now as _read_now
+    from streamlog.runtime import _native
 except ImportError:  # There was no compiler, or this is no Linux.
-    _read_now = None
+    in_c: Callable[[int, int, int], bytes | None] | None = None
+else:
+    in_c = getattr(_native, "read_now", None)
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -52,8 +53,8 @@ def read_whole(descriptor: int, position: int, length: int) -> bytes:
 def read_now(descriptor: int, position: int, length: int) -> Buffer | None:
     """`length` bytes, from the page cache alone; None where it lacks any, or nobody knows. Whoever
     comes again where it may block hears of an error."""
-    if _read_now is not None:
-        return _read_now(descriptor, position, length)
+    if in_c is not None:
+        return in_c(descriptor, position, length)
     if not _NOWAIT:
         return None
     buffer = bytearray(length)

@@ -366,6 +366,7 @@ TIERED_MUTANTS = (
         "last writer wins",
         "a copy is finished whatever became of its segment meanwhile",
         _deleted_is_finished_again,
+        found_by="tests/tiered/metadata/test_kv_manager.py",
     ),
     _mutant("active copied", "the active segment is copied as far as it has come", _active_copied),
     _mutant(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamlog.errors import Conflict, NotFound, OutcomeUnknown
+from streamlog.errors import Conflict, Invalid, NotFound, OutcomeUnknown
 from streamlog.model.kv import Key, Value
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.tiers.metadata_conformance import (
@@ -126,5 +126,27 @@ def test_a_copy_that_was_finished_without_an_answer_is_not_deleted_as_one_that_f
         (known,) = await stale.list_remote_log_segments(FIRST)
         assert known.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         await stale.update_remote_log_segment_metadata(deletion)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["begun", "over"])
+def test_a_copy_whose_segment_another_node_deletes_is_not_finished(is_over: bool) -> None:
+    async def body() -> None:
+        kv = BasicKV()
+        stale, other = KVRemoteLogMetadataManager(kv), KVRemoteLogMetadataManager(kv)
+        one = segment(1, (0, 9))
+        await stale.add_remote_log_segment_metadata(one)
+        states = [RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
+        if is_over:
+            states.append(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        for state in states:
+            await other.update_remote_log_segment_metadata(change(one, state))
+        with pytest.raises(NotFound if is_over else Invalid):
+            await stale.update_remote_log_segment_metadata(
+                change(one, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+            )
+        known = await KVRemoteLogMetadataManager(kv).list_remote_log_segments(FIRST)
+        assert [known_one.state for known_one in known] == ([] if is_over else states)
 
     asyncio.run(body())
