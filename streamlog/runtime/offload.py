@@ -24,7 +24,7 @@ class Lane(Enum):
     """Kinds of work; each has its own bounded pool, so that one kind cannot starve another."""
 
     WAL = "wal"
-    """Writes and syncs of the local log: one thread, in order."""
+    """Writes and syncs of the local log, up to four at a time."""
     FILES = "files"
     """Writes and syncs of logs in local files, each file by one thread at a time."""
     META = "meta"
@@ -56,7 +56,7 @@ class Offload(Protocol):
 
 
 THREADS: dict[Lane, int] = {
-    Lane.WAL: 1,
+    Lane.WAL: 4,
     Lane.FILES: 4,
     Lane.META: 1,
     Lane.STORE: 8,

@@ -6,8 +6,9 @@
 
 The bytes read may be in the page cache only. A sync of a new descriptor writes the pages of a
 process that died, but not those of a failed write-back: the kernel keeps such pages and takes them
-for clean. A failed write can only have left the last group and the superblock of the newest file
-(log, rule 3), or a free one behind it, so these are written once more.
+for clean. A failed write can only have left the groups that nothing proves to have been durable and
+the superblock of the newest file (log, rule 3), or a free one behind it, so these are written once
+more.
 
 If the operator accepts the loss, a file with an unreadable superblock is renamed to `lost-…`, and
 missing groups are skipped.
@@ -146,9 +147,9 @@ def _make_durable(plan: RecoveryPlan) -> None:
         scanned.file.sync()
     if plan.newest is not None:
         _write_again(plan.newest.file, 0, SUPERBLOCK_BYTES)
-    if plan.live:
-        scanned, frame = plan.live[-1]
-        _write_again(scanned.file, frame.position, frame.end - frame.position)
+    for scanned, frame in plan.live:
+        if frame.sequence > plan.durable_through:
+            _write_again(scanned.file, frame.position, frame.end - frame.position)
 
 
 def _make_free_durable(files: list[ScannedFile], plan: RecoveryPlan) -> None:

@@ -1,14 +1,15 @@
 """The write-ahead log of `wal=disk`: groups of appends, each made durable by one write.
 
-1. `append` hands a group to the writer, which takes them in order: the next group is written as
-   soon as the one before is durable. A group is a frame in the active file; one that
+1. `append` hands a group to the writer, which takes them in order, writes up to four beside each
+   other, and answers each behind those before it. A group is a frame in the active file; one that
    does not fit activates the next file, which the pool keeps ready.
 2. Sequences count up without a gap over all files, tenures and restarts.
 3. After a failed write it is unknown how much of the frame is on the disk. The frame is not written
-   again in place, because after a failed sync the kernel may take lost pages for clean. The next
-   group gets the same sequence and activates another file, whose superblock states that sequence as
-   its first. From that write on, the remains of the failed write are void (recovery, rule 1). Until
-   then a recovery may find the failed group whole: stored, unacknowledged, the last of all.
+   again in place, because after a failed sync the kernel may take lost pages for clean. Groups that
+   were being written behind it fail with it. The next group gets the failed one's sequence and
+   activates another file, whose superblock states that sequence as its first. From that write on,
+   the remains of the failed writes are void (recovery, rule 1). Until then a recovery may find the
+   failed groups whole: stored, unacknowledged, the last of all.
    So no acknowledged group is followed by a doubtful one, or lost behind one.
 4. `release` frees whole files in the background. Later frames and superblocks state how far the
    release went; after a crash released groups may be recovered again.
@@ -91,6 +92,7 @@ class WriteAheadLog:
             shelf,
             random,
             DurableWrites(offload),
+            lambda name: offload.run(Lane.WAL, disk.open, name),
             next_sequence=plan.next_sequence,
             next_generation=plan.next_generation,
             group_bytes_max=self.group_bytes_max,
@@ -116,6 +118,7 @@ class WriteAheadLog:
         self._stall_lock = asyncio.Lock()
         self._waiting = 0
         self._known_failures = 0
+        self._reading: asyncio.Future[list[RecoveredGroup]] | None = None
         self.on_full: Callable[[], None] = _nothing
         """Called, perhaps again and again, while an append waits for a release."""
         self._is_closing = False
@@ -236,8 +239,10 @@ class WriteAheadLog:
         for scanned, frames in reading_order(self._unread):
             if frames[-1].sequence <= self._released_through:
                 continue
+            reading = self._offload.run(Lane.WAL, read_groups, scanned, frames)
+            self._reading = asyncio.ensure_future(reading)
             try:
-                groups = await self._offload.run(Lane.WAL, read_groups, scanned, frames)
+                groups = await asyncio.shield(self._reading)
             except OSError as error:
                 raise self._typed(error, "reading the write-ahead log") from error
             for group in groups:
@@ -246,11 +251,11 @@ class WriteAheadLog:
         self._unread = []
 
     async def append(self, entries: Sequence[StreamEntry]) -> int:
-        """Stores one group, and returns its sequence when the group is durable.
+        """Stores one group, and returns its sequence when it and all groups before are durable.
 
-        Calls may overlap: groups are written in the order of calls. When one fails, later calls
-        made before that failure was raised fail as well. Waits while the log is full. Cancellation
-        stops the wait; the group may be stored.
+        Calls may overlap: groups take their places in the order of calls. When one fails, later
+        calls made before that failure was raised fail as well. Waits while the log is full.
+        Cancellation stops the wait; the group may be stored.
         Errors: DiskFull, StoreUnavailable (`has_no_side_effects` False: the group may be found at
         recovery if nothing is appended after it); MessageTooLarge; Closed.
         """
@@ -273,14 +278,19 @@ class WriteAheadLog:
             raise typed from error
         except EarlierFailed as error:
             self._known_failures = self._writer.failures
-            raise StoreUnavailable(
-                "the group before this one could not be written to the write-ahead log; nothing "
-                "of this one was stored, retry both in order",
+            what = "this one may be stored" if error.is_begun else "nothing of this one was stored"
+            earlier = StoreUnavailable(
+                "the group before this one could not be written to the write-ahead log; "
+                f"{what}, retry both in order",
                 operation="writing to the write-ahead log",
-            ) from error
+            )
+            earlier.has_no_side_effects = not error.is_begun
+            raise earlier from error
         self._metrics.write_seconds.observe(asyncio.get_running_loop().time() - start)
         self._metrics.group_bytes.observe(written.size_bytes)
         self._metrics.group_entries.observe(written.entry_count)
+        if written.under_way:
+            self._metrics.groups_beside.inc()
         if written.has_rolled:
             self._pool.nudge()
             self._forget_earlier()
@@ -345,9 +355,10 @@ class WriteAheadLog:
             return
         self._is_closing = True
         self._pool.close()
-        # Tasks are not cancelled, because writing threads must not outlive the file handles.
+        # Tasks are not cancelled, because threads that read and write must not outlive the files.
         await self._writer.idle()
-        await self._offload.run(Lane.WAL, _nothing)  # Behind writes whose callers were cancelled.
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._keeper.idle()
         if self._writer.tenure is not None:
@@ -357,28 +368,40 @@ class WriteAheadLog:
                 log.warning("released groups will be recovered again: %s", error)
         await self._background.close()
         self._pool.close_files()
-        if self._writer.active is not None:
-            self._writer.active.file.close()
+        await self._writer.close()
 
     async def _write_after_stall(
         self, entries: Sequence[StreamEntry], known_failures: int
     ) -> Written:
-        """After a stall, one group at a time in the order of calls."""
+        """After a stall, in the order of calls: each begins when the one before has begun."""
         self._waiting += 1
         try:
             async with self._stall_lock:
                 self._check_open()
-                write, released = self._writer.write, self._released_through
-                outcome = await write(entries, released, known_failures)
-                if isinstance(outcome, Written):
-                    return outcome
-                file = await self._take_file(outcome.size_bytes)
-                released = self._released_through
-                outcome = await write(entries, released, known_failures, file)
-                assert isinstance(outcome, Written), "a file ends a stall"
-                return outcome
+                outcome = await self._begun(entries, known_failures)
+                if outcome.done() and isinstance(outcome.result(), NotWritten):
+                    size_bytes = outcome.result().size_bytes
+                    file = await self._take_file(size_bytes)
+                    outcome = await self._begun(entries, known_failures, file)
         finally:
             self._waiting -= 1
+        written = await outcome
+        assert isinstance(written, Written), "a file ends a stall"
+        return written
+
+    async def _begun(
+        self, entries: Sequence[StreamEntry], known_failures: int, file: WalFile | None = None
+    ) -> asyncio.Future[Written | NotWritten]:
+        """The outcome of a group whose write has begun, or that is not written."""
+        begun = asyncio.Event()
+        released = self._released_through
+        outcome = self._writer.write(entries, released, known_failures, file, begun)
+        try:
+            await begun.wait()
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        return outcome
 
     async def _take_file(self, frame_bytes: int) -> WalFile:
         self._pool.nudge()
@@ -472,7 +495,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """Run in a lane to wait for the calls before it; and `on_full` until the owner sets it."""
+    """`on_full` until the owner sets it."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

@@ -33,6 +33,11 @@ class WalMetrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self.groups_beside = Counter(
+            "streamlog_wal_groups_beside",
+            "Groups whose write began while that of another one was under way",
+            registry=registry,
+        )
         self.write_failures = Counter(
             "streamlog_wal_write_failures", "Groups whose write failed", registry=registry
         )

@@ -1,20 +1,22 @@
 """Decides which frames of a folder are valid, void or damaged. Pure.
 
 Files are examined in the order of their generations. F is a file's first sequence, R the highest
-"released through" in any file.
+"released through" in any file. Groups are written beside each other, so a later one may be on the
+disk and an earlier one not; D is the last group that any frame or superblock proves to have been
+durable before it.
 
 1. A frame with a sequence ≥ the F of a later generation is void: its write failed, its callers got
    the error, and the log continued without it. Only so can a sequence occur twice.
 2. Frames ≤ R are in the object store: they may be absent, damaged or present, and are left out.
-3. Frames from R + 1 on must follow one another. A missing frame before a valid header, or a file
-   that begins past the next sequence, is damage: Corrupt. The log writes a frame, or a superblock
-   with a higher F, only after everything before it is durable; so a later one proves the loss.
-4. If frames end and nothing valid follows, the last write was torn, and is cut. It was never
-   acknowledged.
+3. Frames from R + 1 to D must follow one another. A missing or damaged one, or a file that begins
+   past the next sequence, is damage: Corrupt.
+4. Frames end before the first one past D that is missing or not whole: its write was torn. It is
+   cut, with all that follow it. None was ever acknowledged, because a group is answered behind
+   those before it.
 
-A failed write that was the last one may be found whole: it is recovered like any other group,
-although it was never acknowledged. The bytes may be in the page cache only, so the folder writes
-them again before they are used.
+Failed writes that were the last ones may be found whole: they are recovered like any other group,
+although they were never acknowledged. The bytes may be in the page cache only, so the folder writes
+the frames past D again before they are used.
 
 If the operator accepts the loss, damage by rule 3 is listed, and the log continues behind it.
 """
@@ -35,8 +37,9 @@ from streamlog.wal.scan import FrameRef, ScannedFile
 class RecoveryPlan:
     """`live`: frames past `released_through`, in order of sequence, each with its file.
 
-    `torn`: (file name, start, end) of a torn write that was cut, if one was seen; the end is that
-    of its header where no more is known.
+    `torn`: (file name, start, end) of what was cut, if anything was seen; the end is that of a
+    header where no more is known.
+    `durable_through`: the last group that is proven to have been durable.
     `newest`: the file of the newest generation that is in use.
     `lost`: the damage whose loss was accepted; all of it lies before `next_sequence`.
     """
@@ -46,6 +49,7 @@ class RecoveryPlan:
     next_sequence: int
     next_generation: int
     torn: tuple[str, int, int] | None
+    durable_through: int
     newest: ScannedFile | None
     lost: list[Corrupt]
 
@@ -72,6 +76,7 @@ def plan_recovery(
     )
     live: list[tuple[ScannedFile, FrameRef]] = []
     torn: tuple[str, int, int] | None = None
+    durable = max([released, *map(_proven_durable, active)])
     expected = released + 1
     before: ScannedFile | None = None
     for number, file in enumerate(active):
@@ -91,15 +96,16 @@ def plan_recovery(
         void_from = None if is_last else active[number + 1].superblock.first_sequence
         if void_from is not None and void_from < first:
             damaged(corrupt("generations are out of order", file.name, 0, file.end))
-        for index, frame in enumerate(file.frames):
+        for frame in file.frames:
             if void_from is not None and frame.sequence >= void_from:
                 break
             if frame.sequence <= released:
                 continue
-            if frame.sequence != expected:
+            if frame.sequence != expected and min(frame.sequence, expected) <= durable:
+                missing_through = min(frame.sequence - 1, durable)
                 damaged(
                     corrupt(
-                        f"groups {expected} to {frame.sequence - 1} are missing",
+                        f"groups {expected} to {missing_through} are missing",
                         file.name,
                         frame.follows,
                         frame.position,
@@ -107,11 +113,11 @@ def plan_recovery(
                 )
                 if frame.sequence < expected:
                     continue
-                expected = frame.sequence
+                expected = missing_through + 1
+            if frame.sequence > durable and (frame.sequence > expected or not frame.is_whole):
+                torn = (file.name, frame.follows, file.end)
+                break
             if not frame.is_whole:
-                if is_last and index == len(file.frames) - 1:
-                    torn = (file.name, frame.position, frame.end)
-                    break
                 damaged(
                     corrupt(
                         f"group {frame.sequence} is damaged", file.name, frame.position, frame.end
@@ -129,4 +135,10 @@ def plan_recovery(
         released = expected - 1
     newest = active[-1] if active else None
     next_generation = max(generations, default=0) + 1
-    return RecoveryPlan(live, released, expected, next_generation, torn, newest, lost)
+    return RecoveryPlan(live, released, expected, next_generation, torn, durable, newest, lost)
+
+
+def _proven_durable(file: ScannedFile) -> int:
+    """The last group that a file in use proves to have been durable."""
+    before = file.superblock.first_sequence - 1
+    return max([before, *(frame.durable_through for frame in file.frames)])

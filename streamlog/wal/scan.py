@@ -1,7 +1,8 @@
 """Finds the frames of a WAL file, going from frame to frame. Blocking.
 
 Behind an invalid frame the scan looks for a later one of the same life at every possible position:
-if there is one, the bytes in between are damaged, and not a torn end.
+if there is one, the bytes in between are damaged, or torn while the later one was written whole
+(recovery, rules 3 and 4).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _WINDOW_BYTES = 1 << 20
 class FrameRef(NamedTuple):
     """A frame with a valid header. `is_whole`: its tables and payloads are valid as well.
 
-    `follows`: end of the frame before it; bytes in between are damaged.
+    `follows`: end of the frame before it; bytes in between are damaged, or torn.
+    `durable_through`: the last group that it proves to have been durable before it.
     """
 
     sequence: int
@@ -36,6 +38,7 @@ class FrameRef(NamedTuple):
     end: int
     follows: int
     is_whole: bool
+    durable_through: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
                     header.end,
                     follows,
                     entries is not None,
+                    header.durable_through,
                 )
             )
             released_through = max(released_through, header.released_through)

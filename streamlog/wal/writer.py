@@ -1,23 +1,31 @@
-"""Writes groups one after another, in the order of calls, one at a time.
+"""Writes groups one behind another, in the order of calls, up to WRITES_MAX of them at a time.
 
 1. A group that fits the active file becomes a frame in it. A group that does not seals that file
    and activates a ready one. If none is ready, the writer stalls: it returns this group and later
    ones unwritten.
-2. After a failed write, groups that were handed over before the caller knew of the failure fail
-   too, unwritten: groups never change their order.
+2. Groups are answered in their order: one that is durable before those in front of it waits for
+   them. Its frame says how many of them were under way (`format/wal/frame.py`).
+3. After a failed write, groups that were handed over before the caller knew of the failure fail
+   too, written or not: groups never change their order.
 
 Invariants
 - A file is activated by one write of superblock and first frame together, and only when it is free
-  (its superblock says so, durably) or taken back after a failed activation.
+  (its superblock says so, durably) or taken back after a failed activation. No other write is under
+  way then.
 - Frames are written without gaps, and never overwritten in the same life of the file.
-- After a failed write nothing more is written in this life.
+- Writes that are under way together have descriptors of their own. The kernel tells of a page that
+  could not be written once to each of them: with one for all, another write would be told of it,
+  and that page's own write would end without an error.
+- After a failed write nothing more is written in this life. The file is given up when all of its
+  writes have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -34,17 +42,25 @@ from streamlog.format.wal.superblock import (
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.durable_writes import DurableWrites
+from streamlog.runtime.disk.interface import DiskFile
 from streamlog.runtime.rand import Random
 from streamlog.wal.file import WalFile
 
+log = logging.getLogger(__name__)
+
+WRITES_MAX = 4
+"""Groups under way at a time."""
+
 
 class Written(NamedTuple):
-    """`has_rolled`: the group activated a file."""
+    """`has_rolled`: the group activated a file. `under_way`: how many groups before it were being
+    written when its write began."""
 
     sequence: int
     size_bytes: int
     entry_count: int
     has_rolled: bool
+    under_way: int
 
 
 class NotWritten(NamedTuple):
@@ -54,7 +70,12 @@ class NotWritten(NamedTuple):
 
 
 class EarlierFailed(Exception):
-    """A group before this one failed after this one was handed over."""
+    """A group before this one failed after this one was handed over. `is_begun`: this one was being
+    written, and may be stored."""
+
+    def __init__(self, *, is_begun: bool = False) -> None:
+        super().__init__()
+        self.is_begun = is_begun
 
 
 @dataclass(slots=True)
@@ -80,6 +101,22 @@ class _Call:
     known_failures: int
     file: WalFile | None
     outcome: asyncio.Future[Written | NotWritten]
+    begun: asyncio.Event | None
+    encoded: EncodedGroup | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A frame on its way through `handle`. `error`: with what it has ended."""
+
+    call: _Call
+    file: WalFile
+    group: EncodedGroup
+    handle: DiskFile
+    is_activation: bool
+    under_way: int
+    has_ended: bool = False
+    error: BaseException | None = None
 
 
 class GroupWriter:
@@ -90,12 +127,15 @@ class GroupWriter:
         shelf: Shelf,
         random: Random,
         writes: DurableWrites,
+        open_again: Callable[[str], Awaitable[DiskFile]],
         *,
         next_sequence: int,
         next_generation: int,
         group_bytes_max: int,
     ) -> None:
+        """`open_again(name)`: another descriptor of a file. Errors: OSError."""
         self._shelf = shelf
+        self._open_again = open_again
         self._random = random
         self._writes = writes
         self._next_generation = next_generation
@@ -110,7 +150,14 @@ class GroupWriter:
         self.stored_bytes = 0
         """Bytes of all groups ever added to `stored`."""
         self._calls: deque[_Call] = deque()
-        self._is_writing = False
+        self._under_way: deque[_Write] = deque()
+        """In the order of their sequences."""
+        self._handles: list[DiskFile] = []
+        """Descriptors of the active file that no write has."""
+        self._opened: list[DiskFile] = []
+        """Those beside the file's own."""
+        self._opening: asyncio.Future[None] | None = None
+        self._may_open = True
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -120,17 +167,18 @@ class GroupWriter:
         released_through: int,
         known_failures: int,
         file: WalFile | None = None,
+        begun: asyncio.Event | None = None,
     ) -> asyncio.Future[Written | NotWritten]:
         """Ends when the group is durable, or cannot be written; calls end in their order.
         `known_failures`: how many failures the caller has seen. `file`: ends a stall, and has room
-        for the group.
+        for the group. `begun`: is set when the group is being written, or the call has ended.
 
         Cancelled, a group that is being written may be stored, and one that waits is left out.
         Errors: OSError, EarlierFailed, MessageTooLarge.
         """
         outcome: asyncio.Future[Written | NotWritten]
         outcome = asyncio.get_running_loop().create_future()
-        self._calls.append(_Call(entries, released_through, known_failures, file, outcome))
+        self._calls.append(_Call(entries, released_through, known_failures, file, outcome, begun))
         self._go_on()
         return outcome
 
@@ -138,40 +186,78 @@ class GroupWriter:
         """Returns when nothing is written, or waits to be."""
         await self._idle.wait()
 
+    async def close(self) -> None:
+        """Waits until nothing is written, and closes the active file."""
+        await self._idle.wait()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        self._let_go()
+        if self.active is not None:
+            self.active.file.close()
+
     def _go_on(self) -> None:
-        while self._calls and not self._is_writing:
+        while self._calls and self._may_begin():
             call = self._calls.popleft()
             try:
-                self._begin(call)
+                has_begun = self._begins(call)
             except Exception as error:  # noqa: BLE001 - the caller's
                 self._answer_unwritten(call, error)
-        if self._is_writing:
+                continue
+            if not has_begun:
+                self._calls.appendleft(call)
+                break
+        if self._under_way:
             self._idle.clear()
         else:
             self._idle.set()
 
-    def _begin(self, call: _Call) -> None:
-        """Has the group written, or ends the call without."""
-        if call.file is not None:
-            self.is_stalled = False
+    def _may_begin(self) -> bool:
+        """Whether another write may be under way beside those that are."""
+        if not self._under_way:
+            return True
+        if len(self._under_way) >= WRITES_MAX or any(
+            write.is_activation or write.error is not None for write in self._under_way
+        ):
+            return False
+        if not self._handles and self._opening is None and self._may_open:
+            self._opening = asyncio.ensure_future(self._open_handle())
+        return bool(self._handles)
+
+    def _begins(self, call: _Call) -> bool:
+        """Has the group written, or ends the call without. False: not beside those under way."""
         if call.outcome.done():
+            self._unstall(call)
             self._give_back(call.file)
-            return
+            return True
         if call.known_failures < self.failures:
+            self._unstall(call)
             self._give_back(call.file)
             raise EarlierFailed
         try:
-            group = self._encoded(call)
+            group = call.encoded = call.encoded or self._encoded(call)
         except BaseException:
+            self._unstall(call)
             self._give_back(call.file)
             raise
+        active = self.active
+        is_room = call.file is None and active is not None and active.has_room(group.size_bytes)
+        if self._under_way and not (is_room and not self.is_stalled):
+            return False
+        self._unstall(call)
         if self.is_stalled:
             self._answer_unwritten(call, NotWritten(group.size_bytes))
-            return
-        active = self.active
-        if call.file is None and active is not None and active.has_room(group.size_bytes):
+        elif is_room:
+            assert active is not None
             self._append(call, active, group)
-            return
+        else:
+            self._roll(call, group)
+        return True
+
+    def _unstall(self, call: _Call) -> None:
+        if call.file is not None:
+            self.is_stalled = False
+
+    def _roll(self, call: _Call, group: EncodedGroup) -> None:
         file = call.file or self._next_file(group.size_bytes)
         if file is None:
             self.is_stalled = True
@@ -207,6 +293,7 @@ class GroupWriter:
 
     def _next_file(self, size_bytes: int) -> WalFile | None:
         if self.active is not None:
+            self._let_go()
             self._shelf.sealed.append(self.active)
             self.active = None
         ready = self._shelf.ready
@@ -215,14 +302,19 @@ class GroupWriter:
         return ready.popleft()
 
     def _append(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
+        under_way = len(self._under_way)
         frame = encode_frame(
             group,
             file.superblock.life,
             position=file.position,
-            sequence=self.next_sequence,
+            sequence=self.next_sequence + under_way,
             released_through=call.released_through,
+            under_way=under_way,
         )
-        self._start(call, file, group, file.position, frame)
+        position = file.position
+        file.position += group.size_bytes
+        write = _Write(call, file, group, self._handles.pop(), False, under_way)
+        self._start(write, position, frame)
 
     def _activate(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
         """Begins a file's new life: superblock and first frame in one write."""
@@ -245,54 +337,95 @@ class GroupWriter:
             sequence=self.next_sequence,
             released_through=call.released_through,
         )
-        self._start(call, file, group, 0, [encode_superblock(superblock), *frame])
+        file.position += group.size_bytes
+        write = _Write(call, file, group, file.file, is_activation=True, under_way=0)
+        self._start(write, 0, [encode_superblock(superblock), *frame])
 
-    def _start(
-        self,
-        call: _Call,
-        file: WalFile,
-        group: EncodedGroup,
-        position: int,
-        parts: Sequence[Buffer],
-    ) -> None:
-        self._is_writing = True
+    def _start(self, write: _Write, position: int, parts: Sequence[Buffer]) -> None:
+        self._under_way.append(write)
+        if write.call.begun is not None:
+            write.call.begun.set()
         try:
-            self._writes.start(file.file, position, parts, partial(self._ended, call, file, group))
+            self._writes.start(write.handle, position, parts, partial(self._ended, write))
         except Exception as error:  # noqa: BLE001 - the caller's
-            self._ended(call, file, group, error)
+            self._ended(write, error)
 
-    def _ended(
-        self, call: _Call, file: WalFile, group: EncodedGroup, error: BaseException | None
-    ) -> None:
-        self._is_writing = False
-        if error is None:
-            self._stored(call, file, group)
-        else:
-            self._failed(file)
-            _answer(call, error)
+    def _ended(self, write: _Write, error: BaseException | None) -> None:
+        write.has_ended, write.error = True, error
+        self._handles.append(write.handle)
+        while self._under_way and self._under_way[0].has_ended:
+            if self._under_way[0].error is not None:
+                if all(other.has_ended for other in self._under_way):
+                    self._failed(self._under_way[0])
+                break
+            self._stored(self._under_way.popleft())
         self._go_on()
 
-    def _failed(self, file: WalFile) -> None:
+    def _failed(self, first: _Write) -> None:
         """Nothing more is written in this life of the file."""
         self.failures += 1
         self.active = None
-        self._shelf.sealed.append(file)
+        self._let_go()
+        self._shelf.sealed.append(first.file)
+        failed, self._under_way = self._under_way, deque()
+        for write in failed:
+            own = write.error if write is first else EarlierFailed(is_begun=True)
+            assert own is not None
+            _answer(write.call, own)
 
-    def _stored(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
-        has_rolled = file is not self.active
-        if has_rolled:
+    def _stored(self, write: _Write) -> None:
+        file, group = write.file, write.group
+        if write.is_activation:
             self._shelf.newest = file
             self.active = file
+            self._may_open = True
         sequence = self.next_sequence
-        file.position += group.size_bytes
         file.last_sequence = sequence
         self.next_sequence += 1
         self.stored.append((sequence, group.size_bytes))
         self.stored_bytes += group.size_bytes
-        _answer(call, Written(sequence, group.size_bytes, group.entry_count, has_rolled))
+        _answer(
+            write.call,
+            Written(
+                sequence,
+                group.size_bytes,
+                group.entry_count,
+                write.is_activation,
+                write.under_way,
+            ),
+        )
+
+    async def _open_handle(self) -> None:
+        """Gives the active file another descriptor, if it is still active then."""
+        file = self.active
+        assert file is not None
+        try:
+            handle = await self._open_again(file.name)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it
+            # Asked again for the next file.
+            self._may_open = False
+            log.warning("groups of the write-ahead log are written one by one for now: %r", error)
+        else:
+            if file is self.active:
+                self._handles.append(handle)
+                self._opened.append(handle)
+            else:
+                handle.close()
+        finally:
+            self._opening = None
+        self._go_on()
+
+    def _let_go(self) -> None:
+        """Closes the descriptors that the active file has had for writes beside others."""
+        for handle in self._opened:
+            handle.close()
+        self._opened.clear()
+        self._handles.clear()
 
 
 def _answer(call: _Call, answer: Written | NotWritten | BaseException) -> None:
+    if call.begun is not None:
+        call.begun.set()
     if call.outcome.done():
         return
     if isinstance(answer, BaseException):

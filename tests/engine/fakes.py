@@ -9,7 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
-from streamlog.errors import DiskFull, StreamFenced, StreamlogError, StreamNotFound, TenureFenced
+from streamlog.errors import (
+    DiskFull,
+    StoreUnavailable,
+    StreamFenced,
+    StreamlogError,
+    StreamNotFound,
+    TenureFenced,
+)
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -243,9 +250,14 @@ class FakeGroup:
 
 
 class FakeWal:
-    """Keeps its groups. `failures` writes fail, every other one after it took place."""
+    """Keeps its groups. `failures` writes fail, every other one after it took place, and with each
+    those that were called meanwhile."""
 
     def __init__(self) -> None:
+        self.write_s = 0.0
+        """How long each write takes, however many there are."""
+        self._turn = asyncio.Lock()
+        self._failed = 0
         self.groups: list[FakeGroup] = []
         self.failures = 0
         self.is_writing = False
@@ -290,11 +302,21 @@ class FakeWal:
             yield group
 
     async def append(self, entries: Sequence[StreamEntry]) -> int:
+        failed_before = self._failed
+        if self.write_s:
+            await asyncio.sleep(self.write_s)
+        async with self._turn:
+            return await self._append(entries, failed_before)
+
+    async def _append(self, entries: Sequence[StreamEntry], failed_before: int) -> int:
+        if failed_before < self._failed:
+            raise StoreUnavailable("the group before this one failed", operation="writing")
         self.is_writing = True
         await self.gate.wait()
         self.is_writing = False
         if self.failures:
             self.failures -= 1
+            self._failed += 1
             if self.failures % 2:
                 self._sequence += 1
                 self.groups.append(FakeGroup(self._sequence, self._tenure, list(entries)))

@@ -43,9 +43,16 @@ SUPERBLOCK = Superblock(FileState.ACTIVE, LIFE, Tenure(3, 9), 41, 38, 32 << 20)
 IDENTITY = WalIdentity("cluster-ä", frozenset({Tenure(3, 9), Tenure(3, 8)}), 38)
 
 
-def frame(entries: list[StreamEntry], position: int = ALIGNMENT, life: FileLife = LIFE) -> bytes:
+def frame(
+    entries: list[StreamEntry],
+    position: int = ALIGNMENT,
+    life: FileLife = LIFE,
+    under_way: int = 0,
+) -> bytes:
     group = encode_group(entries)
-    parts = encode_frame(group, life, position=position, sequence=41, released_through=38)
+    parts = encode_frame(
+        group, life, position=position, sequence=41, released_through=38, under_way=under_way
+    )
     data = b"".join(parts)
     assert len(data) == group.size_bytes
     assert len(data) % ALIGNMENT == 0
@@ -59,6 +66,7 @@ def decode(data: bytes, position: int = ALIGNMENT) -> list[StreamEntry] | None:
 
 FILES: dict[str, Callable[[], bytes]] = {
     "wal_frame_v1.bin": lambda: frame(GOLDEN_ENTRIES),
+    "wal_frame_v2.bin": lambda: frame(GOLDEN_ENTRIES, under_way=3),
     "wal_superblock_v1.bin": lambda: encode_superblock(SUPERBLOCK),
     "wal_identity_v1.bin": lambda: encode_identity(IDENTITY),
 }
@@ -70,7 +78,12 @@ def test_golden_bytes_are_written(name: str) -> None:
 
 
 def test_golden_bytes_are_read() -> None:
-    assert decode((GOLDEN / "wal_frame_v1.bin").read_bytes()) is not None
+    for version, durable_through in ((1, 40), (2, 37)):
+        data = (GOLDEN / f"wal_frame_v{version}.bin").read_bytes()
+        assert decode(data) is not None
+        header = decode_frame_header(data, LIFE, ALIGNMENT, file_name="f")
+        assert header is not None
+        assert header.durable_through == durable_through
     superblock = (GOLDEN / "wal_superblock_v1.bin").read_bytes()
     assert len(superblock) == SUPERBLOCK_BYTES
     assert decode_superblock(superblock, file_name="f") == SUPERBLOCK
@@ -150,7 +163,7 @@ def test_damaged_superblocks_and_identities() -> None:
 
 def test_newer_versions_are_told_from_damage() -> None:
     data = bytearray(frame(GOLDEN_ENTRIES))
-    data[4] = 2
+    data[4] = 3
     data[68:72] = crc32c(data[:68]).to_bytes(4, "little")
     with pytest.raises(UnsupportedVersion):
         decode(bytes(data))

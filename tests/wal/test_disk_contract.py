@@ -246,14 +246,12 @@ _ended = GroupWriter._ended
 _removes = FilePool._remove
 
 
-def _synced_again_after_a_failure(
-    self: Any, call: Any, file: Any, group: Any, error: BaseException | None
-) -> None:
+def _synced_again_after_a_failure(self: Any, write: Any, error: BaseException | None) -> None:
     """A failed write is tried again as many programs do: by its sync alone."""
     if isinstance(error, OSError):
-        file.file.sync()
+        write.handle.sync()
         error = None
-    _ended(self, call, file, group, error)
+    _ended(self, write, error)
 
 
 async def _removed_unsaid(self: Any, file: Any, owner: Any) -> None:

@@ -55,8 +55,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @asynccontextmanager
-async def some_writes() -> AsyncIterator[DurableWrites]:
-    offload = ThreadOffload()
+async def some_writes(threads: int = 1) -> AsyncIterator[DurableWrites]:
+    offload = ThreadOffload({Lane.WAL: threads})
     yield DurableWrites(offload)
     await offload.close()
 

@@ -24,8 +24,9 @@ class Model:
     stored: dict[int, bytes] = field(default_factory=dict)
     """Acknowledged or yielded, by sequence."""
     released: int = 0
-    doubtful: list[bytes] = field(default_factory=list)
-    """Tried after the last stored group, and failed."""
+    doubtful: list[list[bytes]] = field(default_factory=list)
+    """What was tried after the last stored group, and failed: the first of a try, and those that
+    were being written behind it."""
     count: int = 0
 
     @property
@@ -41,11 +42,9 @@ class Model:
         else:
             assert self.released == self.last
         for sequence, payload in groups:
-            if sequence <= self.last:
-                assert payload == self.stored[sequence]
-            else:
-                assert sequence == self.last + 1
-                assert payload in self.doubtful
+            assert payload == self.stored.get(sequence, payload)
+        beyond = [payload for sequence, payload in groups if sequence > self.last]
+        assert not beyond or any(tried[: len(beyond)] == beyond for tried in self.doubtful)
         self.stored.update(groups)
         self.doubtful.clear()
 
@@ -70,19 +69,24 @@ async def append(wal: WriteAheadLog, model: Model, size: int, *, count: int) -> 
             break
         model.released = wal.last_sequence  # full: the groups before are uploaded
         wal.release(model.released)
-    has_failed = False
+    failed: list[bytes] = []
+    outcomes: list[bool] = []
     for task, payload in zip(tasks, payloads, strict=True):
         try:
             sequence = await task
-        except Unavailable:
-            if not has_failed:
-                model.doubtful.append(payload)
-            has_failed = True
+        except Unavailable as error:
+            outcomes.append(error.has_no_side_effects)
+            if not error.has_no_side_effects:
+                failed.append(payload)
         else:
-            assert not has_failed
+            assert not failed
             assert sequence == model.last + 1
             model.stored[sequence] = payload
             model.doubtful.clear()
+    # Those that were never begun are behind those that were.
+    assert outcomes == sorted(outcomes)
+    if failed:
+        model.doubtful.append(failed)
 
 
 STEPS = st.one_of(

@@ -11,6 +11,7 @@ from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import FileLife
 from streamlog.format.wal.superblock import FileState, Superblock
 from streamlog.runtime.disk.durable_writes import DurableWrites
+from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
@@ -172,10 +173,8 @@ def scanned(name: str, disk: TornDisk, *, generation: int, first: int, count: in
     superblock = Superblock(
         FileState.ACTIVE, FileLife(generation, 7), Tenure(1, 1), first, 0, file_bytes
     )
-    frames = [
-        FrameRef(first + n, 4096 * (1 + n), 100, 4096 * (2 + n), 4096 * (1 + n), True)
-        for n in range(count)
-    ]
+    places = [(first + n, 4096 * (1 + n)) for n in range(count)]
+    frames = [FrameRef(n, at, 100, at + 4096, at, True, n - 1) for n, at in places]
     return ScannedFile(name, disk.create(name, file_bytes), superblock, frames, 0)
 
 
@@ -189,10 +188,16 @@ def test_files_whose_generations_do_not_count_up_with_their_groups_are_damage() 
     assert caught.value.object_key == "later"
 
 
-def a_writer(shelf: Shelf) -> GroupWriter:
-    writes = DurableWrites(InlineOffload())
+def a_writer(disk: TornDisk, shelf: Shelf) -> GroupWriter:
+    offload = InlineOffload()
     writer = GroupWriter(
-        shelf, SeededRandom(1), writes, next_sequence=1, next_generation=1, group_bytes_max=20_000
+        shelf,
+        SeededRandom(1),
+        DurableWrites(offload),
+        lambda name: offload.run(Lane.WAL, disk.open, name),
+        next_sequence=1,
+        next_generation=1,
+        group_bytes_max=20_000,
     )
     writer.tenure = Tenure(1, 1)
     return writer
@@ -208,7 +213,7 @@ def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> 
 
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer, file = a_writer(shelf), a_file(disk, "a")
+        writer, file = a_writer(disk, shelf), a_file(disk, "a")
         assert isinstance(await writer.write(group(b"waits"), 0, 0), NotWritten)
         writer.failures += 1
         with pytest.raises(EarlierFailed):
@@ -227,7 +232,7 @@ def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> 
 def test_groups_handed_over_at_once_are_written_in_order() -> None:
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer = a_writer(shelf)
+        writer = a_writer(disk, shelf)
         shelf.ready.append(a_file(disk, "a"))
         calls = [writer.write(group(b"%d" % number), 0, 0) for number in range(5)]
         written = await asyncio.gather(*calls)
@@ -242,7 +247,7 @@ def test_a_call_behind_a_stall_comes_behind_those_that_met_it() -> None:
 
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer, order = a_writer(shelf), list[str]()
+        writer, order = a_writer(disk, shelf), list[str]()
         shelf.ready.append(a_file(disk, "a"))
         most = group(bytes(7_000))
 
@@ -263,7 +268,7 @@ def test_a_call_behind_a_stall_comes_behind_those_that_met_it() -> None:
 def test_a_cancelled_group_that_waits_is_left_out_and_one_under_way_is_counted() -> None:
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer = a_writer(shelf)
+        writer = a_writer(disk, shelf)
         shelf.ready.append(a_file(disk, "a"))
         under_way, waiting, last = [
             writer.write(group(payload), 0, 0) for payload in (b"under way", b"waiting", b"last")
@@ -281,7 +286,7 @@ def test_a_cancelled_group_that_waits_is_left_out_and_one_under_way_is_counted()
 def test_the_file_of_a_cancelled_group_goes_back_to_the_pool() -> None:
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer, file, other = a_writer(shelf), a_file(disk, "a"), a_file(disk, "b")
+        writer, file, other = a_writer(disk, shelf), a_file(disk, "a"), a_file(disk, "b")
         assert isinstance(await writer.write(group(b"waits"), 0, 0), NotWritten)
         first = writer.write(group(b"first"), 0, 0, other)
         writer.write(group(b"given up"), 0, 0, file).cancel()
@@ -296,7 +301,7 @@ def test_a_write_that_cannot_be_handed_over_fails_its_caller_and_those_behind() 
 
     async def scenario() -> None:
         disk, shelf = torn_disk(), Shelf()
-        writer = a_writer(shelf)
+        writer = a_writer(disk, shelf)
         shelf.ready += [a_file(disk, "a"), a_file(disk, "b")]
 
         def start(*_: object) -> None:

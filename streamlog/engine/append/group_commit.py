@@ -2,9 +2,12 @@
 
 1. The oldest group is written and synced; then all of its appends are answered at once.
 2. A small group waits a moment for those who have just been answered (`_gather`).
-3. A failed write is repeated with the same group until it works, because the group's offsets are
-   already handed out. Meanwhile new appends are refused with a retryable error.
-4. A confirmed group goes to the uploader with its sequence in the WAL.
+3. Where a sync takes long, the next groups are written beside it, spread over its time (RFC 18).
+   They are answered in their order.
+4. A failed write is repeated with the same group until it works, because the group's offsets are
+   already handed out. Those that were written behind it follow it again. Meanwhile new appends are
+   refused with a retryable error.
+5. A confirmed group goes to the uploader with its sequence in the WAL.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from streamlog.engine.append.group import Group, confirm, trace_ids
 from streamlog.engine.config import AppendConfig
@@ -21,6 +25,7 @@ from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.stream_core import ErrorFactory, StreamAppend
 from streamlog.errors import (
     Closed,
+    Internal,
     OutcomeUnknown,
     StoreUnavailable,
     StreamlogError,
@@ -32,6 +37,7 @@ from streamlog.runtime.concurrency.backoff import Backoff
 from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 from streamlog.wal.log import WriteAheadLog
+from streamlog.wal.writer import WRITES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +47,20 @@ STILL_TURNS_MAX = 16
 of the loop in which none comes. An answered client's next request is there after 5 to 10."""
 GATHER_BYTES_MAX = 1 << 20
 """A group of this size is worth a write of its own, beside which the next one fills."""
+SLOW_SYNC_S = 0.001
+"""Where a sync takes less, groups beside each other would be half as large for nothing."""
+DISK_BYTES_PER_S = 1e9
+"""What a disk writes; the rest of the time that a group takes is its sync."""
+SYNC_SHARE = 8
+"""Of a sync that took longer than the least of late, the part by which that grows."""
+
+
+class _Begun(NamedTuple):
+    """A group whose write began beside others, and when."""
+
+    group: Group
+    task: asyncio.Task[int]
+    at: float
 
 
 class GroupCommit:
@@ -69,6 +89,13 @@ class GroupCommit:
         self._random = random
         self._metrics = metrics
         self._syncing: Group | None = None
+        self._behind: deque[_Begun] = deque()
+        """What is written beside `_syncing`, in their order."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._began_at = 0.0
+        """When the newest group under way was handed over."""
+        self._sync_s = 0.0
+        """What a sync takes at least, of late."""
         self._full: deque[Group] = deque()
         self._open = Group()
         self._wake = asyncio.Event()
@@ -83,6 +110,8 @@ class GroupCommit:
         if not group.items:
             self._begin(group)
         group.items.append(append)
+        if len(group.items) == 1:
+            self._look_later()
         group.size_bytes += append.size_bytes
         if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
             self._full.append(group)
@@ -100,6 +129,8 @@ class GroupCommit:
             self._begin(group)
         group.items += appends
         group.size_bytes = filled
+        if len(group.items) == len(appends):
+            self._look_later()
 
     def _begin(self, group: Group) -> None:
         group.opened_at = self._clock.monotonic()
@@ -107,7 +138,8 @@ class GroupCommit:
 
     def unconfirmed(self) -> Iterable[Group]:
         syncing = () if self._syncing is None else (self._syncing,)
-        return list(itertools.chain(syncing, self._full, (self._open,)))
+        behind = (begun.group for begun in self._behind)
+        return list(itertools.chain(syncing, behind, self._full, (self._open,)))
 
     def progress(self) -> Due | None:
         """What the group under way waits for."""
@@ -119,23 +151,75 @@ class GroupCommit:
 
     async def run(self) -> None:
         """Writes group after group; runs until cancelled."""
-        while True:
-            if not self._full and self._open.items:
-                await self._gather()
-            if self._full:
-                group = self._full.popleft()
-            elif self._open.items:
-                group, self._open = self._open, Group()
-            else:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
-            self._syncing = group
-            await self._write(group)
-            self._syncing = None
-            self._written += 1
-            self._answer(group)
-            self._answered_items = len(group.items)
+        try:
+            while True:
+                if self._behind:
+                    begun = self._behind.popleft()
+                    await self._end(begun.group, begun)
+                    continue
+                if not self._full and self._open.items:
+                    await self._gather()
+                if self._full or self._open.items:
+                    await self._end(self._next(), None)
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for begun in self._behind:
+                begun.task.cancel()
+                begun.task.add_done_callback(_heard)
+
+    def _next(self) -> Group:
+        if self._full:
+            return self._full.popleft()
+        group, self._open = self._open, Group()
+        return group
+
+    async def _end(self, group: Group, begun: _Begun | None) -> None:
+        """Has the oldest group written, or waits for its write that has begun, and answers it."""
+        self._syncing = group
+        if begun is None:
+            began_at = self._began_at = self._clock.monotonic()
+        else:
+            began_at = begun.at
+        self._look_later()
+        await self._write(group, None if begun is None else begun.task)
+        self._syncing = None
+        self._written += 1
+        took = self._clock.monotonic() - began_at - group.size_bytes / DISK_BYTES_PER_S
+        self._sync_s = min(took, self._sync_s + (took - self._sync_s) / SYNC_SHARE)
+        self._answer(group)
+        self._answered_items = len(group.items)
+
+    def _look_later(self) -> None:
+        """Has the next group written beside those under way, when it is time."""
+        if self._timer is None and self._may_write_beside():
+            wait_s = self._began_at + self._sync_s / WRITES_MAX - self._clock.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._may_write_beside():
+            return
+        now = self._clock.monotonic()
+        if now >= self._began_at + self._sync_s / WRITES_MAX:
+            group = self._full[0] if self._full else self._open
+            self._behind.append(_Begun(group, asyncio.ensure_future(self._append(group)), now))
+            self._next()
+            self._began_at = now
+        self._look_later()
+
+    def _may_write_beside(self) -> bool:
+        """Whether a group waits that may be written although others are under way."""
+        return (
+            self._syncing is not None
+            and self._sync_s >= SLOW_SYNC_S
+            and self.refusal is None
+            and len(self._behind) + 1 < WRITES_MAX
+            and bool(self._full or self._open.items)
+        )
 
     async def _gather(self) -> None:
         """Lets the open group grow to the size of the one that was answered last.
@@ -157,30 +241,25 @@ class GroupCommit:
             await asyncio.sleep(0)
             still = still + 1 if len(self._open.items) == count else 0
 
-    async def _write(self, group: Group) -> None:
+    async def _write(self, group: Group, begun: asyncio.Task[int] | None) -> None:
         backoff: Backoff | None = None
         while True:
-            # Appends to lost streams have failed already and are not written.
-            entries = [item.entry for item in group.items if item.core.stop is None]
-            if not entries:
-                # An earlier try may have reached the WAL although it failed, and `open_stream`
-                # waits until everything in the WAL is released.
-                group.wal_sequence = self._wal.last_sequence
-                break
             try:
-                group.wal_sequence = await self._wal.append(entries)
+                group.wal_sequence = await (begun or self._append(group))
             except Closed:
                 raise
             except (Unavailable, OutcomeUnknown) as error:
+                begun = None
                 if backoff is None:
                     backoff = self._config.backoff(self._random)
                     log.warning(
                         "the WAL cannot be written; appends wait",
-                        extra={"reason": str(error), "appends": len(entries)},
+                        extra={"reason": str(error), "appends": len(group.items)},
                     )
                 self._metrics.failures.labels("wal").inc()
                 self.refusal = error
                 self._set_admission_error(_admission_error(error))
+                await self._take_back()
                 await backoff.sleep()
             else:
                 break
@@ -190,6 +269,33 @@ class GroupCommit:
             log.info("appends are let in again", extra={"tries": backoff.tries})
             self.refusal = None
             self._set_admission_error(None)
+
+    async def _append(self, group: Group) -> int:
+        """Errors: as `WriteAheadLog.append`."""
+        # Appends to lost streams have failed already and are not written.
+        entries = [item.entry for item in group.items if item.core.stop is None]
+        if entries:
+            return await self._wal.append(entries)
+        # An earlier try may have reached the WAL although it failed, and `open_stream` waits until
+        # everything in the WAL is released.
+        return self._wal.last_sequence
+
+    async def _take_back(self) -> None:
+        """Groups that were written behind one that failed have failed with it, and wait again.
+
+        Errors: Closed, Internal.
+        """
+        if self._behind:
+            await asyncio.wait([begun.task for begun in self._behind])
+        while self._behind:
+            group, task, _ = self._behind[-1]
+            error = task.exception()
+            if error is None:
+                raise Internal("a group was written behind one that could not be written")
+            if isinstance(error, Closed) or not isinstance(error, (Unavailable, OutcomeUnknown)):
+                raise error
+            self._behind.pop()
+            self._full.appendleft(group)
 
     def _answer(self, group: Group) -> None:
         confirm(group)
@@ -209,6 +315,12 @@ class GroupCommit:
                 },
             )
         self._confirmed(group)
+
+
+def _heard(task: asyncio.Task[int]) -> None:
+    """Whoever ended `run` was told why; these fail for the same reason."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _admission_error(reason: StreamlogError) -> ErrorFactory:

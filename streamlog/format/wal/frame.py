@@ -5,8 +5,8 @@ so that no later write touches a sector that holds acknowledged bytes.
 
     offset  field             bytes  meaning
     0       magic             4      "SLWF"
-    4       version           u16    1
-    6       reserved          u16    0
+    4       version           u16    1, or 2 where the next field is not 0
+    6       groups under way  u16    before this one, that were not known to be durable
     8       generation        u64    of the file's present life
     16      salt              u64    random, of the file's present life
     24      position          u64    of this frame in the file
@@ -36,8 +36,13 @@ Every byte but the padding is covered: the header by its own CRC, tables by the 
 the table; payloads are not read again to write a frame. Generation, salt and position tie a frame
 to one life of one file: a stale frame, or a copy of one in a payload, is never taken for a frame.
 
+Groups are written beside each other, but each is answered behind those before it. So a frame proves
+that all groups up to `sequence` - 1 - `groups under way` are durable, and of those under way
+nothing: a crash may leave this frame and none of them.
+
 Version policy: magic, version and header CRC stay where they are in every version; a newer version
-is refused, every version once released stays readable.
+is refused, every version once released stays readable. Version 1 knows no groups under way: its
+readers would take a write that was torn before this frame for damage.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import ATTRIBUTES_BYTES_MAX
 from streamlog.runtime.buffers import Buffer, parts_size
 
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 4096
 _MAGIC = b"SLWF"
 _HEADER = Struct("<4sHHQQQQQIIQII")
@@ -101,6 +106,12 @@ class FrameHeader(NamedTuple):
     tables_bytes: int
     payload_bytes: int
     tables_crc32c: int
+    under_way: int
+
+    @property
+    def durable_through(self) -> int:
+        """Sequence of the last group that this frame proves to have been durable before it."""
+        return self.sequence - 1 - self.under_way
 
     @property
     def length(self) -> int:
@@ -146,13 +157,19 @@ def encode_group(entries: Sequence[StreamEntry]) -> EncodedGroup:
 
 
 def encode_frame(
-    group: EncodedGroup, life: FileLife, *, position: int, sequence: int, released_through: int
+    group: EncodedGroup,
+    life: FileLife,
+    *,
+    position: int,
+    sequence: int,
+    released_through: int,
+    under_way: int = 0,
 ) -> list[Buffer]:
     """The frame's parts, padding included: `group.size_bytes` in all."""
     checked = _HEADER.pack(
         _MAGIC,
-        VERSION,
-        0,
+        VERSION if under_way else 1,
+        under_way,
         life.generation,
         life.salt,
         position,
@@ -180,7 +197,7 @@ def decode_frame_header(
     (
         _,
         version,
-        _,
+        under_way,
         generation,
         salt,
         own_position,
@@ -196,7 +213,7 @@ def decode_frame_header(
         return None
     if (generation, salt) != life or own_position != position:
         return None
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise unsupported(file_name, version, VERSION)
     return FrameHeader(
         position,
@@ -206,6 +223,7 @@ def decode_frame_header(
         tables_bytes,
         payload_bytes,
         tables_crc,
+        under_way if version > 1 else 0,
     )
 
 

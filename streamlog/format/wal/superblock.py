@@ -42,9 +42,10 @@ from struct import Struct
 from streamlog.codec.crc import crc32c
 from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.frame import ALIGNMENT, VERSION, FileLife
+from streamlog.format.wal.frame import ALIGNMENT, FileLife
 from streamlog.runtime.buffers import Buffer
 
+VERSION = 1
 SUPERBLOCK_BYTES = ALIGNMENT
 SECTOR_BYTES = 512
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from streamlog.engine.append.group_commit import GATHER_BYTES_MAX, STILL_TURNS_MAX
+from streamlog.engine.append.group_commit import (
+    GATHER_BYTES_MAX,
+    SLOW_SYNC_S,
+    STILL_TURNS_MAX,
+)
 from streamlog.format.entry import StreamEntry
 from streamlog.model.stream import Stream
 from tests.engine.harness import World, batch, sent
@@ -17,7 +21,7 @@ TURNS_TO_AN_ANSWER = 5
 
 
 class Groups:
-    """Sizes of the groups that were written. A write takes a millisecond of virtual time."""
+    """Sizes of the groups that were written. A write takes half a millisecond of virtual time."""
 
     def __init__(self) -> None:
         self.world = World("disk", is_virtual=True)
@@ -25,7 +29,7 @@ class Groups:
 
         async def append(entries: Sequence[StreamEntry]) -> int:
             self.sizes.append(len(entries))
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(SLOW_SYNC_S / 2)
             return await original(entries)
 
         assert self.world.wal is not None

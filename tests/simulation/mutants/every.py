@@ -134,9 +134,9 @@ def _ack_before_commit(patch: Patch) -> None:
 
 
 def _ack_before_sync(patch: Patch) -> None:
-    async def write(self: Any, group: Any) -> None:
+    async def write(self: Any, group: Any, begun: Any) -> None:
         confirm(group)
-        await original(self, group)
+        await original(self, group, begun)
 
     original = patch.set(GroupCommit, "_write", write)
 

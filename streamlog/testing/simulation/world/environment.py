@@ -5,14 +5,19 @@ from __future__ import annotations
 from streamlog.coordinator.markers import MarkerSender
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.faults import FaultRates, FaultSource
 from streamlog.testing.simulation.world.incarnation import EPOCH_MS, SimulationClock, Trace
 from streamlog.testing.simulation.world.loop import SimulationLoop
+from streamlog.testing.simulation.world.offload import TYPICAL_S
 from streamlog.wal.config import WalMode
 
 WILD_CLOCKS = 0.15
 """Share of the histories with clocks that differ by more than the deletion delay."""
+SLOW_SYNCS, SLOW_SYNC_S = 5, 0.1
+"""Each fifth history has disks whose syncs take so long that groups are written beside each other.
+"""
 
 
 class Environment:
@@ -28,6 +33,8 @@ class Environment:
         self.kv = MemoryKVStore(SimulationClock(loop))
         self.markers: MarkerSender | None = None
         """The way of transactions' markers between nodes; None: each node writes its own."""
+        self.wal_s = SLOW_SYNC_S if seed % SLOW_SYNCS == SLOW_SYNCS - 1 else TYPICAL_S[Lane.WAL]
+        """What a sync of the write-ahead log takes."""
         self.has_wild_clocks = rates.clock_jump > 0 and self._random.random() < WILD_CLOCKS
 
     @property

@@ -6,6 +6,7 @@ from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.offload import SimulationOffload
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
+from streamlog.wal.writer import WRITES_MAX
 
 
 class MachineDisk:
@@ -20,7 +21,7 @@ class MachineDisk:
     def cut_power(self, offload: SimulationOffload) -> None:
         self._environment.trace.add("power-cut", self._name)
         self._is_power_cut = True
-        offload.cut_off()
+        offload.cut_off(WRITES_MAX)
         self._is_power_cut = False
 
     def crash(self) -> None:

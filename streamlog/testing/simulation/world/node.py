@@ -158,7 +158,7 @@ class SimulationNode:
         )
         self.clock = SimulationClock(environment.loop)
         self._set_skew()
-        self.offload = SimulationOffload(self.incarnation, self._stall_s)
+        self.offload = SimulationOffload(self.incarnation, self._stall_s, environment.wal_s)
         self.engine: OpenEngine
         self.is_replaced = False
         self.is_paused = False

@@ -34,10 +34,16 @@ class ProcessDied(BaseException):
 class SimulationOffload:
     """Lanes with one thread keep their order. A crash before the work began means it never runs.
 
-    `stall` draws how many seconds a disk access stalls.
+    `stall` draws how many seconds a disk access stalls. `wal_s`: what a sync of the log takes.
     """
 
-    def __init__(self, incarnation: Incarnation, stall: Callable[[Lane], float]) -> None:
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        stall: Callable[[Lane], float],
+        wal_s: float = TYPICAL_S[Lane.WAL],
+    ) -> None:
+        self._typical_s = {**TYPICAL_S, Lane.WAL: wal_s}
         self._incarnation = incarnation
         self._stall = stall
         self._free_at = dict.fromkeys(Lane, 0.0)
@@ -48,7 +54,7 @@ class SimulationOffload:
         await node.wait_while_crashed()
         loop = node.loop
         done: asyncio.Future[T] = loop.create_future()
-        half_s = TYPICAL_S[lane] / 2
+        half_s = self._typical_s[lane] / 2
         start = max(loop.time(), self._free_at[lane]) + node.latency(half_s)
         answer_after = node.latency(half_s)
         if lane in DISK_LANES:
