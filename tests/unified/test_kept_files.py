@@ -12,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from streamlog.errors import Closed, StreamlogError
+from streamlog.errors import Closed, Corrupt, StreamlogError
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.topic_config import parse
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
@@ -294,6 +294,32 @@ def test_a_segment_that_leaves_the_log_is_closed(tmp_path: Path) -> None:
             assert FIRST in open_segments(tmp_path)
             assert await t.log.delete_oldest_segments(BATCHES, "test") == 1
             assert len(open_segments(tmp_path)) == 1
+
+    asyncio.run(body())
+
+
+def test_a_file_that_is_cut_while_it_is_kept_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size that it had when it was opened has a reader go on for ever."""
+    reads = Counter[str]()
+    original = SystemGrowingFile.read
+
+    def counted(file: SystemGrowingFile, position: int, length: int) -> bytes:
+        reads["all"] += 1
+        assert reads["all"] < 100
+        return original(file, position, length)
+
+    async def body() -> None:
+        async with two_segments(tmp_path) as t:
+            await t.log.fetch(0, 5 * len(BATCH))
+            assert FIRST in open_segments(tmp_path)
+            os.truncate(tmp_path / "t-0" / FIRST, 3 * len(BATCH) + 100)
+            monkeypatch.setattr(SystemGrowingFile, "read", counted)
+            for offset in (3, 5, 10):
+                with pytest.raises(Corrupt):
+                    await t.log.fetch(offset, 8 * len(BATCH))
+            assert (await t.log.fetch(0, 2 * len(BATCH))).batches == 2
 
     asyncio.run(body())
 

@@ -310,9 +310,11 @@ class SegmentFileReader:
             if found or is_past_end or (not len(data) and position >= segment.size):
                 break
             if not at:
-                # One batch is longer than the read, or the file is shorter than the log.
+                # One batch is longer than the read, or the file is shorter than the log: also than
+                # its size, which is that of its opening.
                 need = HEADER_BYTES if most < 0 else _unpack_frame(data, 0)[1] + LENGTH_END
-                if need <= len(data) or position + need > file.size():
+                is_end = len(data) < wanted or position + need > file.size()
+                if need <= len(data) or is_end:
                     raise self._damaged(segment, position, f"offset {offset} is not in it")
                 wanted = need
             position += at
