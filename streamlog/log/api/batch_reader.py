@@ -24,6 +24,8 @@ class BatchRun(NamedTuple):
     that has nothing goes on behind a gap all the same.
     `empty_until`: the log has no batch before this offset any more; -1: nothing is said.
     `is_too_large`: the run is empty, because the batch is larger than the read may be.
+    `held_bytes`: of memory that the batches are views of, and that nobody else needs; 0: they are
+    no such views.
     """
 
     batches: Sequence[ReadBatch]
@@ -31,6 +33,7 @@ class BatchRun(NamedTuple):
     is_paced: bool
     empty_until: int = -1
     is_too_large: bool = False
+    held_bytes: int = 0
 
 
 class BatchReader(Protocol):

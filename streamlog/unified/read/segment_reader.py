@@ -25,7 +25,7 @@ from streamlog.errors import (
 )
 from streamlog.format.kafka_files.offset_index import OffsetPosition, floor_entry
 from streamlog.log.api.batch_reader import BatchRun
-from streamlog.runtime.buffers import Buffer, Parts
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.growing import GrowingFile, GrowingFolder
 from streamlog.runtime.offload import Lane, Offload
@@ -53,7 +53,7 @@ READ_BYTES_MAX = 4 << 20
 class FileBatch(NamedTuple):
     """A ReadBatch; `position` is where it begins in the segment's file."""
 
-    parts: Parts
+    parts: tuple[memoryview]
     end_offset: int
     position: int
 
@@ -125,7 +125,8 @@ class SegmentFileReader:
             end = min(end_offset, segment.end)
             batches = await self.find(segment, offset, end, max_bytes)
             if batches:
-                return BatchRun(batches, 0, False)
+                held_bytes = memoryview(batches[0].parts[0].obj).nbytes
+                return BatchRun(batches, 0, False, held_bytes=held_bytes)
             if batches is not None and end == end_offset:
                 return BatchRun((), 0, False, empty_until=end)
             if batches is not None:

@@ -48,15 +48,22 @@ async def fetch_batches(
             return read
         if run.is_too_large:
             return read
+        first, before, is_full = len(read.parts), read.size_bytes, False
         for batch in run.batches:
             size = parts_size(batch.parts)
             if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):
-                return read
+                is_full = True
+                break
             last_bytes = size or 1
             read.parts += batch.parts
             read.size_bytes += size
             read.batches += 1
             read.next_offset = batch.end_offset - run.shift
+        if 0 < 2 * (read.size_bytes - before) < run.held_bytes:
+            # An answer that counts a few bytes would keep all that was read with them.
+            read.parts[first:] = [b"".join(read.parts[first:])]
+        if is_full:
+            return read
         if not run.batches:
             read.next_offset = max(position, min(run.empty_until, end_offset))
         # A gap alone is no answer to anybody: the fetch goes on behind it.
