@@ -29,7 +29,11 @@ Ts = TypeVarTuple("Ts")
 BATCH_BYTES = 256 << 10
 OLD_BATCHES = 64
 BATCHES = OLD_BATCHES + NEAR_BYTES // BATCH_BYTES
-CONFIGS = {"log.type": "unified", "internal.segment.bytes": str(8 * MIB)}
+CONFIGS = {
+    "log.type": "unified",
+    "internal.segment.bytes": str(8 * MIB),
+    "max.message.bytes": str(8 * MIB),
+}
 FOREGROUND_GONE_S = 0.3
 
 
@@ -133,6 +137,21 @@ def test_a_partition_that_would_wait_is_left_out_where_others_have_data() -> Non
             assert first.size_bytes
             assert (second.size_bytes, second.is_paced) == (0, True)
             assert asyncio.get_running_loop().time() == began
+
+    run(body)
+
+
+def test_a_batch_that_is_larger_than_a_piece_has_room_by_the_whole_read() -> None:
+    async def body() -> None:
+        async with far_behind(1.1) as data, data.node.foreground():
+            await append(data.log, encoded([bytes(4 * MIB)]))
+            large = data.log.high_watermark - 1
+            for _ in range(BATCHES):
+                await append(data.log, encoded([bytes(BATCH_BYTES - 100)]))
+            await asyncio.sleep(FOREGROUND_GONE_S)
+            fetched = await data.log.fetch(large, 8 * MIB, min_one_batch=False)
+            assert fetched.is_paced
+            assert (fetched.batches, fetched.next_offset) == (1, large + 1)
 
     run(body)
 

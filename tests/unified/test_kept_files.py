@@ -12,9 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from streamlog.codec.batch import scan
 from streamlog.errors import Closed, Corrupt, StreamlogError
-from streamlog.log.api.abstract_log import LogFetch
 from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.topic_config import parse
 from streamlog.runtime.disk.system_folder import SystemFolder, SystemGrowingFile
@@ -201,54 +199,6 @@ def test_many_batches_are_no_work_of_the_loop(tmp_path: Path) -> None:
             assert offload.reads == 1
             assert (await t.log.fetch(offset, 30_000)).next_offset > offset
             assert offload.reads == 1
-
-    asyncio.run(body())
-
-
-def held_bytes(fetched: LogFetch) -> int:
-    """Of the memory that its parts keep."""
-    views = [memoryview(part) for part in fetched.parts]
-    owners = {id(view.obj): memoryview(view.obj).nbytes for view in views}
-    return sum(owners.values())
-
-
-@pytest.mark.parametrize("max_bytes", [100, 1 << 20])
-def test_a_fetch_of_a_few_bytes_keeps_little_more(tmp_path: Path, max_bytes: int) -> None:
-    """And not what was read with them, which nobody counts."""
-
-    async def body() -> None:
-        async with unified_log(lambda: SystemTree(tmp_path)) as t:
-            small, large = encoded([b"x"]), encoded([bytes((1 << 20) - 100)])
-            for _ in range(4):
-                for ack in [await t.log.append(small) for _ in range(10)]:
-                    await ack
-                await append(t.log, large)
-            for offset in (0, 11, 8, 31):
-                fetched = await t.log.fetch(offset, max_bytes)
-                assert fetched.batches
-                assert fetched.size_bytes <= 10 * len(small)
-                assert held_bytes(fetched) <= 2 * fetched.size_bytes
-                offsets = [one.header.base_offset for one in scan(b"".join(fetched.parts))]
-                assert offsets == list(range(offset, fetched.next_offset))
-
-    asyncio.run(body())
-
-
-@pytest.mark.parametrize("size", [1_000, 16_000, 100_000, 500_000, 900_000])
-def test_what_fills_a_fetch_is_not_copied(tmp_path: Path, size: int) -> None:
-    async def body() -> None:
-        async with unified_log(lambda: SystemTree(tmp_path)) as t:
-            batch = encoded([bytes(size)])
-            count = (4 << 20) // size
-            for ack in [await t.log.append(batch) for _ in range(count)]:
-                await ack
-            await t.log.roll()
-            offset = (await t.log.fetch(0, 1 << 20)).next_offset
-            while offset < count - (1 << 20) // size:
-                fetched = await t.log.fetch(offset, 1 << 20)
-                assert len(fetched.parts) == fetched.batches
-                assert all(isinstance(part, memoryview) for part in fetched.parts)
-                offset = fetched.next_offset
 
     asyncio.run(body())
 

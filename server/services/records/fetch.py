@@ -308,7 +308,7 @@ class FetchService:
         if poll.remote_is_first:
             # Others may be left with a batch that had no room: it has some now, or waits for the
             # next fetch, and is the one that may be larger than the room if there is nothing yet.
-            poll.remote_is_first = False
+            poll.remote_is_first = poll.is_without_room = False
             poll.take_room(fresh)
             remote = await self._read(poll, fresh)
             if remote:
@@ -442,7 +442,7 @@ class FetchService:
                 continue
             left = poll.left_bytes
             room = min(left, read.left_bytes)
-            if poll.size_bytes and room <= 0:
+            if poll.size_bytes and (room <= 0 or poll.is_without_room):
                 read.is_full = True
                 poll.is_without_room = poll.is_without_room or left <= 0
                 if read.offsets.high_watermark < 0:

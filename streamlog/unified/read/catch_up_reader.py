@@ -47,6 +47,12 @@ class CatchUpReader:
             if not grant.is_admitted:
                 return BatchRun((), 0, True)
             reader.check_open()
-            run = await reader.read(offset, end_offset, grant.bytes_max, is_required=is_required)
+            run = await reader.read(
+                offset,
+                end_offset,
+                max_bytes,
+                is_required=is_required,
+                piece_bytes=grant.bytes_max,
+            )
             grant.used_bytes = sum(parts_size(batch.parts) for batch in run.batches)
         return run._replace(is_paced=grant.is_paced)

@@ -50,6 +50,10 @@ READ_BYTES_MAX = 4 << 20
 """Most bytes of one read, unless a batch is larger."""
 
 
+class _TooLarge(Exception):
+    """The batch is larger than its reader has room for, and was not read."""
+
+
 class FileBatch(NamedTuple):
     """A ReadBatch; `position` is where it begins in the segment's file."""
 
@@ -116,14 +120,25 @@ class SegmentFileReader:
         self._offload = offload
 
     async def read(
-        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
+        self,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        *,
+        is_required: bool,
+        piece_bytes: int = sys.maxsize,
     ) -> BatchRun:
-        """As BatchReader.read. Errors: OffsetOutOfRange (the segment is gone), Corrupt,
-        StoreUnavailable."""
+        """As BatchReader.read, of about `piece_bytes` where that is less than there is room for.
+        Errors: OffsetOutOfRange (the segment is gone), Corrupt, StoreUnavailable."""
+        room = sys.maxsize if is_required else max_bytes
+        most = min(max_bytes, piece_bytes)
         while True:
             segment = self.segment_of(offset)
             end = min(end_offset, segment.end)
-            batches = await self.find(segment, offset, end, max_bytes)
+            try:
+                batches = await self.find(segment, offset, end, most, room)
+            except _TooLarge:
+                return BatchRun((), 0, False, is_too_large=True)
             if batches:
                 held_bytes = memoryview(batches[0].parts[0].obj).nbytes
                 return BatchRun(batches, 0, False, held_bytes=held_bytes)
@@ -133,7 +148,12 @@ class SegmentFileReader:
                 offset = end  # Behind a cleaning a segment may end in a gap.
 
     async def find(
-        self, segment: UnifiedLogSegment, offset: int, end_offset: int, max_bytes: int
+        self,
+        segment: UnifiedLogSegment,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        room: int = sys.maxsize,
     ) -> list[FileBatch] | None:
         """As `batches_of`, off the loop. None: another segment has come in this one's place."""
         found: list[FileBatch] | None = None
@@ -142,12 +162,14 @@ class SegmentFileReader:
             # threads two changes between loop and thread take some 10 ms, and the read 0.1.
             if self._is_short(segment, offset, max_bytes):
                 with contextlib.suppress(BlockingIOError):
-                    found = self.batches_of(segment, offset, end_offset, max_bytes, is_now=True)
+                    found = self.batches_of(
+                        segment, offset, end_offset, max_bytes, room, is_now=True
+                    )
                     if self._now_bytes > TURN_BYTES:
                         await asyncio.sleep(0)
                     return found
             found = await self._offload.run(
-                Lane.READ, self.batches_of, segment, offset, end_offset, max_bytes
+                Lane.READ, self.batches_of, segment, offset, end_offset, max_bytes, room
             )
         if found is None and segment.replaced is not None:
             await asyncio.wait({segment.replaced})
@@ -210,6 +232,7 @@ class SegmentFileReader:
         offset: int,
         end_offset: int,
         max_bytes: int,
+        room: int = sys.maxsize,
         *,
         is_now: bool = False,
     ) -> list[FileBatch] | None:
@@ -217,7 +240,7 @@ class SegmentFileReader:
         unless the segment has none there. None: its files are no longer its own.
 
         `is_now`: from memory alone. Errors: as of `read`; BlockingIOError, where that is not
-        possible.
+        possible; _TooLarge, where the first one would be read for itself and is larger than `room`.
         """
         try:
             file = self._kept.take(segment) or self.folder.open(segment.log_name)
@@ -238,18 +261,18 @@ class SegmentFileReader:
             self.check_open()
             file_bytes = file.size()
             if not is_now:
-                found = self._batches(segment, file, offset, end_offset, max_bytes)
+                found = self._batches(segment, file, offset, end_offset, max_bytes, room)
             else:
                 most = min(max(max_bytes, TURN_BYTES), NOW_BYTES_MAX) + 3 * READ_BYTES_MIN
                 source = _FromMemory(file, most)
                 found = self._batches(
-                    segment, source, offset, end_offset, max_bytes, NOW_BATCHES_MAX
+                    segment, source, offset, end_offset, max_bytes, room, NOW_BATCHES_MAX
                 )
                 self._now_bytes = source.read_bytes
             if found:
                 end_position = found[-1].end_position
             return found
-        except BlockingIOError:
+        except (BlockingIOError, _TooLarge):
             end_position = 0
             raise
         except OSError as error:
@@ -271,6 +294,7 @@ class SegmentFileReader:
         offset: int,
         end_offset: int,
         max_bytes: int,
+        room: int,
         batches_max: int = sys.maxsize,
     ) -> list[FileBatch] | None:
         position, expected = self._position(segment, file, offset)
@@ -313,10 +337,15 @@ class SegmentFileReader:
             if not at:
                 # One batch is longer than the read, or the file is shorter than the log: also than
                 # its size, which is that of its opening.
-                need = HEADER_BYTES if most < 0 else _unpack_frame(data, 0)[1] + LENGTH_END
+                need, end = HEADER_BYTES, offset
+                if most >= 0:
+                    base, length, delta = _unpack_frame(data, 0)
+                    need, end = length + LENGTH_END, base + delta + 1
                 is_end = len(data) < wanted or position + need > file.size()
                 if need <= len(data) or is_end:
                     raise self._damaged(segment, position, f"offset {offset} is not in it")
+                if need > room and end > offset:
+                    raise _TooLarge
                 wanted = need
             position += at
         if found:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from streamlog.kafka.messages.fetch_response import PartitionData
 from streamlog.kafka.messages.produce_request import (
@@ -11,6 +14,8 @@ from streamlog.kafka.messages.produce_request import (
     TopicProduceData,
 )
 from streamlog.kafka.protocol.apis import ApiKey
+from streamlog.log.api.abstract_log import LogFetch
+from streamlog.log.shared.shared_log import SharedLog
 from tests.server.kafka.fetch_world import (
     FetchWorld,
     answered,
@@ -66,6 +71,31 @@ def test_others_have_their_turns_between_partitions() -> None:
                 found = await _read(world, 0, 1, 2)
             assert others.count
             assert [offsets(part) for part in found.values()] == [list(range(400))] * 3
+
+    asyncio.run(main())
+
+
+def test_partitions_behind_one_without_room_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left for them is less than it had."""
+    reads: list[int] = []
+    fetch = SharedLog.fetch
+
+    async def counted(log: SharedLog, offset: int, max_bytes: int, **more: Any) -> LogFetch:
+        reads.append(log.topic_partition.partition)
+        return await fetch(log, offset, max_bytes, **more)
+
+    async def main() -> None:
+        async with fetch_world() as world:
+            for partition in range(3):
+                await world.append(b"v" * 50_000, partition=partition)
+            monkeypatch.setattr(SharedLog, "fetch", counted)
+            every = [wanted(partition) for partition in range(3)]
+            for session in ((0, -1), (0, 0)):
+                reads.clear()
+                found = answered(await world.fetch(parts=every, max_bytes=70_000, session=session))
+                assert reads == [0, 1]
+                assert [offsets(part) for part in found.values()] == [[0], [], []]
+                assert found[2].high_watermark == 1
 
     asyncio.run(main())
 
