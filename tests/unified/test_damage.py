@@ -227,6 +227,34 @@ def test_damage_to_a_sealed_segment_shows_no_wrong_offset(
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("bit", [17, 18])
+def test_behind_a_damaged_length_records_are_read_also_by_who_has_read_it(
+    tmp_path: Path, bit: int
+) -> None:
+    """Where the next batch begins is remembered from a length that no CRC covers."""
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            batch = encoded([bytes(20_000)])
+            for _ in range(40):
+                await append(t.log, batch)
+            await t.log.roll()
+            await append(t.log, batch)
+            with (tmp_path / "t-0" / file_name(0, LOG)).open("r+b") as file:
+                file.seek(10 * len(batch) + 8)
+                length = int.from_bytes(file.read(4), "big")
+                file.seek(10 * len(batch) + 8)
+                file.write((length ^ 1 << bit).to_bytes(4, "big"))
+            for _ in range(2):
+                await t.log.fetch(10, 1)
+                for offset in (11, 12):
+                    fetched = await t.log.fetch(offset, 1)
+                    (found,) = scan(b"".join(fetched.parts))
+                    assert found.header.base_offset == offset
+
+    asyncio.run(body())
+
+
 def test_a_recovery_leaves_index_files_that_are_right(tmp_path: Path) -> None:
     """Each that is written anew costs a sync, and a crashed Kafka leaves ten thousands of them."""
 

@@ -297,7 +297,35 @@ class SegmentFileReader:
         room: int,
         batches_max: int = sys.maxsize,
     ) -> list[FileBatch] | None:
-        position, expected = self._position(segment, file, offset)
+        known = segment.position_of(offset)
+        if known is not None:
+            try:
+                return self._batches_from(
+                    (known, offset), segment, file, offset, end_offset, max_bytes, room, batches_max
+                )
+            except Corrupt:
+                # It may lie behind a length that is damaged, which no CRC covers; who reads on
+                # behind that batch needs the index.
+                segment.forget(offset)
+        place = self._indexed_place(segment, file, offset)
+        return self._batches_from(
+            place, segment, file, offset, end_offset, max_bytes, room, batches_max
+        )
+
+    def _batches_from(
+        self,
+        place: tuple[int, int],
+        segment: UnifiedLogSegment,
+        file: _Readable,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        room: int,
+        batches_max: int,
+    ) -> list[FileBatch] | None:
+        """`place`: a position at or before the batch with the offset, where a batch begins, and the
+        least offset that it may begin with."""
+        position, expected = place
         if segment.replaced is not None:
             # The file, or its index, may be the new segment's. What is open now stays what it is.
             return None
@@ -362,15 +390,11 @@ class SegmentFileReader:
         size = self._batch_bytes
         return read_bytes if size > read_bytes else read_bytes // size * size
 
-    def _position(
+    def _indexed_place(
         self, segment: UnifiedLogSegment, file: _Readable, offset: int
     ) -> tuple[int, int]:
-        """A position at or before the batch with the offset, where a batch begins, and the least
-        offset that it may begin with."""
+        """As of `_batches_from`, by the offset index."""
         base = segment.base_offset
-        known = segment.position_of(offset)
-        if known is not None:
-            return known, offset
         if offset == base:
             return 0, base
         data = segment.offsets

@@ -179,6 +179,11 @@ class UnifiedLogSegment(AbstractLogSegment):
             if len(positions) > HINTS_MAX:
                 del positions[next(iter(positions))]
 
+    def forget(self, offset: int) -> None:
+        """No batch begins where it is remembered to begin."""
+        with _REMEMBERING:
+            self._positions.pop(offset, None)
+
     def position_of(self, offset: int) -> int | None:
         """Where the batch that begins at the offset lies, if it is remembered."""
         return self._positions.get(offset)
