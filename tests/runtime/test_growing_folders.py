@@ -45,6 +45,25 @@ class TestTornFolder(GrowingFolderConformance):
         return TornFolder(SeededRandom(1))
 
 
+@pytest.mark.parametrize("call", ["open", "create"])
+def test_a_file_whose_size_is_not_told_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    folder = SystemFolder(tmp_path)
+    if call == "open":
+        folder.create("a").close()
+
+    def stale(descriptor: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale)
+        with pytest.raises(OSError, match="stale"):
+            getattr(folder, call)("a")
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_each_sync_is_one_call_and_nothing_else_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,14 @@ class SystemGrowingFile:
     """A file of a SystemFolder."""
 
     def __init__(self, descriptor: int) -> None:
+        """The descriptor is the file's, and is closed behind an error. Errors: OSError (as a file
+        system of another machine may have of a file that is open)."""
         self._descriptor = descriptor
-        self._end = os.fstat(descriptor).st_size
+        try:
+            self._end = os.fstat(descriptor).st_size
+        except OSError:
+            self.close()
+            raise
 
     def append(self, parts: Sequence[Buffer]) -> int:
         start = self._end
