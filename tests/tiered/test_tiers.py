@@ -11,6 +11,7 @@ import pytest
 from streamlog.codec.batch import scan
 from streamlog.codec.records import iterate
 from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable
+from streamlog.format.kafka_files.names import LOG, file_name
 from streamlog.log.api.abstract_log import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -31,6 +32,7 @@ from streamlog.tiered.api import (
 )
 from streamlog.tiered.config import RemoteLogConfig
 from streamlog.tiered.reading.chunks import ChunkConfig
+from streamlog.unified.disk.files import read_file
 from tests.tiered.harness import TieredLogUnderTest, tiered_log, values
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -255,6 +257,35 @@ def test_a_copy_that_fails_is_taken_back_and_tried_again() -> None:
         t.storage.strike = lambda _: None
         await only_newest_local(t)
         assert t.manager.alarms() == []
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+def test_a_segment_whose_file_was_cut_is_not_copied_as_a_whole() -> None:
+    """Retention would delete what somebody could put back."""
+
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        second = t.log.segments[1]
+        folder, name = t.tree.open("t-0"), file_name(second.base_offset, LOG)
+        whole = read_file(folder, name)
+        file = folder.open(name)
+        file.truncate(len(whole) // 2)
+        await t.copy()
+        assert t.log.copied_end_offset == second.base_offset
+        assert len(t.storage.segments) == 1
+        (alarm,) = t.manager.alarms()
+        assert name in alarm
+        await t.configure(local_retention_bytes="1")
+        await t.retain()
+        assert t.log.local_log_start_offset == second.base_offset
+        file.append([whole[len(whole) // 2 :]])
+        file.close()
+        t.clock.advance(60_000)
+        await t.copy()
+        await only_newest_local(t)
+        assert t.log.local_log_start_offset > second.base_offset
         assert await values(t.log) == wanted
 
     run(test)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from streamlog.errors import OffsetOutOfRange, StoreUnavailable
 from streamlog.format.kafka_files.checkpoints import encode_epochs
-from streamlog.format.kafka_files.names import LOG, SNAPSHOT, TXN_INDEX, file_name
+from streamlog.format.kafka_files.names import SNAPSHOT, TXN_INDEX, file_name
 from streamlog.format.kafka_files.producer_snapshot import encode_snapshot
 from streamlog.log.api.batch_reader import BatchReader, BatchRun
 from streamlog.log.api.tiering import LocalSegmentFiles
@@ -91,7 +91,9 @@ async def held_files(
     epochs: Sequence[tuple[int, int]],
     offload: Offload,
 ) -> AsyncIterator[LocalSegmentFiles]:
-    """The files of a closed segment, open until the context ends. Errors: StoreUnavailable."""
+    """The files of a closed segment, open until the context ends. Errors: StoreUnavailable (also
+    where the log's file is shorter or longer than the segment: a copy of it would be taken for the
+    whole)."""
     opened = ExitStack()
 
     def work() -> LocalSegmentFiles:
@@ -120,8 +122,17 @@ def _open_all(
     aborted = file_name(base, TXN_INDEX)
     snapshot = file_name(segment.end, SNAPSHOT)
     there = set(folder.list())
+    log = held(segment.log_name)
+    if log.size_bytes != segment.size:
+        path = f"{folder}/{segment.log_name}"
+        raise StoreUnavailable(
+            f"{path} has {log.size_bytes} bytes, and the segment {segment.size}: it was changed by "
+            "somebody else, and is not copied to the remote tier; put the file back from a copy",
+            path=path,
+            waiting_helps=False,
+        )
     return LocalSegmentFiles(
-        held(file_name(base, LOG)),
+        log,
         held(segment.index_name),
         held(segment.time_index_name),
         held(aborted) if aborted in there else None,
