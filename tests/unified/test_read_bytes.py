@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from streamlog.codec.batch import scan
+from streamlog.errors import Corrupt
+from streamlog.format.kafka_files.names import LOG, file_name
 from streamlog.log.api.abstract_log import LogFetch
+from streamlog.log.api.topic_config import parse
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.system_folder import SystemGrowingFile
 from streamlog.runtime.disk.system_tree import SystemTree
@@ -71,6 +74,62 @@ def test_a_batch_has_room_that_lies_behind_one_that_would_have_none(tmp_path: Pa
                 await append(t.log, data)
             fetched = await t.log.fetch(1, 1000, min_one_batch=False)
             assert (fetched.batches, fetched.next_offset) == (1, 2)
+
+    asyncio.run(body())
+
+
+HUGE = encoded([bytes(10_000_000)])
+
+
+def flip_length(folder: Path, position: int, bit: int) -> None:
+    """Of the batch that begins there in the first segment."""
+    with (folder / "t-0" / file_name(0, LOG)).open("r+b") as file:
+        file.seek(position + 8)
+        length = int.from_bytes(file.read(4), "big")
+        file.seek(position + 8)
+        file.write((length ^ 1 << bit).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_length_that_was_damaged_has_nobody_read_the_segment(
+    tmp_path: Path, read_bytes: list[int], is_sealed: bool
+) -> None:
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            for _ in range(40):
+                await append(t.log, LARGE)
+            if is_sealed:
+                await t.log.roll()
+                await append(t.log, LARGE)
+            flip_length(tmp_path, 10 * len(LARGE), 24)
+            read_bytes.clear()
+            for _ in range(2):
+                with pytest.raises(Corrupt):
+                    await t.log.fetch(10, 1 << 20)
+            assert (await t.log.fetch(10, 1000, min_one_batch=False)).batches == 0
+            assert sum(read_bytes) < 5_000_000
+            assert (await t.log.fetch(11, 1 << 20)).next_offset == 12
+
+    asyncio.run(body())
+
+
+def test_a_large_batch_is_read_wherever_it_lies_whatever_the_topic_takes_by_now(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        large = {"max.message.bytes": "20000000"}
+        async with unified_log(lambda: SystemTree(tmp_path), large) as t:
+            for data in (HUGE, HUGE, SMALL, HUGE):
+                await append(t.log, data)
+            await t.log.roll()
+            for data in (HUGE, SMALL, HUGE):
+                await append(t.log, data)
+            await t.log.configure(parse({}))
+            for offset in range(7):
+                for max_bytes in (1, 1 << 20, 64 << 20):
+                    fetched = await t.log.fetch(offset, max_bytes)
+                    first = scan(b"".join(fetched.parts))[0]
+                    assert first.header.base_offset == offset
 
     asyncio.run(body())
 

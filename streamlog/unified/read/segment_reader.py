@@ -47,7 +47,7 @@ TURN_BYTES = 128 << 10
 """Behind a read of more bytes on the event loop other work has its turn: a fetch may read of many
 partitions."""
 READ_BYTES_MAX = 4 << 20
-"""Most bytes of one read, unless a batch is larger."""
+"""Most bytes of one read, unless a batch is larger, and the next one begins behind it."""
 
 
 class _TooLarge(Exception):
@@ -374,6 +374,9 @@ class SegmentFileReader:
                     raise self._damaged(segment, position, f"offset {offset} is not in it")
                 if need > room and end > offset:
                     raise _TooLarge
+                is_under_way = end >= end_offset and segment.offsets is not None
+                if need > READ_BYTES_MAX and not is_under_way:
+                    self._check_end(segment, file, position, need, end)
                 wanted = need
             position += at
         if found:
@@ -383,6 +386,22 @@ class SegmentFileReader:
             segment.remember(found[-1].end_offset, end_position)
             self._batch_bytes = len(found[-1].parts[0])
         return found
+
+    def _check_end(
+        self, segment: UnifiedLogSegment, file: _Readable, position: int, size: int, end: int
+    ) -> None:
+        """A batch of so many bytes ends where the next one begins, or the segment: one bit of its
+        length has a reader take all that is there for one batch. Errors: Corrupt."""
+        end_position = position + size
+        if end_position == segment.size:
+            return
+        data = file.read(end_position, HEADER_BYTES)
+        if len(data) == HEADER_BYTES:
+            base, length, delta = _unpack_frame(data)
+            is_batch = length + LENGTH_END >= HEADER_BYTES and delta >= 0
+            if is_batch and end <= base < segment.end:
+                return
+        raise self._damaged(segment, position, f"no batch begins behind its {size} bytes")
 
     def _whole_batches(self, read_bytes: int) -> int:
         """As much of it as whole batches fill, where they are as large as the last one: what is
