@@ -67,6 +67,18 @@ class GrowingFolderConformance(ABC):
         assert file.read(0, 10) == b"onetwo"
         file.close()
 
+    def test_a_file_opened_to_read_has_what_is_there(self) -> None:
+        folder = self.folder()
+        with pytest.raises(FileNotFoundError):
+            folder.open_to_read("a.log")
+        file = folder.create("a.log")
+        file.append([b"one"])
+        reader = folder.open_to_read("a.log")
+        assert (reader.size(), reader.read(1, 10)) == (3, b"ne")
+        assert reader.read_now(1, 10) in (None, b"ne")
+        for one in (file, reader):
+            one.close()
+
     def test_a_file_is_cut_and_appended_to_behind_the_cut(self) -> None:
         file = self.folder().create("a.log")
         file.append([bytes(1000), b"tail"])

@@ -188,6 +188,9 @@ class TornFolder(TornMedium[_Content]):
     def open(self, name: str) -> TornGrowingFile:
         return TornGrowingFile(self, name, self._present(name))
 
+    def open_to_read(self, name: str) -> TornGrowingFile:
+        return self.open(name)
+
     def sync(self) -> None:
         self._check(".")
         fault = self.strike("sync", ".")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -106,6 +108,31 @@ def test_a_file_that_cannot_be_read_is_a_typed_error(tmp_path: Path, suffix: str
             assert errors
             assert all(isinstance(one, StoreUnavailable) for one in errors)
             shutil.rmtree(tmp_path / "t-0" / file_name(base, suffix))
+
+    asyncio.run(body())
+
+
+def test_records_are_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that an error of its disk has turned read-only."""
+    original = os.open
+
+    def read_only(path: str, flags: int, *args: Any, **options: Any) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return original(path, flags, *args, **options)
+
+    async def body() -> None:
+        async with filled(tmp_path) as t:
+            wanted = await records(t.log)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "open", read_only)
+                for start in range(COUNT):
+                    found = await records(t.log, start)
+                    assert found == {at: wanted[at] for at in wanted if at >= start}
+                at = await t.log.offset_for_timestamp(1_700_000_000_005, Isolation.READ_COMMITTED)
+                assert at.offset == 5
 
     asyncio.run(body())
 

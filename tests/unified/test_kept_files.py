@@ -48,13 +48,13 @@ class CountedOffload(HeldOffload):
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file was opened."""
     counts: Counter[str] = Counter()
-    original = SystemFolder.open
+    original = SystemFolder.open_to_read
 
     def counted(folder: SystemFolder, name: str) -> SystemGrowingFile:
         counts[name] += 1
         return original(folder, name)
 
-    monkeypatch.setattr(SystemFolder, "open", counted)
+    monkeypatch.setattr(SystemFolder, "open_to_read", counted)
     return counts
 
 

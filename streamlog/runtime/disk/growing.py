@@ -102,6 +102,11 @@ class GrowingFolder(Protocol):
         """Errors: FileNotFoundError, OSError."""
         ...
 
+    def open_to_read(self, name: str) -> GrowingFile:
+        """As `open`, for `read`, `read_now` and `size` alone: also where nothing may be written, as
+        on a file system that an error has turned read-only. Errors: FileNotFoundError, OSError."""
+        ...
+
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces a file that has the new name. Errors: FileNotFoundError, OSError."""
         ...

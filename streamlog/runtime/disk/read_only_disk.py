@@ -19,7 +19,7 @@ class ReadOnlyDisk(RealFolder):
         os.scandir(root).close()
 
     def open(self, name: str) -> SystemFile:
-        return SystemFile(os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC))
+        return SystemFile(self._open_file(name, os.O_RDONLY))
 
     def free_bytes(self) -> int:
         return 0

@@ -45,8 +45,8 @@ class RealFolder:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.open(self._path(name), flags, 0o640)
 
-    def _open_file(self, name: str) -> int:
-        return os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
+    def _open_file(self, name: str, access: int = os.O_RDWR) -> int:
+        return os.open(self._path(name), access | os.O_CLOEXEC)
 
     def _path(self, name: str) -> Path:
         check_name(name)

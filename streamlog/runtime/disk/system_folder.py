@@ -115,6 +115,9 @@ class SystemFolder(RealFolder):
     def open(self, name: str) -> SystemGrowingFile:
         return SystemGrowingFile(self._open_file(name))
 
+    def open_to_read(self, name: str) -> SystemGrowingFile:
+        return SystemGrowingFile(self._open_file(name, os.O_RDONLY))
+
     def path_of(self, name: str) -> Path:
         return self._path(name)
 

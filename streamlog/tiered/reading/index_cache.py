@@ -195,7 +195,7 @@ class RemoteIndexCache:
         return self._made
 
     def _read(self, name: str) -> bytes:
-        file = self._folder.open(name)
+        file = self._folder.open_to_read(name)
         try:
             return file.read(0, file.size())
         finally:

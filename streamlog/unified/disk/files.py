@@ -10,7 +10,7 @@ TEMPORARY = ".tmp"
 
 def read_file(folder: GrowingFolder, name: str) -> bytes:
     """Errors: FileNotFoundError, OSError."""
-    file = folder.open(name)
+    file = folder.open_to_read(name)
     try:
         return file.read(0, file.size())
     finally:

@@ -243,7 +243,7 @@ class SegmentFileReader:
         possible; _TooLarge, where the first one would be read for itself and is larger than `room`.
         """
         try:
-            file = self._kept.take(segment) or self.folder.open(segment.log_name)
+            file = self._kept.take(segment) or self.folder.open_to_read(segment.log_name)
         except FileNotFoundError as error:
             if segment.replaced is not None:
                 return None

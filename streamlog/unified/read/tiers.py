@@ -114,7 +114,7 @@ def _open_all(
     folder: GrowingFolder, segment: UnifiedLogSegment, offload: Offload, opened: ExitStack
 ) -> LocalSegmentFiles:
     def held(name: str) -> OpenSegmentFile:
-        file = folder.open(name)
+        file = folder.open_to_read(name)
         opened.callback(file.close)
         return OpenSegmentFile(file, name, folder.path_of(name), offload)
 

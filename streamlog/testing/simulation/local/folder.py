@@ -150,6 +150,10 @@ class _ProcessFolder:
         self._process.check(name)
         return _ProcessFile(self._process, name, self._folder.open(name))
 
+    def open_to_read(self, name: str) -> GrowingFile:
+        self._process.check(name)
+        return _ProcessFile(self._process, name, self._folder.open_to_read(name))
+
     def rename(self, old: str, new: str) -> None:
         self._process.check(old)
         self._folder.rename(old, new)
