@@ -42,7 +42,8 @@ NOW_BYTES_MAX = 1 << 20
 """Most bytes that are read on the event loop: in 0.06 ms where the page cache has large pages, else
 0.2. Two changes of thread take as long, and with them a reader off the disk falls behind it."""
 NOW_BATCHES_MAX = 512
-"""Most batches of one read there, in about 0.6 ms."""
+"""Most batches that one read there finds, in about 0.6 ms; those in front of them, as many as lie
+between two entries of the index, come on top."""
 TURN_BYTES = 128 << 10
 """Behind a read of more bytes on the event loop other work has its turn: a fetch may read of many
 partitions."""

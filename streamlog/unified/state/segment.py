@@ -18,7 +18,8 @@ from streamlog.log.api.abstract_log import AbstractLogSegment
 from streamlog.log.partition.batch_metadata import LogBatchMetadata
 
 HINTS_MAX = 32
-"""Two of each reader."""
+"""Two at most of each read: a reader that comes again after 16 others finds its place by the index,
+as a slow one beside a fast one does."""
 _REMEMBERING = Lock()
 """One for all segments: it is held for a microsecond."""
 
