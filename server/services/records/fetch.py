@@ -58,6 +58,10 @@ Records that can be read must not wait for a store that one other partition need
 
 TURN_BATCHES = 512
 """Batches of several partitions that are read before other work has its turn: about 1 ms."""
+TURN_BYTES = 1 << 20
+TURN_READS = 32
+"""As much of them, and so many partitions with batches: less than 1 ms, also where each read opens
+a file, and most of what there is in it comes out of the page cache."""
 ANSWER_BATCHES_MAX = 4096
 """Batches after which no further partition finds room in an answer: what a consumer of tiny batches
 does not read is then a few MiB, and its next request costs little beside them."""
@@ -431,9 +435,12 @@ class FetchService:
 
     async def _read(self, poll: _Poll, fresh: Sequence[PartitionRead]) -> list[PartitionRead]:
         """Reads on in every partition but those in a remote tier, which it returns."""
-        batches = 0
+        turn = 0.0
         remote: list[PartitionRead] = []
         for read in fresh:
+            if turn >= 1:
+                turn = 0.0
+                await asyncio.sleep(0)
             log, result = read.log, read.result
             if log is None or read.is_full:
                 continue
@@ -465,10 +472,9 @@ class FetchService:
                 self._fail(read, log, error)
                 continue
             self._take(poll, read, fetched)
-            batches += fetched.batches
-            if batches >= TURN_BATCHES:
-                batches = 0
-                await asyncio.sleep(0)
+            if fetched.batches:
+                turn += fetched.batches / TURN_BATCHES + fetched.size_bytes / TURN_BYTES
+                turn += 1 / TURN_READS
         return remote
 
     def _fail(self, read: PartitionRead, log: AbstractLog, error: StreamlogError) -> None:

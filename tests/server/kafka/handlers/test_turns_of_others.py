@@ -33,6 +33,7 @@ BATCHES = 5000
 TURN_BATCHES_MAX = 600
 PARTITIONS = 200
 TURN_PARTITIONS_MAX = 40
+TURN_BYTES_MAX = 1_200_000
 ALL_BYTES = 1 << 22
 
 
@@ -71,6 +72,26 @@ def test_others_have_their_turns_between_partitions() -> None:
                 found = await _read(world, 0, 1, 2)
             assert others.count
             assert [offsets(part) for part in found.values()] == [list(range(400))] * 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("partitions", "size"), [(PARTITIONS, 1), (30, 100_000)], ids=["many", "large"]
+)
+def test_others_have_their_turns_between_partitions_of_a_batch_each(
+    partitions: int, size: int
+) -> None:
+    async def main() -> None:
+        async with fetch_world(partitions=partitions) as world:
+            for partition in range(partitions):
+                await world.append(b"v" * size, partition=partition)
+            await _read(world, *range(partitions))
+            async with Turns() as others:
+                found = await _read(world, *range(partitions))
+            read_bytes = partitions * size
+            assert others.count >= partitions // TURN_PARTITIONS_MAX + read_bytes // TURN_BYTES_MAX
+            assert [offsets(part) for part in found.values()] == [[0]] * partitions
 
     asyncio.run(main())
 
