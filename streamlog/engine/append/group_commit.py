@@ -92,6 +92,7 @@ class GroupCommit:
         self._behind: deque[_Begun] = deque()
         """What is written beside `_syncing`, in their order."""
         self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
         self._began_at = 0.0
         """When the newest group under way was handed over."""
         self._sync_s = 0.0
@@ -165,6 +166,7 @@ class GroupCommit:
                     self._wake.clear()
                     await self._wake.wait()
         finally:
+            self._has_ended = True
             if self._timer is not None:
                 self._timer.cancel()
             for begun in self._behind:
@@ -215,6 +217,7 @@ class GroupCommit:
         """Whether a group waits that may be written although others are under way."""
         return (
             self._syncing is not None
+            and not self._has_ended
             and self._sync_s >= SLOW_SYNC_S
             and self.refusal is None
             and len(self._behind) + 1 < WRITES_MAX

@@ -1,6 +1,6 @@
-"""Writes that an event loop hands over in order, each durable when it has ended.
+"""Writes that an event loop hands over, each durable when it has ended.
 
-Files of a SystemDisk are written by a thread in C (`writer_threads`); where it was not compiled,
+Files of a SystemDisk are written by threads in C (`writer_threads`); where it was not compiled,
 and for files of any other kind, Lane.WAL does it.
 """
 
@@ -28,7 +28,8 @@ class DurableWrites:
         self._calls: set[asyncio.Future[None]] = set()
 
     def start(self, file: DiskFile, position: int, parts: Sequence[Buffer], done: Done) -> None:
-        """As `file.write_sync`; a write begins when the one before has ended.
+        """As `file.write_sync`; a write begins when a thread is free. Those under way together end
+        in any order, and need a descriptor each (`wal/writer.py` says why).
 
         It runs to its end whatever becomes of the caller, and `done` is called once, later. What
         is raised here began nothing.

@@ -172,6 +172,8 @@ def test_an_engine_that_is_killed_leaves_no_write_behind(
             appends.append(sent(stream.append(batch(b"b"))))
             await asyncio.sleep(SLOW_S / 4)
             assert disk.under_way == 2
+        # Nor does it begin one, for what came later.
+        await asyncio.sleep(SLOW_S)
         assert disk.under_way == 0
         for append in appends:
             await error_of(append)
