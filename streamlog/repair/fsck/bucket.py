@@ -95,18 +95,38 @@ async def check_bucket(
             )
         )
     if not bucket.has_cluster_file:
-        report.add(
-            Finding(
-                FindingKind.CLUSTER_FILE,
-                Severity.ERROR,
-                "the store has no cluster.json: another cluster could take it for empty",
-                "streamlog fsck --repair writes it again, and so does the next start of a node",
-                key="cluster.json",
-            )
-        )
+        report.add(no_cluster_file(is_elsewhere=is_elsewhere(bucket, live)))
     _check_files(view, bucket, keys, report, unneeded)
     await _check_trailer(view, bucket, store, report)
     return unneeded
+
+
+def is_elsewhere(bucket: Bucket, live: array[int]) -> bool:
+    """Whether the store is not the metadata's: nobody's, without any object that it names."""
+    if bucket.has_cluster_file or not live:
+        return False
+    return not any(object_id in bucket for object_id in live)
+
+
+def no_cluster_file(*, is_elsewhere: bool) -> Finding:
+    if is_elsewhere:
+        return Finding(
+            FindingKind.CLUSTER_FILE,
+            Severity.ERROR,
+            "the store has no cluster.json, and nothing that the metadata names: it is probably "
+            "not the store of this cluster",
+            "mount the folder, or give the bucket and the prefix that belong to this metadata; do "
+            "not replace the metadata",
+            key="cluster.json",
+        )
+    return Finding(
+        FindingKind.CLUSTER_FILE,
+        Severity.ERROR,
+        "the store has no cluster.json: no node starts on it, and another cluster could take it "
+        "for empty",
+        "streamlog fsck --repair writes it again",
+        key="cluster.json",
+    )
 
 
 async def _check_staged(

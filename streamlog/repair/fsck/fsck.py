@@ -9,6 +9,7 @@ Memory: 16 bytes an object, 60 bytes a stream, and the ranges that `ObjectChecks
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
@@ -35,7 +36,7 @@ from streamlog.repair.findings import (
     Severity,
     no_progress,
 )
-from streamlog.repair.fsck.bucket import Unneeded, check_bucket
+from streamlog.repair.fsck.bucket import Unneeded, check_bucket, is_elsewhere, no_cluster_file
 from streamlog.repair.fsck.keys import check_keys
 from streamlog.repair.fsck.objects import ObjectChecks
 from streamlog.repair.fsck.topics import check_topics
@@ -86,7 +87,9 @@ async def fsck(
             kv, store, report.cluster_id, clock=clock, random=random, offload=offload
         )
     except Corrupt as error:
-        report.add(_unreadable(error))
+        if not bucket.has_cluster_file:
+            report.add(no_cluster_file(is_elsewhere=not bucket.ids))
+        report.add(_unreadable(error, bucket))
         return report
     report.revision = view.revision
     keys = await check_keys(view, report)
@@ -99,7 +102,7 @@ async def fsck(
         report.add(_unlisted(error))
         unneeded = Unneeded()
     if options.repair:
-        await _repair(store, bucket, unneeded, report, options, len(checks.live), mine)
+        await _repair(store, bucket, unneeded, report, options, checks.live, mine)
     return report
 
 
@@ -145,12 +148,15 @@ async def _old_copy(
     )
 
 
-def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
+def _unreadable(error: Corrupt | UnsupportedVersion, bucket: Bucket) -> Finding:
     return Finding(
         FindingKind.METADATA_UNREADABLE,
         Severity.ERROR,
         f"the metadata cannot be read, so nothing else was checked: {error}",
-        "restore it from a backup, or rebuild it with streamlog recover",
+        "restore it from a backup, or rebuild it with streamlog recover"
+        if bucket.ids
+        else "the store has no objects: look whether it is the right one; do not replace the "
+        "metadata before",
         key=str(error.fields.get("object_key", "")),
     )
 
@@ -171,11 +177,14 @@ async def _repair(
     unneeded: Unneeded,
     report: RepairReport,
     options: FsckOptions,
-    live: int,
+    live: array[int],
     mine: Lineage,
 ) -> None:
     """Repairs only if the metadata is right: otherwise the objects that it does not know may be the
     only copy of the data."""
+    if is_elsewhere(bucket, live):
+        report.repaired.append("changed nothing: this is probably not the store of this cluster")
+        return
     if not bucket.has_cluster_file:
         await claim(store, report.cluster_id, mine)
         report.repaired.append("wrote cluster.json")
@@ -194,7 +203,7 @@ async def _repair(
     ):
         report.repaired.append("deleted nothing: the metadata is not to be trusted")
         return
-    bound = max(live // ORPHANS_SHARE, unneeded.windows)
+    bound = max(len(live) // ORPHANS_SHARE, unneeded.windows)
     if len(unneeded.orphans) > bound and not options.force:
         report.repaired.append(
             f"deleted no orphans: {len(unneeded.orphans)} are more than the {bound} that can be "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
+from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of, is_in_use
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.log.api import topic_config
@@ -79,6 +79,8 @@ async def recover(
     options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
+    if not bucket.ids and not bucket.checkpoints and await is_in_use(kv, report.cluster_id):
+        report.add(_all_gone(store.url))
     known, revision_max = await newest_known(
         store, bucket, report, clock=clock, random=random, offload=offload
     )
@@ -123,6 +125,15 @@ async def check_target(kv: KVStore, store: ObjectStore, *, overwrite: bool) -> s
                 "--overwrite replaces it (after a backup, say)"
             )
     return claimed.cluster_id
+
+
+def _all_gone(url: str) -> Finding:
+    return Finding(
+        FindingKind.OBJECT_MISSING,
+        Severity.ERROR,
+        f"{url} has no objects at all, and the metadata that would be replaced is in use",
+        "look whether this is the right store, with its folder mounted",
+    )
 
 
 async def gather(
