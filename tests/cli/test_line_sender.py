@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -45,8 +45,26 @@ def test_lines_behind_a_refused_one_do_not_count(node: FakeNode) -> None:
             sender.finish()
         sender.stop(WAIT_S)
     assert node.values("t", 1) == [b"stored"]
-    assert (sender.sent, sender.stored) == (2, 0)
-    assert sender.outcome().startswith("no line is surely stored; 2 more were sent")
+    assert (sender.sent, sender.stored, sender.refused) == (2, 0, 1)
+    assert sender.outcome() == (
+        "no line is surely stored; 1 more were sent, and each of these may be stored or not; "
+        "1 of those sent are not stored"
+    )
+
+
+@pytest.mark.parametrize("headers", [(), (("name", b"value"),)])
+def test_lines_that_are_surely_not_stored_are_told_as_such(
+    node: FakeNode, headers: Sequence[tuple[str, bytes | None]]
+) -> None:
+    node.refusal = lambda _topic, _partition: Invalid("refused on command")
+    with Producer(node.server) as producer:
+        sender = LineSender(producer, "t", partition=0, key_separator=None, headers=headers)
+        sender.send([b"a", b"b", b"c"])
+        with pytest.raises(Invalid):
+            sender.finish()
+        sender.stop(WAIT_S)
+    assert (sender.sent, sender.stored, sender.refused) == (3, 0, 3)
+    assert sender.outcome() == "no line is stored"
 
 
 @pytest.mark.parametrize("key", [b"", KEYS[0] + b":"])

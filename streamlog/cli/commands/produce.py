@@ -110,9 +110,9 @@ def produce(
     lines before it are stored. An empty input makes an empty topic, where the node creates topics
     by itself (auto.create.topics.enable).
 
-    After an error, Ctrl-C, SIGTERM or SIGHUP it says how many of the first lines are stored: behind
-    N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for --timeout ends it
-    with exit code 1.
+    After Ctrl-C, SIGTERM or SIGHUP, or an error once lines are read, it says how many of the first
+    lines are stored: behind N of them, `tail -n +$((N + 1))` is the rest. A node that does not
+    answer for --timeout ends it with exit code 1.
 
     With --transactional-id readers with `--isolation read_committed` see all lines of a transaction
     or none; what is not committed when the command ends early is aborted, and then the first lines

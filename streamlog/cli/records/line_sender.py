@@ -24,7 +24,8 @@ class LineSender:
     """Sends lines and takes the answers; the first error ends the run.
 
     `sent` counts all lines handed to the producer. `stored` counts the durable lines up to the
-    first that is not: a later run can go on behind them.
+    first that is not: a later run can go on behind them. `refused` counts those that are surely
+    not stored, once the sender is stopped.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LineSender:
         """A line is not stored, or its answer is not known; those behind it do not count."""
         self.sent = 0
         self.stored = 0
+        self.refused = 0
 
     def send(self, lines: list[bytes]) -> None:
         """Errors: SeparatorMissing; those of the producer."""
@@ -101,11 +103,11 @@ class LineSender:
 
     def _take_answers(self) -> None:
         """Waits until the oldest lines are durable. Errors: the producer's."""
-        sent = self._pending.popleft()
         self._has_failed = True
-        for stored in _stored_counts(sent):
+        for stored in _stored_counts(self._pending[0]):
             self.stored += stored
         self._has_failed = False
+        self._pending.popleft()
 
     def flush(self) -> None:
         """Returns when all lines are answered. May be interrupted."""
@@ -125,19 +127,21 @@ class LineSender:
         threading.Thread(target=self._producer.close, args=(wait_s,), daemon=True).start()
 
     def stop(self, wait_s: float) -> None:
-        """Waits up to `wait_s` for answers, gives up the rest, and brings `stored` up to date."""
+        """Waits up to `wait_s` for answers, gives up the rest, and brings the counts up to date."""
         self._producer.close(wait_s)
         while self._pending and not self._has_failed:
             # The command ends with the error that called `stop`.
             with contextlib.suppress(StreamlogError):
                 self._take_answers()
-        if self._taken_in_part is not None and not self._has_failed:
-            self.stored += _first_stored(self._taken_in_part)
+        self.refused = sum(map(_refused_count, self._pending))
+        if self._taken_in_part is not None:
+            self.refused += _refused_count(self._taken_in_part)
+            self.stored += 0 if self._has_failed else _first_stored(self._taken_in_part)
             self._taken_in_part = None
 
     def outcome(self) -> str:
         """Which lines are stored, in words; call `stop` first."""
-        unsure = self.sent - self.stored
+        unsure = self.sent - self.stored - self.refused
         if not self.sent:
             return "no line was sent"
         first = (
@@ -145,9 +149,14 @@ class LineSender:
             if self.stored
             else "no line is surely stored"
         )
-        if not unsure:
-            return first
-        return f"{first}; {unsure} more were sent, and each of these may be stored or not"
+        if not self.stored and not unsure:
+            return "no line is stored"
+        parts = [first]
+        if unsure:
+            parts.append(f"{unsure} more were sent, and each of these may be stored or not")
+        if self.refused:
+            parts.append(f"{self.refused} of those sent are not stored")
+        return "; ".join(parts)
 
 
 def _is_done(sent: ManyDeliveries | list[Delivery]) -> bool:
@@ -166,6 +175,15 @@ def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
     for delivery in sent:
         delivery.result()
         yield 1
+
+
+def _refused_count(sent: ManyDeliveries | list[Delivery]) -> int:
+    """How many of the lines are surely not stored; all are answered or given up."""
+    if isinstance(sent, ManyDeliveries):
+        failed = [(one.error, len(one.places)) for one in sent.outcomes() if one.error is not None]
+    else:
+        failed = [(error, 1) for one in sent if (error := one.exception()) is not None]
+    return sum(count for error, count in failed if error.has_no_side_effects)
 
 
 def _first_stored(taken: ManyDeliveries) -> int:
