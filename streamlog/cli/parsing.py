@@ -44,7 +44,10 @@ START_FORMS = (
     "earliest, latest, an offset such as 17, -100 (the last 100 of each partition), -10m (the last "
     "10 minutes; s, m, h, d, w), a time such as 2026-01-31T12:00:00Z, or timestamp:MS"
 )
-INT64_END = 1 << 63
+INT32_MAX = (1 << 31) - 1
+UINT32_MAX = (1 << 32) - 1
+INT64_MAX = (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
 UNIT_MS = {
     "s": 1000,
     "m": 60_000,
@@ -71,7 +74,7 @@ def parse_start(value: str, now_ms: int) -> StartPosition | None:
         return StartPosition("latest")
     if value.isascii() and value.isdigit():
         # Shorter than what Python refuses to read as a number.
-        is_offset = len(value) < 100 and int(value) < INT64_END
+        is_offset = len(value) < 100 and int(value) <= INT64_MAX
         return StartPosition("offset", int(value)) if is_offset else None
     back = _BACK.fullmatch(value)
     if back is not None:

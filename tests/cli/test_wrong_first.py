@@ -56,6 +56,16 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
         ("backup --out /no-such-folder/file", "there is no folder /no-such-folder"),
         ("topic alter t --config retention.ms=1 --unset retention.ms", "give --config or --unset"),
         ("topic create t --config a=1 --config a=2", "a is given twice"),
+        ("topic create t --partitions 5000000000", "5000000000 is not in the range 1<=x<="),
+        ("topic alter t --partitions 5000000000", "5000000000 is not in the range 1<=x<="),
+        ("bench produce --partitions 5000000000", "5000000000 is not in the range 1<=x<="),
+        ("stream append 1 --records 5000000000", "5000000000 is not in the range 1<=x<="),
+        (f"stream append 1 --expected-next-offset {1 << 63}", "is not in the range 0<=x<="),
+        (f"stream set-token 1 t --expected-next-offset {1 << 63}", "is not in the range 0<=x<="),
+        (f"stream trim 1 --to {1 << 63}", "is not in the range 0<=x<="),
+        (f"stream fetch 1 --from {1 << 63}", "is not in the range 0<=x<="),
+        (f"stream describe {1 << 64}", "is not in the range 0<=x<="),
+        (f"txn list --producer-id {1 << 63}", "is not in the range 0<=x<="),
     ],
 )
 def test_contradictory_options_are_refused_before_anything_is_opened(

@@ -11,6 +11,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, field_list, note
+from streamlog.cli.parsing import INT32_MAX
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records.chain import RECORD_BYTES_MIN, ChainReader, ChainWriter
 from streamlog.cli.records.record_copy import batches_until
@@ -31,7 +32,7 @@ _topic = click.option("--topic", default=TOPIC_DEFAULT, show_default=True)
 _mib = click.option("--mib", type=click.FloatRange(min=0.01), default=256, show_default=True)
 _partitions = click.option(
     "--partitions",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, INT32_MAX),
     default=4,
     show_default=True,
     help="Of the topic, where the command makes it.",

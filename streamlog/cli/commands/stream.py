@@ -11,7 +11,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, field_list, note, table
-from streamlog.cli.parsing import fencing_token, pairs
+from streamlog.cli.parsing import INT64_MAX, UINT32_MAX, UINT64_MAX, fencing_token, pairs
 from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import streams
 from streamlog.cli.standard_streams import read_input, stdin_descriptor
@@ -37,7 +37,7 @@ def _info(info: Any) -> dict[str, Any]:
     }
 
 
-_stream_id = click.argument("stream_id", type=click.IntRange(min=0), metavar="ID")
+_stream_id = click.argument("stream_id", type=click.IntRange(0, UINT64_MAX), metavar="ID")
 
 
 @click.group(cls=CommandGroup)
@@ -94,13 +94,15 @@ def describe(state: State, stream_id: int) -> None:
 @click.option("--lines", is_flag=True, help="Each line of stdin is a batch of its own.")
 @click.option(
     "--records",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, UINT32_MAX),
     default=1,
     show_default=True,
     help="How many offsets the batch takes.",
 )
 @click.option(
-    "--expected-next-offset", type=click.IntRange(min=0), help="Refuse unless this is the tail."
+    "--expected-next-offset",
+    type=click.IntRange(0, INT64_MAX),
+    help="Refuse unless this is the tail.",
 )
 @click.option(
     "--fencing-token",
@@ -144,8 +146,12 @@ def _lines() -> Iterator[bytes]:
 
 @stream.command()
 @_stream_id
-@click.option("--from", "start", type=click.IntRange(min=0), help="[default: the stream's start]")
-@click.option("--to", "end", type=click.IntRange(min=0), help="Exclusive. [default: its end now]")
+@click.option(
+    "--from", "start", type=click.IntRange(0, INT64_MAX), help="[default: the stream's start]"
+)
+@click.option(
+    "--to", "end", type=click.IntRange(0, INT64_MAX), help="Exclusive. [default: its end now]"
+)
 @remote_options
 @pass_state
 def fetch(state: State, stream_id: int, start: int | None, end: int | None) -> None:
@@ -179,7 +185,7 @@ def fetch(state: State, stream_id: int, start: int | None, end: int | None) -> N
 @click.option(
     "--to",
     "new_start",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, INT64_MAX),
     metavar="OFFSET",
     required=True,
     help="The new first offset.",
@@ -206,7 +212,9 @@ def trim(state: State, stream_id: int, new_start: int) -> None:
     help="Refuse unless the stream has this token now; '' for none.",
 )
 @click.option(
-    "--expected-next-offset", type=click.IntRange(min=0), help="Refuse unless this is the tail."
+    "--expected-next-offset",
+    type=click.IntRange(0, INT64_MAX),
+    help="Refuse unless this is the tail.",
 )
 @remote_options
 @pass_state

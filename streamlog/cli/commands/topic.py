@@ -10,7 +10,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, field_list, note, size, table
-from streamlog.cli.parsing import pairs
+from streamlog.cli.parsing import INT32_MAX, pairs
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, json_option, pass_state, remote_options
 from streamlog.cli.support.config_changes import ConfigChanges, changes_options
@@ -36,7 +36,7 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option(
-    "--partitions", type=click.IntRange(min=1), help="[default: the node's num.partitions]"
+    "--partitions", type=click.IntRange(1, INT32_MAX), help="[default: the node's num.partitions]"
 )
 @_configs
 @remote_options
@@ -255,7 +255,9 @@ def adopt(
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="The new count; only upwards.")
+@click.option(
+    "--partitions", type=click.IntRange(1, INT32_MAX), help="The new count; only upwards."
+)
 @changes_options
 @remote_options
 @pass_state

@@ -10,7 +10,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, field_list, note, table
-from streamlog.cli.parsing import duration_ms
+from streamlog.cli.parsing import INT64_MAX, duration_ms
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import StreamlogError, TransactionalIdNotFound
@@ -45,7 +45,7 @@ def txn() -> None:
 @click.option(
     "--producer-id",
     "producer_ids",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, INT64_MAX),
     multiple=True,
     help="Only of this producer; may be repeated.",
 )
