@@ -36,6 +36,18 @@ async def open_kv(url: MetaUrl, clock: Clock, offload: Offload) -> KVStore:
             raise Internal(f"{url} is available, and nothing opens it")
 
 
+def absent_path(url: MetaUrl) -> str | None:
+    """The folder in which `open_kv` would make a new store; None where it opens one."""
+    if not isinstance(url, RocksUrl):
+        return None
+    folder = Path(url.path)
+    try:
+        return None if folder.is_dir() and any(folder.iterdir()) else url.path
+    except OSError:
+        # `open_kv` tells why the folder cannot be read.
+        return None
+
+
 def is_shared(url: MetaUrl) -> bool:
     """Whether several processes may have the store open at a time."""
     return isinstance(url, EtcdUrl | RemoteKVUrl)

@@ -83,7 +83,7 @@ async def open_offline(
     clock, offload = SystemClock(), ThreadOffload()
     async with AsyncExitStack() as resources:
         resources.push_async_callback(offload.close)
-        kv = await open_metadata_store(meta, store_url, clock, offload)
+        kv = await open_metadata_store(meta, store_url, clock, offload, if_absent="refuse")
         resources.push_async_callback(kv.close)
         store = await open_store(store_url, clock, offload)
         resources.push_async_callback(store.close)

@@ -14,13 +14,19 @@ from streamlog.wal.config import WalMode
 from streamlog.wiring.engine import EngineStatus, OpenEngine
 from streamlog.wiring.opening import open
 from streamlog.wiring.plan import Components
-from streamlog.wiring.stores import is_shared, open_metadata_store, open_object_store
+from streamlog.wiring.stores import (
+    IfAbsent,
+    is_shared,
+    open_metadata_store,
+    open_object_store,
+)
 from streamlog.wiring.wal import WAL_LOCK_NAME, lock_paths
 
 __all__ = [
     "WAL_LOCK_NAME",
     "Components",
     "EngineStatus",
+    "IfAbsent",
     "OpenEngine",
     "WalMode",
     "is_shared",

@@ -81,6 +81,19 @@ async def adopt(
         return await _adopt(engine, folder, source, names, on_partition, configs, accepts_data_loss)
 
 
+def topics_to_adopt(
+    source: Path, names: Sequence[str] = (), *, is_own: bool = False
+) -> list[FoundTopic]:
+    """What `adopt` finds in `source`. `is_own`: this process has the folder.
+
+    Errors: Invalid (none there), DataInUse, Corrupt, StoreUnavailable.
+    """
+    try:
+        return find_topics(source, names, is_own=is_own)
+    except OSError as error:
+        raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
+
+
 async def _adopt(
     engine: OpenEngine,
     folder: LogFolder,
@@ -91,12 +104,9 @@ async def _adopt(
     accepts_data_loss: bool,
 ) -> list[TopicDescription]:
     is_own = source.resolve() == Path(str(folder)).resolve()
-    try:
-        found = await engine.offload.run(
-            Lane.FILES, lambda: find_topics(source, names, is_own=is_own)
-        )
-    except OSError as error:
-        raise typed_os_error(error, str(source), "looking for topics", StoreUnavailable) from error
+    found = await engine.offload.run(
+        Lane.FILES, lambda: topics_to_adopt(source, names, is_own=is_own)
+    )
     configs = {**CONFIGS, **configs, "log.type": "unified"}
     for topic in (topics := _to_take(engine, source, found, has_names=bool(names), is_own=is_own)):
         check_whole(topic)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
 from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Invalid
 from streamlog.kvstore.interface import KVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.observed import ObservedKVStore
+from streamlog.kvstore.opening import absent_path, open_kv
 from streamlog.kvstore.opening import is_shared as is_shared_kv
-from streamlog.kvstore.opening import open_kv
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.observed import observed
 from streamlog.objectstore.opening import open_store
@@ -21,9 +24,12 @@ from streamlog.objectstore.trust.quick import check_quickly
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.answers import Answers
-from streamlog.runtime.offload import Offload
+from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
 from streamlog.wiring.plan import Components, EnginePlan, Runtime, meta_url_of
+
+IfAbsent = Literal["make", "refuse", "stand in"]
+"""A metadata store that is not there is made, or refused, or an empty one in memory stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +92,28 @@ async def open_object_store(
 
 
 async def open_metadata_store(
-    url: str | None, store: str, clock: Clock, offload: Offload
+    url: str | None,
+    store: str,
+    clock: Clock,
+    offload: Offload,
+    *,
+    if_absent: IfAbsent = "make",
 ) -> KVStore:
     """The metadata store alone; the caller closes it. `url` None: the default beside `store`.
 
-    Errors: Invalid, DataInUse, Corrupt, UnsupportedVersion, Unavailable.
+    Errors: Invalid (also of what is refused), DataInUse, Corrupt, UnsupportedVersion, Unavailable.
     """
-    return await open_kv(meta_url_of(url, parse_store_url(store)), clock, offload)
+    meta = meta_url_of(url, parse_store_url(store))
+    if if_absent != "make":
+        path = await offload.run(Lane.META, absent_path, meta)
+        if path is not None and if_absent == "stand in":
+            return MemoryKVStore(clock)
+        if path is not None:
+            raise Invalid(
+                f"there is no metadata in {path}: give --meta, or --data D of a node that keeps it "
+                "in D/meta. If it is lost, streamlog recover rebuilds it"
+            )
+    return await open_kv(meta, clock, offload)
 
 
 def is_shared(meta: str | None, store: str) -> bool:

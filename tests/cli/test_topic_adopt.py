@@ -93,6 +93,16 @@ def test_the_settings_of_an_adopted_topic_can_be_given(source: Path, tmp_path: P
     assert [configs[name] for name in names] == ["unified", "compact", "-1"]
 
 
+def test_a_folder_without_topics_makes_no_cluster(tmp_path: Path) -> None:
+    """A mistyped --data would pass every later check for a node's folder."""
+    empty, data = tmp_path / "empty", tmp_path / "data"
+    empty.mkdir()
+    refused = run("topic", "adopt", empty, "--data", data)
+    assert refused.returncode == 1
+    assert b"does not hold any topic" in refused.stderr
+    assert not data.exists()
+
+
 def test_what_was_put_aside_comes_from_the_nodes_own_folder(source: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with NodeProcess(data, wal="disk") as node:

@@ -135,9 +135,10 @@ def test_a_log_is_uploaded_to_no_store_but_its_own(
     before = fingerprint(folder)
     with NodeProcess(tmp_path / "other"):
         pass
-    for strange in (tmp_path / "other", tmp_path / "empty"):
-        assert "ForeignCluster" in refused(run("wal", "upload", folder, *places(strange)))
+    for strange, told in (("other", "ForeignCluster"), ("empty", "there is no metadata in")):
+        assert told in refused(run("wal", "upload", folder, *places(tmp_path / strange)))
     assert not (tmp_path / "empty" / "objects" / "cluster.json").exists()
+    assert not (tmp_path / "empty" / "meta").exists()
     nothing = run("wal", "upload", tmp_path, *places(data))
     assert nothing.returncode == 2
     assert b"there is no write-ahead log in" in nothing.stderr

@@ -86,6 +86,37 @@ def test_a_dry_run_tells_scripts_that_data_is_lost(tmp_path: Path) -> None:
     assert b"nothing was written" in accepted.stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["fsck", "backup --out {}/out", "log dump t --partition 0", "wal show {}/data/wal"],
+)
+def test_a_command_that_looks_makes_no_metadata(tmp_path: Path, command: str) -> None:
+    """The objects of `--data D` lie in D/objects, and its metadata does not lie among them."""
+    data = tmp_path / "data"
+    with NodeProcess(data, "disk"):
+        pass
+    words = command.format(*[tmp_path] * 2).split()
+    where = ("--store", f"local://{data}/objects")
+    looked = run(*words, *where)
+    assert looked.returncode != 0
+    assert f"there is no metadata in {data}/objects/meta".encode() in looked.stderr
+    typo = run(*words, *where, "--meta", f"rocksdb://{tmp_path}/typo")
+    assert f"there is no metadata in {tmp_path}/typo".encode() in typo.stderr
+    assert not (data / "objects" / "meta").exists()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_dry_run_makes_no_metadata(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with new_node(data):
+        pass
+    shutil.rmtree(data / "meta")
+    assert run("recover", "--data", data, "--dry-run").returncode == 0
+    assert not (data / "meta").exists()
+    assert run("recover", "--data", data, "--grace", 0).returncode == 0
+    assert run("fsck", "--data", data).returncode == 0
+
+
 @pytest.mark.slow
 def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "meta.backup"

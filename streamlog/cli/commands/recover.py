@@ -100,6 +100,7 @@ def rebuild_metadata(
         progress_of,
     )
     from streamlog.repair.recover.recover import RecoverOptions
+    from streamlog.wiring import IfAbsent
     from streamlog.wiring.adoption import local_topics
 
     locations = locations_of(flags["data"], flags["store"], flags["meta"], flags["file"])
@@ -112,7 +113,8 @@ def rebuild_metadata(
     )
 
     async def run() -> Any:
-        async with open_offline(locations) as stores:
+        if_absent: IfAbsent = "stand in" if options.dry_run else "make"
+        async with open_offline(locations, if_absent=if_absent) as stores:
             return await rebuild(
                 stores.kv,
                 stores.store,

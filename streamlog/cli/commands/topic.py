@@ -218,11 +218,15 @@ def adopt(
     from streamlog import settings
     from streamlog.server.node import with_places
     from streamlog.wiring.adoption import adopt as adopt_topics
+    from streamlog.wiring.adoption import topics_to_adopt
 
     given = settings.load(file, None, places)
     node = with_places(given.node, "serve")
     if node.log_dir is None:
         raise click.UsageError("where are the node's logs? give --data DIR, or --log-dir DIR")
+    if folder.resolve() != Path(node.log_dir).resolve():
+        # What is refused is refused before a mistyped --data makes a new cluster.
+        topics_to_adopt(folder, names)
 
     def copied(partition: str, size_bytes: int) -> None:
         if not state.json:

@@ -26,7 +26,7 @@ from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.settings import load
 from streamlog.tiered.config import RemoteLogConfig
-from streamlog.wiring import open_metadata_store, open_object_store
+from streamlog.wiring import IfAbsent, open_metadata_store, open_object_store
 
 PROGRESS_S = 2.0
 FINDINGS_SHOWN = 100
@@ -68,15 +68,20 @@ def locations_of(
 
 
 @asynccontextmanager
-async def open_offline(locations: DataLocations) -> AsyncIterator[OfflineData]:
+async def open_offline(
+    locations: DataLocations, *, if_absent: IfAbsent = "refuse"
+) -> AsyncIterator[OfflineData]:
     """Holds the metadata store's lock, so that no node runs on the data meanwhile.
 
+    `if_absent`: of the metadata store.
     Errors: DataInUse, Invalid, Unavailable.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
     try:
         try:
-            kv = await open_metadata_store(locations.meta, locations.store, clock, offload)
+            kv = await open_metadata_store(
+                locations.meta, locations.store, clock, offload, if_absent=if_absent
+            )
         except DataInUse as error:
             raise _stop_first(error) from error
         try:

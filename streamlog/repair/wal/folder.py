@@ -371,7 +371,9 @@ def _damaged(folder: Path, content: WalContent) -> Corrupt:
 async def _metadata(
     urls: ClusterUrls, offload: ThreadOffload
 ) -> AsyncIterator[tuple[KVStore, str | None]]:
-    kv = await open_metadata_store(urls.meta, urls.store, SystemClock(), offload)
+    kv = await open_metadata_store(
+        urls.meta, urls.store, SystemClock(), offload, if_absent="refuse"
+    )
     try:
         yield kv, await read_cluster_id(kv)
     finally:
