@@ -51,7 +51,8 @@ async def ensure_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
         if owner is not None and stored is None:
             raise ForeignCluster(
                 f"{store.url} holds data of cluster {owner.cluster_id} and the metadata store is "
-                "empty: give the metadata store that belongs to it, or an empty store",
+                "empty: give the metadata store that belongs to it, or an empty store; or rebuild "
+                "lost metadata with streamlog recover",
                 store_cluster=owner.cluster_id,
                 meta_cluster="",
             )
