@@ -166,5 +166,14 @@ def read_some(descriptor: int, size: int) -> bytes:
             select.select([descriptor], [], [])
 
 
+def check_reader() -> None:
+    """For a command that waits for something to write: no write tells it. Errors: BrokenPipeError
+    where the reader of stdout went away."""
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output went away")
+
+
 def wait_until_writable(descriptor: int) -> None:
     select.select([], [descriptor], [])

@@ -163,6 +163,26 @@ def test_an_error_whose_reader_went_away_ends_the_command(environment: dict[str,
         assert process.wait(WAIT_S) == 141
 
 
+@pytest.mark.parametrize("words", [("ended",), ("not-there-yet", "--follow")])
+def test_a_reader_that_went_away_ends_a_command_that_waits(
+    run: Command, environment: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """No further write would tell it, as in `consume TOPIC | head -1` of a topic at rest."""
+    assert run("produce", "ended", stdin=b"one\n").returncode == 0
+    with subprocess.Popen(
+        [*COMMAND, "consume", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"waiting for" in process.stderr.readline()
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 141
+
+
 def test_ctrl_c_ends_a_command_whose_output_nobody_reads(
     run: Command, environment: dict[str, str]
 ) -> None:

@@ -28,7 +28,7 @@ from streamlog.cli.records.record_format import (
     value_line,
 )
 from streamlog.cli.remote import admin, consumer
-from streamlog.cli.standard_streams import stderr_is_terminal, stdout_is_terminal
+from streamlog.cli.standard_streams import check_reader, stderr_is_terminal, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.client import Consumer
 from streamlog.errors import UnknownTopicOrPartition
@@ -180,6 +180,7 @@ def _topic(state: State, topic: str, *, is_awaited: bool) -> tuple[Any, bool]:
             if not had_to_wait:
                 had_to_wait = True
                 note(f"there is no topic {topic} yet; waiting for it (Ctrl-C ends)")
+            check_reader()
             time.sleep(TOPIC_RETRY_S)
 
 

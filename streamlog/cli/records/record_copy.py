@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from streamlog.cli.output import SILENCE_TOLD_AFTER_S, BytesOut, note
 from streamlog.cli.records.record_format import Formatter, value_line
+from streamlog.cli.standard_streams import check_reader
 from streamlog.client import Admin, Consumer, Tls
 from streamlog.errors import (
     CorruptMessage,
@@ -214,6 +215,7 @@ class RecordCopy:
             self._behind = {}
             self._probe.heard()
         else:
+            check_reader()
             self._drop_passed(list(self._unfinished or ()))
             if self._unfinished is None:
                 self._waiting()
