@@ -149,8 +149,17 @@ def run(argv: Sequence[str]) -> int:
         report_error(Invalid(text), state)
         return FAILURE
     except OSError as error:
-        click.echo(f"streamlog: {error}", err=True)
+        report_os_error(error, state)
         return FAILURE
+
+
+def report_os_error(error: OSError, state: State) -> None:
+    """As `report_error`, for a file or a stream of the command itself."""
+    if state.json:
+        # It has no name and no code of this program's own.
+        report_error(StreamlogError(str(error)), state)
+    else:
+        click.echo(f"streamlog: {error}", err=True)
 
 
 def report_error(error: StreamlogError, state: State) -> None:

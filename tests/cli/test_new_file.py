@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import socket
@@ -45,6 +47,26 @@ with new_file(Path(sys.argv[1])) as file:
 
 def _words(command: str, file: Path) -> list[str]:
     return [str(file) if word == "FILE" else word for word in command.split()]
+
+
+@pytest.mark.parametrize("command", [SEGMENT, BACKUP])
+def test_a_file_that_cannot_be_made_is_named_also_in_json(run: Command, command: str) -> None:
+    run("produce", "filed", stdin=b"a\n")
+    words = _words(command, Path("/proc/none"))
+    ended = run(*words)
+    assert ended.returncode == 1
+    assert ended.stderr == b"streamlog: [Errno 2] No such file or directory: '/proc/none'\n"
+    ended = run(*words, "--json")
+    assert ended.returncode == 1
+    error = json.loads(ended.stderr)["error"]
+    assert error["message"] == "[Errno 2] No such file or directory: '/proc/none'"
+
+
+def test_a_file_on_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as raised, new_file(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(tmp_path / "file")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", [SEGMENT, BACKUP])

@@ -26,8 +26,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     write theirs: the next call names it. A symbolic link stays one: the file that it points to is
     replaced.
 
-    Errors: UsageError where the name is that of a device, a pipe or a folder, which the file would
-    take the place of.
+    Errors: OSError (names `path`); UsageError where the name is that of a device, a pipe or a
+    folder, which the file would take the place of.
     """
     if path.exists() and not path.is_file():
         raise click.UsageError(f"{path} is no regular file: give the name of one, or a new name")
@@ -44,6 +44,12 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
             part.replace(path)
             fsync_folder(str(path.absolute().parent))
+        except OSError as error:
+            # A full disk names no file, and nobody has asked for the part.
+            is_of_write = type(error) is OSError and error.filename is None
+            if error.errno is not None and (is_of_write or error.filename == str(part)):
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
         finally:
             part.unlink(missing_ok=True)
 

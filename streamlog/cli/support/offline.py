@@ -138,7 +138,9 @@ def show(
         # Who read the output went away, which has an exit code of its own.
         raise
     except OSError as error:
-        click.echo(f"streamlog: {error}", err=True)
+        from streamlog.cli.main import report_os_error
+
+        report_os_error(error, state)
         click.get_current_context().exit(COULD_NOT_RUN)
     if state.json:
         emit(report.description())
