@@ -223,7 +223,7 @@ def test_a_partition_can_be_chosen(done: Done) -> None:
     assert sorted(everything) == [b"to 0", b"to 1", b"to 2"]
 
 
-def test_streams_below_topics(done: Done) -> None:
+def test_streams_below_topics(run: Command, done: Done) -> None:
     created = _json(done, "stream", "create", "--tag", "kind=test")
     stream = created["stream_id"]
     assert created["tags"] == {"kind": "test"}
@@ -235,6 +235,11 @@ def test_streams_below_topics(done: Done) -> None:
     done("stream", "append", stream, "--records", 5, "--expected-next-offset", 1, stdin=b"five")
     done("stream", "append", stream, "--lines", stdin=b"six\nseven\n")
     assert done("stream", "fetch", stream) == payload + b"fivesixseven"
+    end = _json(done, "stream", "describe", stream)["confirm_offset"]
+    assert done("stream", "fetch", stream, "--from", end) == b""
+    beyond = run("stream", "fetch", stream, "--from", end + 1)
+    assert beyond.returncode == 1
+    assert f"holds offsets 0 to {end} (exclusive), not {end + 1}".encode() in beyond.stderr
     batches = _json_lines(done, "stream", "fetch", stream, "--from", 1)
     assert [(batch["base_offset"], batch["record_count"]) for batch in batches] == [
         (1, 5),

@@ -63,6 +63,7 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
         (f"stream append 1 --expected-next-offset {1 << 63}", "is not in the range 0<=x<="),
         (f"stream set-token 1 t --expected-next-offset {1 << 63}", "is not in the range 0<=x<="),
         (f"stream trim 1 --to {1 << 63}", "is not in the range 0<=x<="),
+        ("stream fetch 1 --from 3 --to 1", "--to 1 is before --from 3"),
         (f"stream fetch 1 --from {1 << 63}", "is not in the range 0<=x<="),
         (f"stream describe {1 << 64}", "is not in the range 0<=x<="),
         (f"txn list --producer-id {1 << 63}", "is not in the range 0<=x<="),

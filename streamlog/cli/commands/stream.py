@@ -16,6 +16,7 @@ from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import streams
 from streamlog.cli.standard_streams import read_input, stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.errors import OffsetOutOfRange
 from streamlog.model.fencing_token import shown_token
 
 INFO_FIELDS = (
@@ -159,10 +160,20 @@ def fetch(state: State, stream_id: int, start: int | None, end: int | None) -> N
 
     With --json one object for each batch, its payload as base64.
     """
+    if start is not None and end is not None and end < start:
+        raise click.UsageError(f"--to {end} is before --from {start}")
     out = BytesOut()
     with streams(state) as client:
         info = client.describe(stream_id)
         first = info.start_offset if start is None else start
+        if first > info.confirm_offset:
+            raise OffsetOutOfRange(
+                f"stream {stream_id} holds offsets {info.start_offset} to {info.confirm_offset} "
+                f"(exclusive), not {first}",
+                offset=first,
+                start_offset=info.start_offset,
+                end_offset=info.confirm_offset,
+            )
         last = info.confirm_offset if end is None else min(end, info.confirm_offset)
         for batch in client.read(stream_id, first, end_offset=last) if first < last else ():
             if state.json:
