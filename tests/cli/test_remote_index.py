@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from streamlog.client.aio import Admin, Producer
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.model.partition import TopicPartition
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
 from tests.support.command import run as run_process
 from tests.support.running_node import running_node
 
@@ -135,6 +138,22 @@ def test_what_cannot_be_built_is_told(
     ended = run_process("remote-index", *arguments, *out)
     assert ended.returncode == code
     assert says in ended.stderr
+
+
+def test_metadata_that_is_empty_is_told(data_of_kv: Path, tmp_path: Path) -> None:
+    async def make_empty() -> None:
+        offload = ThreadOffload()
+        kv = await RocksKVStore.open(tmp_path / "meta", SystemClock(), offload)
+        await kv.close()
+        await offload.close()
+
+    asyncio.run(make_empty())
+    where = ("--store", f"local://{data_of_kv}/objects", "--meta", f"rocksdb://{tmp_path}/meta")
+    out = ("--out", tmp_path / "out")
+    ended = run_process("remote-index", "build", "tiered", "--partition", 0, *where, *out)
+    assert ended.returncode == 1
+    assert b"ForeignCluster" in ended.stderr
+    assert b"streamlog recover" in ended.stderr
 
 
 def test_metadata_in_a_topic_is_found_with_the_nodes_settings_too(

@@ -111,22 +111,21 @@ def _fields(entry: RemoteIndexEntry) -> dict[str, object]:
 
 
 async def _entries(locations: DataLocations, topic: str, partition: int) -> list[RemoteIndexEntry]:
-    """Errors: DataInUse, UnknownTopicOrPartition, InvalidConfig, ObjectNotFound, WalPending,
-    Corrupt, Unavailable."""
+    """Errors: DataInUse, Invalid (no cluster), ForeignCluster, UnknownTopicOrPartition,
+    InvalidConfig, ObjectNotFound, WalPending, Corrupt, Unavailable."""
     from streamlog.cli.support.offline import open_offline
-    from streamlog.engine.cluster import read_cluster_id
     from streamlog.engine.kv_client import EngineKVClient
     from streamlog.errors import ObjectNotFound, UnknownTopicOrPartition
     from streamlog.log.topics.topic_record import decode_topic, topic_key
     from streamlog.metadata.keys.space import prefix_of
+    from streamlog.repair.fsck.fsck import cluster_of
     from streamlog.tiered.api import TopicIdPartition
     from streamlog.tiered.reading.remote_index_build import remote_index_entries
     from streamlog.wiring.tiers import tier_plugins
 
     async with open_offline(locations) as stores:
-        cluster_id = await read_cluster_id(stores.kv)
-        kv = EngineKVClient(stores.kv, prefix_of(cluster_id or ""))
-        value = None if cluster_id is None else await kv.get_kv(topic_key(topic))
+        kv = EngineKVClient(stores.kv, prefix_of(await cluster_of(stores.kv, stores.store)))
+        value = await kv.get_kv(topic_key(topic))
         record = None if value is None else decode_topic(topic, value.data)
         if record is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic}", topic=topic)

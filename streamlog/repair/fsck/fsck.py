@@ -111,7 +111,7 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
     named, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
     if named is None:
         if claimed is None:
-            raise Invalid("metadata and store are empty: there is no cluster here to check")
+            raise Invalid("metadata and store are empty: there is no cluster here")
         raise ForeignCluster(
             f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
             "empty: give the metadata store that belongs to it, or rebuild it with streamlog "
