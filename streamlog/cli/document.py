@@ -27,7 +27,8 @@ means `--tls`) and the options of TLS that `streamlog --help` explains, and all 
 JSON value on stdout, or one a line where there are many. These may stand before the command as
 well. An address or an option that is wrong is refused before anything is opened.
 
-A command that waits says on stderr what it waits for. A node that does not answer within
+A command that waits for input from a terminal, or for records, says so on stderr, unless a program
+reads its output (`consume --json`, `kv watch` into a pipe). A node that does not answer within
 `--timeout` ends it with exit code 1, and the message names the address.
 
 | exit code | meaning |

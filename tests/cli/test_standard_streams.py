@@ -133,20 +133,30 @@ def test_consume_into_a_file_shows_its_progress_to_a_person(
     assert b"2 records, 4 B" in shown
 
 
-def test_produce_from_a_terminal_says_how_to_end(run: Command, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "topic", "told"),
+    [
+        ("produce typed", "typed", b"1 records are stored in typed\n"),
+        ("log append appended --partition 0", "appended", b"offsets 0 to 0\n"),
+    ],
+)
+def test_lines_from_a_terminal_are_told_how_to_end(
+    run: Command, environment: dict[str, str], command: str, topic: str, told: bytes
+) -> None:
+    run("topic", "create", topic)
     keyboard, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "produce", "typed"], stdin=terminal, stderr=subprocess.PIPE, env=environment
+        [*COMMAND, *command.split()], stdin=terminal, stderr=subprocess.PIPE, env=environment
     )
     os.close(terminal)
     assert process.stderr is not None
     assert b"Ctrl-D" in process.stderr.readline()
     os.write(keyboard, b"one\n\x04")
-    assert process.stderr.readline() == b"1 records are stored in typed\n"
+    assert process.stderr.readline() == told
     process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     os.close(keyboard)
-    assert run("consume", "typed", "--until-end").stdout == b"one\n"
+    assert run("consume", topic, "--until-end").stdout == b"one\n"
 
 
 def test_an_error_whose_reader_went_away_ends_the_command(environment: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from streamlog.cli.parsing import fencing_token as parse_token
 from streamlog.cli.parsing import one_byte_string
 from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import partitions
-from streamlog.cli.standard_streams import stdin_descriptor
+from streamlog.cli.standard_streams import stdin_descriptor, stdin_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.client import Record
 from streamlog.model.fencing_token import shown_token
@@ -53,6 +53,8 @@ def append(
 
     All of them are one batch: they are stored together, or none is.
     """
+    if stdin_is_terminal():
+        note("reading lines from the terminal; Ctrl-D at the start of a line ends the input")
     records = [Record(line, key) for line in _lines()]
     if not records:
         raise click.UsageError("stdin is empty: each of its lines is a record")
