@@ -27,7 +27,7 @@ from streamlog.errors import Invalid, StreamlogError
 from streamlog.kvstore.url import RocksUrl
 from streamlog.metadata.compaction.pins import Pins
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.objectstore.url import LocalUrl
+from streamlog.objectstore.url import LocalUrl, parse_store_url
 from streamlog.repair.backup.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
@@ -45,6 +45,7 @@ from streamlog.server.tls.node_tls import NodeTls
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 from streamlog.wiring import Components, lock_paths
+from streamlog.wiring.plan import wal_folder
 
 if TYPE_CHECKING:
     from streamlog.wal.config import WalMode
@@ -221,6 +222,8 @@ class Node:
     async def _banner(self, engine: OpenEngine, listeners: Listeners, note: str) -> Banner:
         status = await engine.status()
         node = self.settings.node
+        assert node.store is not None
+        wal_dir = wal_folder(node.wal_dir, parse_store_url(node.store))
         return Banner(
             version=version("streamlog-engine"),
             mode=self.mode,
@@ -231,7 +234,7 @@ class Node:
             store=status.store_url,
             meta=status.meta_url,
             wal=status.wal,
-            wal_dir=node.wal_dir or "" if status.wal == "disk" else "",
+            wal_dir=str(wal_dir or "") if status.wal == "disk" else "",
             log_dir=node.log_dir or "",
             insecure=listeners.is_insecure,
             pid=os.getpid(),

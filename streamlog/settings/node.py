@@ -41,7 +41,11 @@ class NodeConfig:
         "Default: disk on local stores, object on remote ones.",
         choices=("disk", "object"),
     )
-    wal_dir: str | None = setting(None, "Folder of the write-ahead log, with wal = disk.")
+    wal_dir: str | None = setting(
+        None,
+        "Folder of the write-ahead log, with wal = disk. Default: DATA/wal with data, PATH/wal "
+        "with store = local:///PATH.",
+    )
     log_dir: str | None = setting(
         None,
         "Folder of topics with log.type = unified, in Kafka's own formats; such a topic lives on "

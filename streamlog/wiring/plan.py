@@ -101,14 +101,19 @@ def plan_engine(
         check_available(meta_url)
     is_local = isinstance(store_url, LocalUrl)
     mode: WalMode = wal or ("disk" if is_local else "object")
-    folder = Path(wal_dir) if wal_dir is not None else None
-    if folder is None and isinstance(store_url, LocalUrl):
-        folder = Path(store_url.path) / "wal"
+    folder = wal_folder(wal_dir, store_url)
     if mode not in ("disk", "object"):
         raise Invalid(f"wal is disk or object, not {mode!r}")
     if mode == "disk" and folder is None and components.disk is None:
         raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a local folder")
     return EnginePlan(store_url, meta_url, mode, folder, node_id)
+
+
+def wal_folder(wal_dir: str | Path | None, store: StoreUrl) -> Path | None:
+    """`wal_dir`; if None, the folder that goes with `store`, or None where none does."""
+    if wal_dir is None and isinstance(store, LocalUrl):
+        return Path(store.path) / "wal"
+    return None if wal_dir is None else Path(wal_dir)
 
 
 def checked_log_dir(log_dir: str | Path | None) -> Path | None:

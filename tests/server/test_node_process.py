@@ -60,9 +60,11 @@ def start(
 
 @contextmanager
 def node(
-    data: Path, *, script: str = MAIN, **flags: Any
+    data: Path | None, *, script: str = MAIN, **flags: Any
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    process = start({"data": str(data), **flags}, script=script)
+    if data is not None:
+        flags["data"] = str(data)
+    process = start(flags, script=script)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -130,6 +132,13 @@ def test_the_error_of_a_foreign_cluster_names_both_clusters(tmp_path: Path) -> N
         }
     )
     assert "ForeignCluster" in text
+
+
+def test_the_banner_names_the_write_ahead_log_beside_a_local_store(tmp_path: Path) -> None:
+    """Acknowledged records are there alone until they are uploaded."""
+    with node(None, store=f"local://{tmp_path}/x", wal="disk") as (_, banner):
+        assert banner["wal_dir"] == str(tmp_path / "x" / "wal")
+    assert list((tmp_path / "x" / "wal").glob("wal-*"))
 
 
 def test_a_listener_beyond_loopback_prints_a_warning(tmp_path: Path) -> None:

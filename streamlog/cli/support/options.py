@@ -82,7 +82,10 @@ def place_options(function: Function) -> Function:
         data_option,
         store_options,
         click.option(
-            "--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk."
+            "--wal-dir",
+            metavar="DIR",
+            help="Folder of the write-ahead log, with --wal disk. [default: DIR/wal with --data, "
+            "PATH/wal with --store local:///PATH]",
         ),
         click.option(
             "--log-dir",
