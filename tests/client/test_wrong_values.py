@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import KV, Admin, Consumer, Producer, Streams, aio
-from streamlog.errors import Closed, Invalid, InvalidConfig, OutcomeUnknown
+from streamlog.errors import Closed, Invalid, InvalidConfig, InvalidPartitions, OutcomeUnknown
 from tests.client.fake_node import FakeNode
 
 WAIT_S = 20
@@ -117,6 +117,19 @@ def test_asyncio_time_outs_without_end_wait_and_wrong_ones_change_nothing(node: 
             assert [record.value for record in await consumer.poll(FOREVER)] == [b"0"]
 
     asyncio.run(main())
+
+
+def test_a_topic_without_partitions_is_refused(node: FakeNode) -> None:
+    """0 in the request would leave the number to the node."""
+
+    async def asyncio_client() -> None:
+        async with aio.Admin(node.server) as admin:
+            await admin.create_topic("none", 0)
+
+    with Admin(node.server) as admin, pytest.raises(InvalidPartitions, match="at least 1"):
+        admin.create_topic("none", 0)
+    with pytest.raises(InvalidPartitions, match="at least 1"):
+        asyncio.run(asyncio_client())
 
 
 def test_a_batch_that_lingers_is_sent_before_its_delivery_timeout(node: FakeNode) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamlog.client.calls.topic import only_topic
 from streamlog.client.channel import Call
-from streamlog.errors import Internal, Invalid
+from streamlog.errors import Internal, Invalid, InvalidPartitions
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
 
@@ -21,6 +21,12 @@ def create_topic(
     *,
     validate_only: bool = False,
 ) -> Call:
+    """`partitions` None: the broker's num.partitions. Errors: InvalidPartitions."""
+    if partitions == 0:
+        # The request means by it that the broker chooses.
+        raise InvalidPartitions(
+            "a topic has at least 1 partition, not 0; None leaves it to the node"
+        )
     topic = admin_pb2.NewTopic(name=name, partitions=partitions or 0, configs=dict(configs or {}))
     request = admin_pb2.CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
