@@ -438,6 +438,8 @@ def test_bench_loads_and_verifies(run: Command, done: Done) -> None:
     loaded = _json(done, "bench", "produce", "--topic", "load", "--mib", 2, "--partitions", 2)
     assert loaded["records"] >= 2048
     assert loaded["ack_p99_ms"] >= loaded["ack_p50_ms"] > 0
+    small = _json(done, "bench", "produce", "--topic", "small", "--mib", "0.1")
+    assert small["records"] == 103  # of 1 KiB
     read = _json(done, "bench", "consume", "--topic", "load")
     assert read["records"] == loaded["records"]
     chained = ("bench", "verify", "--topic", "chained", "--mib", "0.5", "--partitions", 2)

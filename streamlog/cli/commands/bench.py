@@ -91,9 +91,9 @@ def produce(
     from random import Random
 
     count = _prepared(state, topic, partitions)
-    per_list = max(1, BATCH_RECORDS_BYTES // record_bytes)
-    values = [Random(seed).randbytes(record_bytes)] * per_list
     goal = int(mib * (1 << 20))
+    per_list = -(-min(BATCH_RECORDS_BYTES, goal) // record_bytes)
+    values = [Random(seed).randbytes(record_bytes)] * per_list
     records = 0
     latencies_s: list[float] = []
     pending: deque[tuple[Any, float]] = deque()
