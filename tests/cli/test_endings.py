@@ -66,7 +66,7 @@ def test_an_error_in_the_middle_says_how_many_lines_are_stored(run: Command) -> 
     ended = run("produce", "half-keyed", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
     assert ended.returncode == 1
     stderr = ended.stderr.decode()
-    assert "line 3 has no separator b':'; the first 2 lines are stored" in stderr
+    assert "line 3 has no separator ':'; the first 2 lines are stored" in stderr
 
 
 def test_a_node_that_falls_silent_is_named_within_the_time_limit(

@@ -56,6 +56,7 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
         ("backup --out /no-such-folder/file", "there is no folder /no-such-folder"),
         ("topic alter t --config retention.ms=1 --unset retention.ms", "give --config or --unset"),
         ("topic create t --config a=1 --config a=2", "a is given twice"),
+        ("topic alter t", "give --partitions, --config, --unset, --append or --subtract"),
         ("topic create t --partitions 5000000000", "5000000000 is not in the range 1<=x<="),
         ("topic alter t --partitions 5000000000", "5000000000 is not in the range 1<=x<="),
         ("bench produce --partitions 5000000000", "5000000000 is not in the range 1<=x<="),

@@ -269,7 +269,9 @@ def alter(state: State, /, name: str, partitions: int | None, **given: Any) -> N
     """Change the settings or the partition count of the topic NAME."""
     changes = ConfigChanges.of(**given)
     if partitions is None and not changes:
-        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
+        raise click.UsageError(
+            "nothing to change: give --partitions, --config, --unset, --append or --subtract"
+        )
     with admin(state) as client:
         if changes:
             changes.make(client, topic=name)

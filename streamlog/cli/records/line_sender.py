@@ -66,7 +66,8 @@ class LineSender:
         self._send([part[2] for part in parts[:good]], [part[0] for part in parts[:good]])
         if good < len(parts):
             raise SeparatorMissing(
-                f"line {self.sent + 1} has no separator {separator!r}", line=self.sent + 1
+                f"line {self.sent + 1} has no separator {separator.decode(errors='replace')!r}",
+                line=self.sent + 1,
             )
 
     def _send(self, values: list[bytes], keys: list[bytes] | None) -> None:
