@@ -85,6 +85,23 @@ def test_a_lost_cluster_file_alone_is_written_by_fsck(checkpoint: bool) -> None:
     run(scenario)
 
 
+def test_where_a_checkpoint_is_lost_too_fsck_writes_the_file_that_recover_needs() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await filled(cluster, checkpoint=True)
+        lost = [key for key in await keys(cluster.store) if key.startswith("checkpoint/")]
+        assert lost
+        await cluster.store.delete([CLUSTER_KEY, *lost])
+        report = await cluster.fsck(repair=True)
+        assert "wrote cluster.json" in report.repaired
+        assert "streamlog recover" in "".join(map(str, report.findings))
+        await rebuild(cluster, accept_data_loss=True)
+        async with cluster.node() as engine:
+            assert (await partition(engine, "t")).high_watermark == 1
+
+    run(scenario)
+
+
 def test_recover_replaces_no_metadata_in_use_by_that_of_a_store_without_objects() -> None:
     async def scenario() -> None:
         cluster = Cluster()

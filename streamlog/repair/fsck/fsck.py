@@ -89,6 +89,10 @@ async def fsck(
     except Corrupt as error:
         if not bucket.has_cluster_file:
             report.add(no_cluster_file(is_elsewhere=not bucket.ids))
+            if options.repair and bucket.ids:
+                # Without it recover has no cluster to rebuild.
+                await claim(store, report.cluster_id, mine)
+                report.repaired.append("wrote cluster.json")
         report.add(_unreadable(error, bucket))
         return report
     report.revision = view.revision
