@@ -61,81 +61,102 @@ def plan_recovery(
 
     Errors: Corrupt, unless the loss is accepted.
     """
-    lost: list[Corrupt] = []
-
-    def damaged(error: Corrupt) -> None:
-        if not accept_data_loss:
-            raise error
-        lost.append(error)
-
     released = max([released_through, *(file.released_through for file in files)])
-    generations = [file.superblock.life.generation for file in files]
     active = sorted(
         (file for file in files if file.superblock.state is FileState.ACTIVE),
         key=lambda file: file.superblock.life.generation,
     )
-    live: list[tuple[ScannedFile, FrameRef]] = []
-    torn: tuple[str, int, int] | None = None
     durable = max([released, *map(_proven_durable, active)])
-    expected = released + 1
-    before: ScannedFile | None = None
+    frames = _Frames(released, durable, accept_data_loss)
     for number, file in enumerate(active):
-        first = file.superblock.first_sequence
-        if first > expected:
-            place = before or file
-            damaged(
-                corrupt(
-                    f"groups {expected} to {first - 1} are missing before {file.name}",
-                    place.name,
-                    live[-1][1].end if before and live and live[-1][0] is before else 0,
-                    place.superblock.file_bytes,
-                )
-            )
-            expected = first
+        frames.begin(file, active[number - 1] if number else None)
         is_last = number == len(active) - 1
         void_from = None if is_last else active[number + 1].superblock.first_sequence
-        if void_from is not None and void_from < first:
-            damaged(corrupt("generations are out of order", file.name, 0, file.end))
+        if void_from is not None and void_from < file.superblock.first_sequence:
+            frames.damaged(corrupt("generations are out of order", file.name, 0, file.end))
         for frame in file.frames:
             if void_from is not None and frame.sequence >= void_from:
                 break
-            if frame.sequence <= released:
-                continue
-            if frame.sequence != expected and min(frame.sequence, expected) <= durable:
-                missing_through = min(frame.sequence - 1, durable)
-                damaged(
-                    corrupt(
-                        f"groups {expected} to {missing_through} are missing",
-                        file.name,
-                        frame.follows,
-                        frame.position,
-                    )
-                )
-                if frame.sequence < expected:
-                    continue
-                expected = missing_through + 1
-            if frame.sequence > durable and (frame.sequence > expected or not frame.is_whole):
-                torn = (file.name, frame.follows, file.end)
+            if frame.sequence > released and not frames.take(file, frame):
                 break
-            if not frame.is_whole:
-                damaged(
-                    corrupt(
-                        f"group {frame.sequence} is damaged", file.name, frame.position, frame.end
-                    )
-                )
-                expected += 1
-                continue
-            live.append((file, frame))
-            expected += 1
-        if is_last and torn is None and file.is_header_torn:
-            torn = (file.name, file.end, file.end + HEADER_BYTES)
-        before = file
-    if lost and not live:
+        if is_last and frames.torn is None and file.is_header_torn:
+            frames.torn = (file.name, file.end, file.end + HEADER_BYTES)
+    if frames.lost and not frames.live:
         # Nothing is left to be released, which would state that the groups are gone.
-        released = expected - 1
-    newest = active[-1] if active else None
-    next_generation = max(generations, default=0) + 1
-    return RecoveryPlan(live, released, expected, next_generation, torn, durable, newest, lost)
+        released = frames.expected - 1
+    return RecoveryPlan(
+        frames.live,
+        released,
+        frames.expected,
+        max((file.superblock.life.generation for file in files), default=0) + 1,
+        frames.torn,
+        durable,
+        active[-1] if active else None,
+        frames.lost,
+    )
+
+
+class _Frames:
+    """Those that are kept, in order, and what is missing between them. `expected`: the sequence of
+    the next one."""
+
+    def __init__(self, released: int, durable: int, accept_data_loss: bool) -> None:
+        self._durable = durable
+        self._accept_data_loss = accept_data_loss
+        self.expected = released + 1
+        self.live: list[tuple[ScannedFile, FrameRef]] = []
+        self.torn: tuple[str, int, int] | None = None
+        self.lost: list[Corrupt] = []
+
+    def damaged(self, error: Corrupt) -> None:
+        """Errors: Corrupt, unless the loss is accepted."""
+        if not self._accept_data_loss:
+            raise error
+        self.lost.append(error)
+
+    def begin(self, file: ScannedFile, before: ScannedFile | None) -> None:
+        """The next file. Errors: Corrupt, where it begins past the next sequence."""
+        first = file.superblock.first_sequence
+        if first <= self.expected:
+            return
+        place, live = before or file, self.live
+        self.damaged(
+            corrupt(
+                f"groups {self.expected} to {first - 1} are missing before {file.name}",
+                place.name,
+                live[-1][1].end if before and live and live[-1][0] is before else 0,
+                place.superblock.file_bytes,
+            )
+        )
+        self.expected = first
+
+    def take(self, file: ScannedFile, frame: FrameRef) -> bool:
+        """False: the frames end before this one. Errors: Corrupt."""
+        if frame.sequence != self.expected and min(frame.sequence, self.expected) <= self._durable:
+            missing_through = min(frame.sequence - 1, self._durable)
+            self.damaged(
+                corrupt(
+                    f"groups {self.expected} to {missing_through} are missing",
+                    file.name,
+                    frame.follows,
+                    frame.position,
+                )
+            )
+            if frame.sequence < self.expected:
+                return True
+            self.expected = missing_through + 1
+        is_next = frame.sequence == self.expected
+        if frame.sequence > self._durable and not (is_next and frame.is_whole):
+            self.torn = (file.name, frame.follows, file.end)
+            return False
+        if frame.is_whole:
+            self.live.append((file, frame))
+        else:
+            self.damaged(
+                corrupt(f"group {frame.sequence} is damaged", file.name, frame.position, frame.end)
+            )
+        self.expected += 1
+        return True
 
 
 def _proven_durable(file: ScannedFile) -> int:
