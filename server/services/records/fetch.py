@@ -449,7 +449,7 @@ class FetchService:
                 continue
             left = poll.left_bytes
             room = min(left, read.left_bytes)
-            if poll.size_bytes and (room <= 0 or poll.is_without_room):
+            if poll.size_bytes and room <= 0:
                 read.is_full = True
                 poll.is_without_room = poll.is_without_room or left <= 0
                 if read.offsets.high_watermark < 0:
@@ -472,7 +472,7 @@ class FetchService:
                 self._fail(read, log, error)
                 continue
             self._take(poll, read, fetched)
-            if fetched.batches:
+            if fetched.batches or read.is_full:
                 turn += fetched.batches / TURN_BATCHES + fetched.size_bytes / TURN_BYTES
                 turn += 1 / TURN_READS
         return remote
@@ -577,7 +577,8 @@ class FetchService:
         if fetched.is_paced or is_cut:
             read.is_full = True
         left = poll.left_bytes
-        if is_cut and not fetched.size_bytes and left <= read.left_bytes:
+        has_no_room = is_cut and not fetched.size_bytes and not fetched.is_paced
+        if has_no_room and left <= read.left_bytes:
             poll.is_without_room = True
 
     async def _decode_all(self, reads: Iterable[PartitionRead]) -> None:

@@ -308,6 +308,9 @@ class SegmentFileReader:
                 # It may lie behind a length that is damaged, which no CRC covers; who reads on
                 # behind that batch needs the index.
                 segment.forget(offset)
+                if segment.offsets is None and batches_max != sys.maxsize:
+                    # The index is read from its file.
+                    raise BlockingIOError from None
         place = self._indexed_place(segment, file, offset)
         return self._batches_from(
             place, segment, file, offset, end_offset, max_bytes, room, batches_max
@@ -333,6 +336,9 @@ class SegmentFileReader:
         # Before the batch lie those since its index entry.
         wanted = self._whole_batches(min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX))
         wanted += READ_BYTES_MIN
+        if room < self._batch_bytes:
+            # The first one will hardly fit, and is looked at before it is read.
+            wanted = READ_BYTES_MIN
         found: list[FileBatch] = []
         size = 0
         end_position = position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from streamlog.kafka.messages.produce_request import (
 from streamlog.kafka.protocol.apis import ApiKey
 from streamlog.log.api.abstract_log import LogFetch
 from streamlog.log.shared.shared_log import SharedLog
+from streamlog.server.services.records.fetch import AT_ONCE_MAX
 from tests.server.kafka.fetch_world import (
     FetchWorld,
     answered,
@@ -96,27 +98,42 @@ def test_others_have_their_turns_between_partitions_of_a_batch_each(
     asyncio.run(main())
 
 
-def test_partitions_behind_one_without_room_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left for them is less than it had."""
-    reads: list[int] = []
-    fetch = SharedLog.fetch
-
-    async def counted(log: SharedLog, offset: int, max_bytes: int, **more: Any) -> LogFetch:
-        reads.append(log.topic_partition.partition)
-        return await fetch(log, offset, max_bytes, **more)
+def test_a_partition_behind_one_without_room_is_served_where_it_fits() -> None:
+    """A few that are far behind, with large batches, would keep those at the tail waiting."""
 
     async def main() -> None:
         async with fetch_world() as world:
-            for partition in range(3):
-                await world.append(b"v" * 50_000, partition=partition)
-            monkeypatch.setattr(SharedLog, "fetch", counted)
+            for partition, size in enumerate((50_000, 50_000, 100)):
+                await world.append(b"v" * size, partition=partition)
             every = [wanted(partition) for partition in range(3)]
             for session in ((0, -1), (0, 0)):
-                reads.clear()
                 found = answered(await world.fetch(parts=every, max_bytes=70_000, session=session))
-                assert reads == [0, 1]
-                assert [offsets(part) for part in found.values()] == [[0], [], []]
-                assert found[2].high_watermark == 1
+                assert [offsets(part) for part in found.values()] == [[0], [], [0]]
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_is_paced_takes_no_room_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetch = SharedLog.fetch
+
+    async def paced(log: SharedLog, offset: int, max_bytes: int, **more: Any) -> LogFetch:
+        found = await fetch(log, offset, max_bytes, **more)
+        if log.topic_partition.partition != 1:
+            return found
+        return replace(found, parts=(), next_offset=offset, is_paced=True, batches=0, size_bytes=0)
+
+    async def main() -> None:
+        async with fetch_world(partitions=AT_ONCE_MAX + 1) as world:
+            for partition in range(AT_ONCE_MAX + 1):
+                await world.append(b"v", partition=partition)
+            monkeypatch.setattr(SharedLog, "fetch", paced)
+            every = [wanted(partition) for partition in range(AT_ONCE_MAX + 1)]
+            found = answered(await world.fetch(parts=every, max_bytes=1 << 20, session=(0, 0)))
+            assert len(found) == AT_ONCE_MAX + 1
+            empty = [number for number, part in found.items() if not offsets(part)]
+            assert empty == [1]
 
     asyncio.run(main())
 
