@@ -115,8 +115,8 @@ class WriteAheadLog:
         )
         for file in _adopted(folder):
             self._pool.adopt(file)
-        self._stall_lock = asyncio.Lock()
-        self._waiting = 0
+        self._turn = asyncio.Lock()
+        """Of the call that hands its group over: first come, first served."""
         self._known_failures = 0
         self._reading: asyncio.Future[list[RecoveredGroup]] | None = None
         self.on_full: Callable[[], None] = _nothing
@@ -182,6 +182,11 @@ class WriteAheadLog:
     def last_sequence(self) -> int:
         """Sequence of the last durable group; 0: there was none."""
         return self._writer.next_sequence - 1
+
+    @property
+    def failure_count(self) -> int:
+        """Failures so far, whoever has been told of them."""
+        return self._writer.failures
 
     @property
     def released_through(self) -> int:
@@ -250,26 +255,25 @@ class WriteAheadLog:
                     yield group
         self._unread = []
 
-    async def append(self, entries: Sequence[StreamEntry]) -> int:
+    async def append(
+        self, entries: Sequence[StreamEntry], known_failures: int | None = None
+    ) -> int:
         """Stores one group, and returns its sequence when it and all groups before are durable.
 
         Calls may overlap: groups take their places in the order of calls. When one fails, later
-        calls made before that failure was raised fail as well. Waits while the log is full.
-        Cancellation stops the wait; the group may be stored.
+        calls made before that failure was raised fail as well; `known_failures`: those made with
+        the `failure_count` of before. Waits while the log is full. Cancellation stops the wait; the
+        group may be stored.
         Errors: DiskFull, StoreUnavailable (`has_no_side_effects` False: the group may be found at
         recovery if nothing is appended after it); MessageTooLarge; Closed.
         """
         if self._writer.tenure is None or not entries:
             raise Internal("append before begin, or of nothing")
         self._check_open()
-        known_failures = self._known_failures
+        known = self._known_failures if known_failures is None else known_failures
         start = asyncio.get_running_loop().time()
         try:
-            written: Written | NotWritten | None = None
-            if not self._waiting:
-                written = await self._writer.write(entries, self._released_through, known_failures)
-            if not isinstance(written, Written):
-                written = await self._write_after_stall(entries, known_failures)
+            written = await self._written(entries, known)
         except OSError as error:
             self._known_failures = self._writer.failures
             self._metrics.write_failures.inc()
@@ -370,21 +374,14 @@ class WriteAheadLog:
         self._pool.close_files()
         await self._writer.close()
 
-    async def _write_after_stall(
-        self, entries: Sequence[StreamEntry], known_failures: int
-    ) -> Written:
-        """After a stall, in the order of calls: each begins when the one before has begun."""
-        self._waiting += 1
-        try:
-            async with self._stall_lock:
-                self._check_open()
-                outcome = await self._begun(entries, known_failures)
-                if outcome.done() and isinstance(outcome.result(), NotWritten):
-                    size_bytes = outcome.result().size_bytes
-                    file = await self._take_file(size_bytes)
-                    outcome = await self._begun(entries, known_failures, file)
-        finally:
-            self._waiting -= 1
+    async def _written(self, entries: Sequence[StreamEntry], known_failures: int) -> Written:
+        """Each call waits until the one before has begun, also where that waits for a file."""
+        async with self._turn:
+            self._check_open()
+            outcome = await self._begun(entries, known_failures)
+            if outcome.done() and isinstance(answer := outcome.result(), NotWritten):
+                file = await self._take_file(answer.size_bytes)
+                outcome = await self._begun(entries, known_failures, file)
         written = await outcome
         assert isinstance(written, Written), "a file ends a stall"
         return written
@@ -396,11 +393,12 @@ class WriteAheadLog:
         begun = asyncio.Event()
         released = self._released_through
         outcome = self._writer.write(entries, released, known_failures, file, begun)
-        try:
-            await begun.wait()
-        except asyncio.CancelledError:
-            outcome.cancel()
-            raise
+        if not begun.is_set():
+            try:
+                await begun.wait()
+            except asyncio.CancelledError:
+                outcome.cancel()
+                raise
         return outcome
 
     async def _take_file(self, frame_bytes: int) -> WalFile:

@@ -220,7 +220,8 @@ class GroupWriter:
         ):
             return False
         if not self._handles and self._opening is None and self._may_open:
-            self._opening = asyncio.ensure_future(self._open_handle())
+            file = self._under_way[0].file
+            self._opening = asyncio.ensure_future(self._open_handle(file))
         return bool(self._handles)
 
     def _begins(self, call: _Call) -> bool:
@@ -395,10 +396,8 @@ class GroupWriter:
             ),
         )
 
-    async def _open_handle(self) -> None:
-        """Gives the active file another descriptor, if it is still active then."""
-        file = self.active
-        assert file is not None
+    async def _open_handle(self, file: WalFile) -> None:
+        """Gives the file another descriptor, if it is still active then."""
         try:
             handle = await self._open_again(file.name)
         except Exception as error:  # noqa: BLE001 - nobody waits for it
@@ -410,17 +409,24 @@ class GroupWriter:
                 self._handles.append(handle)
                 self._opened.append(handle)
             else:
-                handle.close()
+                _close(handle)
         finally:
             self._opening = None
         self._go_on()
 
     def _let_go(self) -> None:
         """Closes the descriptors that the active file has had for writes beside others."""
-        for handle in self._opened:
-            handle.close()
-        self._opened.clear()
         self._handles.clear()
+        while self._opened:
+            _close(self._opened.pop())
+
+
+def _close(handle: DiskFile) -> None:
+    """What was written through it is durable, or was given up."""
+    try:
+        handle.close()
+    except OSError as error:
+        log.warning("a file of the write-ahead log could not be closed: %s", error)
 
 
 def _answer(call: _Call, answer: Written | NotWritten | BaseException) -> None:

@@ -301,8 +301,14 @@ class FakeWal:
         for group in list(self.groups):
             yield group
 
-    async def append(self, entries: Sequence[StreamEntry]) -> int:
-        failed_before = self._failed
+    @property
+    def failure_count(self) -> int:
+        return self._failed
+
+    async def append(
+        self, entries: Sequence[StreamEntry], known_failures: int | None = None
+    ) -> int:
+        failed_before = self._failed if known_failures is None else known_failures
         if self.write_s:
             await asyncio.sleep(self.write_s)
         async with self._turn:

@@ -20,6 +20,7 @@ from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
 from streamlog.wal.log import WriteAheadLog
 from streamlog.wal.writer import WRITES_MAX
+from tests.support.replacing import replace_method
 from tests.wal.wal_helpers import (
     CLUSTER,
     SMALL,
@@ -287,6 +288,84 @@ def test_groups_are_written_beside_each_other_again_behind_a_stall() -> None:
         wal.release(wal.last_sequence)
         await asyncio.gather(*full, *appends)
         assert [append.result() for append in appends] == list(range(42, 50))
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("between", range(6))
+def test_groups_take_their_places_in_the_order_of_calls_also_where_a_stall_begins(
+    between: int,
+) -> None:
+    async def scenario() -> None:
+        wal = await begin(TornDisk(SeededRandom(1)))
+        calls: list[asyncio.Future[int]] = []
+        for number in range(6):
+            calls.append(asyncio.ensure_future(wal.append(group(b"%d" % number))))
+            await turns(between)
+        assert await asyncio.gather(*calls) == [1, 2, 3, 4, 5, 6]
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_group_of_before_a_failure_fails_with_it_whenever_it_is_handed_over() -> None:
+    """Its caller hears of the failure later than the log: in the failed one's place it would come
+    before the one that failed."""
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        wal, offload, (failing,) = await log_with_held_writes(disk, 1)
+        known = wal.failure_count
+        disk.plan_faults = lambda operation, name: DiskFault.IO_ERROR
+        offload.is_holding = False
+        await offload.let(0)
+        disk.plan_faults = None
+        assert isinstance(failing.exception(), StoreUnavailable)
+        with pytest.raises(StoreUnavailable, match="nothing of this one was stored"):
+            await wal.append(group(b"of before"), known)
+        assert await wal.append(group(b"again"), wal.failure_count) == 2
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_descriptor_that_cannot_be_closed_holds_nobody_up(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """File systems over a network tell there what they could not write."""
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        opens = disk.open
+
+        def opened(name: str) -> DiskFile:
+            file = opens(name)
+            closes = replace_method(file, "close", refused)
+            files.append(closes)
+            return file
+
+        def refused() -> None:
+            raise OSError(5, "Input/output error")
+
+        files: list[object] = []
+        wal, offload, _ = await log_with_held_writes(disk, 0)
+        monkeypatch.setattr(disk, "open", opened)
+        appends = [asyncio.ensure_future(wal.append(group(payload(n)))) for n in range(2)]
+        await turns()
+        monkeypatch.setattr(disk, "open", opens)
+        assert len(files) == 1
+        if fails:
+            disk.plan_faults = lambda operation, name: DiskFault.IO_ERROR
+        offload.is_holding = False
+        await offload.let(0, 1)
+        disk.plan_faults = None
+        await asyncio.wait(appends)
+        assert [append.exception() is None for append in appends] == [not fails] * 2
+        # Another file.
+        assert await wal.append(group(bytes(10_000))) == (2 if fails else 4)
+        assert "Input/output error" in caplog.text
         await wal.close()
 
     asyncio.run(scenario())

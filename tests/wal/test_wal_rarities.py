@@ -10,7 +10,7 @@ from streamlog.errors import Closed, Corrupt, Internal
 from streamlog.format.rows import Tenure
 from streamlog.format.wal.frame import FileLife
 from streamlog.format.wal.superblock import FileState, Superblock
-from streamlog.runtime.disk.durable_writes import DurableWrites
+from streamlog.runtime.disk.durable_writes import Done, DurableWrites
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
@@ -316,6 +316,38 @@ def test_a_write_that_cannot_be_handed_over_fails_its_caller_and_those_behind() 
                 await calls[1]
         await writer.idle()
         assert isinstance(await writer.write(group(b"again"), 0, 1), Written)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_fails_while_it_gets_another_descriptor_costs_the_next_one_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        disk, shelf = torn_disk(), Shelf()
+        writer = a_writer(disk, shelf)
+        shelf.ready += [a_file(disk, "a"), a_file(disk, "b")]
+        ends: list[Done] = []
+        monkeypatch.setattr(DurableWrites, "start", lambda *arguments: ends.append(arguments[-1]))
+        first = writer.write(group(b"first"), 0, 0)
+        ends.pop()(None)
+        assert isinstance(await first, Written)
+        failing, behind = [writer.write(group(b"fails"), 0, 0) for _ in range(2)]
+        # In the turn in which another descriptor is asked for.
+        ends.pop()(OSError(5, "Input/output error"))
+        with pytest.raises(OSError, match="Input/output error"):
+            await failing
+        with pytest.raises(EarlierFailed):
+            await behind
+        again = writer.write(group(b"again"), 0, 1)
+        ends.pop()(None)
+        assert isinstance(await again, Written)
+        beside = [writer.write(group(b"beside"), 0, 1) for _ in range(2)]
+        await turns()
+        assert len(ends) == 2
+        for end in ends:
+            end(None)
+        await asyncio.gather(*beside)
 
     asyncio.run(scenario())
 

@@ -31,6 +31,7 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
+from streamlog.format.entry import StreamEntry
 from streamlog.format.wal.frame import TABLES_BYTES_MAX
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.backoff import Backoff
@@ -51,6 +52,8 @@ SLOW_SYNC_S = 0.001
 """Where a sync takes less, groups beside each other would be half as large for nothing."""
 DISK_BYTES_PER_S = 1e9
 """What a disk writes; the rest of the time that a group takes is its sync."""
+SYNC_S_MAX = 0.25
+"""What takes longer is no sync, but a wait for room or for a disk that hangs."""
 SYNC_SHARE = 8
 """Of a sync that took longer than the least of late, the part by which that grows."""
 
@@ -93,6 +96,8 @@ class GroupCommit:
         """What is written beside `_syncing`, in their order."""
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
+        self._known_failures = 0
+        """Of the WAL, when a group was told of one last."""
         self._began_at = 0.0
         """When the newest group under way was handed over."""
         self._sync_s = 0.0
@@ -191,6 +196,7 @@ class GroupCommit:
         self._syncing = None
         self._written += 1
         took = self._clock.monotonic() - began_at - group.size_bytes / DISK_BYTES_PER_S
+        took = min(took, SYNC_S_MAX)
         self._sync_s = min(took, self._sync_s + (took - self._sync_s) / SYNC_SHARE)
         self._answer(group)
         self._answered_items = len(group.items)
@@ -208,7 +214,13 @@ class GroupCommit:
         now = self._clock.monotonic()
         if now >= self._began_at + self._sync_s / WRITES_MAX:
             group = self._full[0] if self._full else self._open
-            self._behind.append(_Begun(group, asyncio.ensure_future(self._append(group)), now))
+            entries = _entries(group)
+            if not entries:
+                return  # It waits for the oldest.
+            # What the WAL has told by now: a failure that nobody has heard of yet is this group's,
+            # too.
+            write = self._wal.append(entries, self._known_failures)
+            self._behind.append(_Begun(group, asyncio.ensure_future(write), now))
             self._next()
             self._began_at = now
         self._look_later()
@@ -248,11 +260,19 @@ class GroupCommit:
         backoff: Backoff | None = None
         while True:
             try:
-                group.wal_sequence = await (begun or self._append(group))
+                if begun is not None:
+                    group.wal_sequence = await begun
+                elif entries := _entries(group):
+                    group.wal_sequence = await self._wal.append(entries, self._known_failures)
+                else:
+                    # An earlier try may have reached the WAL although it failed, and `open_stream`
+                    # waits until everything in the WAL is released.
+                    group.wal_sequence = self._wal.last_sequence
             except Closed:
                 raise
             except (Unavailable, OutcomeUnknown) as error:
                 begun = None
+                self._known_failures = self._wal.failure_count
                 if backoff is None:
                     backoff = self._config.backoff(self._random)
                     log.warning(
@@ -272,16 +292,6 @@ class GroupCommit:
             log.info("appends are let in again", extra={"tries": backoff.tries})
             self.refusal = None
             self._set_admission_error(None)
-
-    async def _append(self, group: Group) -> int:
-        """Errors: as `WriteAheadLog.append`."""
-        # Appends to lost streams have failed already and are not written.
-        entries = [item.entry for item in group.items if item.core.stop is None]
-        if entries:
-            return await self._wal.append(entries)
-        # An earlier try may have reached the WAL although it failed, and `open_stream` waits until
-        # everything in the WAL is released.
-        return self._wal.last_sequence
 
     async def _take_back(self) -> None:
         """Groups that were written behind one that failed have failed with it, and wait again.
@@ -318,6 +328,11 @@ class GroupCommit:
                 },
             )
         self._confirmed(group)
+
+
+def _entries(group: Group) -> list[StreamEntry]:
+    """Appends to lost streams have failed already and are not written."""
+    return [item.entry for item in group.items if item.core.stop is None]
 
 
 def _heard(task: asyncio.Task[int]) -> None:

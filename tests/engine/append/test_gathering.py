@@ -27,10 +27,10 @@ class Groups:
         self.world = World("disk", is_virtual=True)
         self.sizes: list[int] = []
 
-        async def append(entries: Sequence[StreamEntry]) -> int:
+        async def append(entries: Sequence[StreamEntry], known_failures: int) -> int:
             self.sizes.append(len(entries))
             await asyncio.sleep(SLOW_SYNC_S / 2)
-            return await original(entries)
+            return await original(entries, known_failures)
 
         assert self.world.wal is not None
         original = self.world.wal.append

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from streamlog.engine.append.group_commit import SLOW_SYNC_S
-from streamlog.errors import Internal
+from streamlog.errors import DiskFull, Internal, StreamFenced
 from streamlog.format.entry import StreamEntry
 from streamlog.model.stream import Stream
 from streamlog.wal.writer import WRITES_MAX
@@ -29,12 +29,12 @@ class Disk:
         self.under_way = 0
         self.sizes: list[int] = []
 
-        async def append(entries: Sequence[StreamEntry]) -> int:
+        async def append(entries: Sequence[StreamEntry], known_failures: int) -> int:
             self.sizes.append(len(entries))
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             try:
-                return await original(entries)
+                return await original(entries, known_failures)
             finally:
                 self.under_way -= 1
 
@@ -128,6 +128,55 @@ def test_groups_behind_one_that_fails_follow_it_again_in_order() -> None:
     run(scenario)
 
 
+def test_a_group_of_lost_streams_beside_one_that_fails_stops_nothing() -> None:
+    async def scenario() -> None:
+        disk = Disk(SLOW_S)
+        async with disk.world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            lost = await streams.create_and_open_stream()
+            await known_as_slow(stream)
+            disk.wal.failures = 1
+            kept = sent(stream.append(batch(b"kept")))
+            await asyncio.sleep(SLOW_S / 100)
+            gone = sent(lost.append(batch(b"gone")))
+            await asyncio.sleep(0)
+            disk.world.metadata.steal(lost.stream_id)
+            assert isinstance(await error_of(gone), StreamFenced)
+            assert (await kept).base_offset == 1
+            assert engine.failure is None
+            assert (await stream.append(batch(b"later"))).base_offset == 2
+
+    run(scenario)
+
+
+def test_a_group_that_begins_when_the_failure_is_not_told_yet_fails_with_it() -> None:
+    """It has waited for its turn since before: the log would give it the failed one's place."""
+
+    async def scenario() -> None:
+        disk = Disk(SLOW_S)
+        known: list[int] = []
+
+        async def append(entries: Sequence[StreamEntry], known_failures: int) -> int:
+            known.append(known_failures)
+            try:
+                return await original(entries, known_failures)
+            except DiskFull:
+                await asyncio.sleep(SLOW_S)  # The log knows, and its caller does not.
+                raise
+
+        original = disk.wal.append
+        replace_method(disk.wal, "append", append)
+        async with disk.world.engine() as (streams, _):
+            stream = await streams.create_and_open_stream()
+            await known_as_slow(stream)
+            disk.wal.failures = 1
+            await asyncio.gather(*await appends_in_steps(stream, 2, SLOW_S * 3 / 2))
+            assert known == [0, 0, 0, 1, 1]
+            assert await read_all(stream) == [b"first", b"0", b"1"]
+
+    run(scenario)
+
+
 def test_a_group_that_was_written_behind_a_failed_one_stops_the_engine() -> None:
     """The log promises that it fails, too: written again, it would be there twice."""
 
@@ -135,15 +184,15 @@ def test_a_group_that_was_written_behind_a_failed_one_stops_the_engine() -> None
         disk = Disk(SLOW_S)
         calls = 0
 
-        async def append(entries: Sequence[StreamEntry]) -> int:
+        async def append(entries: Sequence[StreamEntry], known_failures: int) -> int:
             nonlocal calls
             calls += 1
             if calls == 1:
-                return await original(entries)
+                return await original(entries, known_failures)
             if calls == 2:
                 disk.wal.failures = 1
                 await asyncio.sleep(SLOW_S)
-                return await original(entries)
+                return await original(entries, known_failures)
             return calls
 
         original = disk.wal.append

@@ -157,7 +157,7 @@ def _commit_before_put(patch: Patch) -> None:
 
 
 def _released_before_commit(patch: Patch) -> None:
-    async def append(self: Any, entries: Any) -> int:
+    async def append(self: Any, entries: Any, *known: Any) -> int:
         sequence: int = await original(self, entries)
         self.release(sequence)
         return sequence
@@ -207,7 +207,7 @@ def _refused_before_sure(patch: Patch) -> None:
 
 
 def _failed_write_acknowledged(patch: Patch) -> None:
-    async def append(self: Any, entries: Any) -> int:
+    async def append(self: Any, entries: Any, *known: Any) -> int:
         try:
             sequence: int = await original(self, entries)
         except (Unavailable, OutcomeUnknown) as error:
