@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from streamlog.format.wal.superblock import (
@@ -11,6 +12,16 @@ from streamlog.format.wal.superblock import (
     encode_superblock,
 )
 from streamlog.runtime.disk.interface import DiskFile
+
+log = logging.getLogger(__name__)
+
+
+def close_file(file: DiskFile) -> None:
+    """What was written through it is durable, or was given up: an error is told and no more."""
+    try:
+        file.close()
+    except OSError as error:
+        log.warning("a file of the write-ahead log could not be closed: %s", error)
 
 
 @dataclass(slots=True, eq=False)

@@ -290,6 +290,9 @@ class WriteAheadLog:
             )
             earlier.has_no_side_effects = not error.is_begun
             raise earlier from error
+        except Exception:
+            self._known_failures = self._writer.failures
+            raise
         self._metrics.write_seconds.observe(asyncio.get_running_loop().time() - start)
         self._metrics.group_bytes.observe(written.size_bytes)
         self._metrics.group_entries.observe(written.entry_count)

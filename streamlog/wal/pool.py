@@ -42,7 +42,7 @@ from streamlog.format.wal.superblock import (
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.wal.config import WalConfig
-from streamlog.wal.file import WalFile
+from streamlog.wal.file import WalFile, close_file
 from streamlog.wal.folder import Folder, file_name
 from streamlog.wal.metrics import WalMetrics
 from streamlog.wal.writer import Shelf
@@ -218,7 +218,7 @@ class FilePool:
     def close_files(self) -> None:
         """After `run` has ended."""
         for file in (*self._free, *self._shelf.ready, *self._shelf.sealed):
-            file.file.close()
+            close_file(file.file)
 
     async def _tidy(self) -> None:
         for discarded in list(self._discarded):
@@ -390,7 +390,7 @@ class FilePool:
 
     async def _discard(self, file: WalFile, owner: list[WalFile]) -> None:
         owner.remove(file)
-        file.file.close()
+        close_file(file.file)
         await self._remove_later(_DiscardedFile(file.name, file.size_bytes, self._released_through))
 
     async def _remove_later(self, file: _DiscardedFile) -> None:

@@ -44,7 +44,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.disk.durable_writes import DurableWrites
 from streamlog.runtime.disk.interface import DiskFile
 from streamlog.runtime.rand import Random
-from streamlog.wal.file import WalFile
+from streamlog.wal.file import WalFile, close_file
 
 log = logging.getLogger(__name__)
 
@@ -193,14 +193,19 @@ class GroupWriter:
             await asyncio.wait([self._opening])
         self._let_go()
         if self.active is not None:
-            self.active.file.close()
+            close_file(self.active.file)
 
     def _go_on(self) -> None:
         while self._calls and self._may_begin():
             call = self._calls.popleft()
             try:
                 has_begun = self._begins(call)
+            except EarlierFailed as error:
+                self._answer_unwritten(call, error)
+                continue
             except Exception as error:  # noqa: BLE001 - the caller's
+                # Those behind it must not take its place.
+                self.failures += 1
                 self._answer_unwritten(call, error)
                 continue
             if not has_begun:
@@ -320,13 +325,15 @@ class GroupWriter:
     def _activate(self, call: _Call, file: WalFile, group: EncodedGroup) -> None:
         """Begins a file's new life: superblock and first frame in one write."""
         assert self.tenure is not None
+        # The file may have been freed since the call, for a release that it alone states.
+        released = max(call.released_through, file.superblock.released_through)
         salt = int.from_bytes(self._random.bytes(8), "little")
         superblock = Superblock(
             FileState.ACTIVE,
             FileLife(self._next_generation, salt),
             self.tenure,
             self.next_sequence,
-            call.released_through,
+            released,
             file.size_bytes,
         )
         self._next_generation += 1
@@ -336,7 +343,7 @@ class GroupWriter:
             superblock.life,
             position=SUPERBLOCK_BYTES,
             sequence=self.next_sequence,
-            released_through=call.released_through,
+            released_through=released,
         )
         file.position += group.size_bytes
         write = _Write(call, file, group, file.file, is_activation=True, under_way=0)
@@ -409,7 +416,7 @@ class GroupWriter:
                 self._handles.append(handle)
                 self._opened.append(handle)
             else:
-                _close(handle)
+                close_file(handle)
         finally:
             self._opening = None
         self._go_on()
@@ -418,15 +425,7 @@ class GroupWriter:
         """Closes the descriptors that the active file has had for writes beside others."""
         self._handles.clear()
         while self._opened:
-            _close(self._opened.pop())
-
-
-def _close(handle: DiskFile) -> None:
-    """What was written through it is durable, or was given up."""
-    try:
-        handle.close()
-    except OSError as error:
-        log.warning("a file of the write-ahead log could not be closed: %s", error)
+            close_file(self._opened.pop())
 
 
 def _answer(call: _Call, answer: Written | NotWritten | BaseException) -> None:

@@ -18,6 +18,8 @@ from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.testing.torn_media import DiskFault
+from streamlog.wal.config import WalConfig
+from streamlog.wal.folder import WAL_FILE_NAME
 from streamlog.wal.log import WriteAheadLog
 from streamlog.wal.writer import WRITES_MAX
 from tests.support.replacing import replace_method
@@ -366,6 +368,93 @@ def test_a_descriptor_that_cannot_be_closed_holds_nobody_up(
         # Another file.
         assert await wal.append(group(bytes(10_000))) == (2 if fails else 4)
         assert "Input/output error" in caplog.text
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_was_freed_behind_the_call_still_states_its_release() -> None:
+    """The release is in that file alone, which a group takes that waits for the one before it."""
+
+    async def scenario() -> None:
+        disk, offload = TornDisk(SeededRandom(1)), HeldWrites()
+        config = WalConfig(wal_bytes_max=3 * 32768, file_bytes=32768)
+        wal = await WriteAheadLog.open(disk, offload, config, offload.registry, SeededRandom(1))
+        await wal.begin(Tenure(1, 1), cluster_id=CLUSTER)
+        for _ in range(3):
+            await wal.append(group(bytes(10_000)))  # a file each
+        offload.is_holding = True
+        fits = asyncio.ensure_future(wal.append(group(b"fits")))
+        await turns()
+        waits = asyncio.ensure_future(wal.append(group(bytes(10_000))))
+        await turns()
+        wal.release(1)
+        await turns(200)
+        await offload.let(0, 1)
+        assert (fits.result(), waits.result()) == (4, 5)
+        await kill_others()
+        disk.crash()
+        wal = await begin(disk, 2, config)
+        assert [sequence for sequence, _ in await recovered(wal)] == [2, 3, 4, 5]
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_groups_behind_one_that_cannot_be_encoded_do_not_take_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        wal, offload, (first,) = await log_with_held_writes(disk, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("streamlog.wal.writer.encode_group", no_memory)
+            fails = asyncio.ensure_future(wal.append(group(b"fails"), 0))
+            await turns()
+        behind = asyncio.ensure_future(wal.append(group(b"behind"), 0))
+        await turns()
+        offload.is_holding = False
+        await offload.let(0)
+        assert await first == 2
+        with pytest.raises(MemoryError):
+            await fails
+        with pytest.raises(StoreUnavailable, match="nothing of this one was stored"):
+            await behind
+        assert await wal.append(group(b"again"), wal.failure_count) == 3
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_files_that_cannot_be_closed_are_removed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> None:
+        raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(1))
+        opens = disk.open
+
+        def opened(name: str) -> DiskFile:
+            file = opens(name)
+            if WAL_FILE_NAME.fullmatch(name):
+                replace_method(file, "close", refused)
+            return file
+
+        monkeypatch.setattr(disk, "open", opened)
+        wal = await begin(disk)
+        for number in range(1, 9):
+            assert await wal.append(group(bytes(10_000))) == number
+        wal.release(8)
+        wal.give_room(True)
+        await turns(500)
+        assert len(disk.list()) <= 3  # the newest file, and the identity with its next
+        wal.give_room(False)
+        await wal.append(group(b"later"))
         await wal.close()
 
     asyncio.run(scenario())

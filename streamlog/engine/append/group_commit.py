@@ -216,7 +216,10 @@ class GroupCommit:
             group = self._full[0] if self._full else self._open
             entries = _entries(group)
             if not entries:
-                return  # It waits for the oldest.
+                # More may come into it.
+                self._began_at = now
+                self._look_later()
+                return
             # What the WAL has told by now: a failure that nobody has heard of yet is this group's,
             # too.
             write = self._wal.append(entries, self._known_failures)

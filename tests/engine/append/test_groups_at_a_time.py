@@ -107,6 +107,20 @@ def test_on_a_fast_disk_groups_are_written_one_after_another() -> None:
     run(scenario)
 
 
+def test_a_disk_that_hung_once_is_not_taken_for_one_of_such_syncs() -> None:
+    async def scenario() -> None:
+        disk = Disk(60.0)
+        async with disk.world.engine() as (streams, _):
+            stream = await streams.create_and_open_stream()
+            await stream.append(batch(b"hung"))
+            disk.wal.write_s = SLOW_S
+            appends = await appends_in_steps(stream, 20 * WRITES_MAX, SLOW_S / WRITES_MAX)
+            await asyncio.gather(*appends)
+            assert disk.most == WRITES_MAX
+
+    run(scenario)
+
+
 def test_groups_behind_one_that_fails_follow_it_again_in_order() -> None:
     async def scenario() -> None:
         disk = Disk(SLOW_S)
