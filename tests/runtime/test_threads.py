@@ -61,8 +61,8 @@ def test_results_and_errors_are_the_callers() -> None:
 def test_a_lane_of_one_thread_keeps_the_order_of_calls() -> None:
     async def main() -> None:
         offload, made = ThreadOffload(), list[int]()
-        assert THREADS[Lane.WAL] == 1
-        await asyncio.gather(*(offload.run(Lane.WAL, made.append, n) for n in range(1000)))
+        assert THREADS[Lane.META] == 1
+        await asyncio.gather(*(offload.run(Lane.META, made.append, n) for n in range(1000)))
         assert made == list(range(1000))
         await offload.close()
 
@@ -94,9 +94,9 @@ def test_a_lane_has_no_more_threads_than_it_needs() -> None:
 def test_a_cancelled_call_that_has_not_begun_is_left_out() -> None:
     async def main() -> None:
         offload, made, gate = ThreadOffload(), list[int](), Gate()
-        held = asyncio.ensure_future(offload.run(Lane.WAL, gate))
-        left_out = asyncio.ensure_future(offload.run(Lane.WAL, made.append, 1))
-        last = asyncio.ensure_future(offload.run(Lane.WAL, made.append, 2))
+        held = asyncio.ensure_future(offload.run(Lane.META, gate))
+        left_out = asyncio.ensure_future(offload.run(Lane.META, made.append, 1))
+        last = asyncio.ensure_future(offload.run(Lane.META, made.append, 2))
         await asyncio.get_running_loop().run_in_executor(None, gate.wait_until_entered)
         held.cancel()
         left_out.cancel()
@@ -112,8 +112,8 @@ def test_a_cancelled_call_that_has_not_begun_is_left_out() -> None:
 def test_close_waits_for_calls_that_were_queued() -> None:
     async def main() -> None:
         offload, made, gate = ThreadOffload(), list[int](), Gate()
-        held = asyncio.ensure_future(offload.run(Lane.WAL, gate))
-        queued = asyncio.ensure_future(offload.run(Lane.WAL, made.append, 1))
+        held = asyncio.ensure_future(offload.run(Lane.META, gate))
+        queued = asyncio.ensure_future(offload.run(Lane.META, made.append, 1))
         await asyncio.get_running_loop().run_in_executor(None, gate.wait_until_entered)
         closing = asyncio.ensure_future(offload.close())
         await asyncio.sleep(0)
@@ -123,7 +123,7 @@ def test_close_waits_for_calls_that_were_queued() -> None:
         assert made == [1]
         await asyncio.gather(held, queued)
         # Late callers get new threads.
-        assert await offload.run(Lane.WAL, int, "1") == 1
+        assert await offload.run(Lane.META, int, "1") == 1
         await offload.close()
 
     asyncio.run(main())
@@ -151,12 +151,12 @@ def test_a_call_keeps_nothing_of_its_arguments() -> None:
             payload = Payload()
             seen = weakref.ref(payload)
             try:
-                await offload.run(Lane.WAL, payload.check, is_right)
+                await offload.run(Lane.META, payload.check, is_right)
             except ValueError:
                 assert not is_right
             del payload
             # Behind it, so the thread has let go of it.
-            await offload.run(Lane.WAL, int, "1")
+            await offload.run(Lane.META, int, "1")
             assert seen() is None
         await offload.close()
 
@@ -190,7 +190,7 @@ def work():
     print("done", flush=True)
 
 async def main():
-    asyncio.ensure_future(ThreadOffload().run(Lane.WAL, work))
+    asyncio.ensure_future(ThreadOffload().run(Lane.META, work))
     await asyncio.sleep(0)
     await asyncio.get_running_loop().run_in_executor(None, entered.wait)
 

@@ -190,9 +190,9 @@ def test_a_slow_disk_slows_appends_within_the_bound() -> None:
     assert wal is not None
     append: Callable[..., Awaitable[object]] = wal.append
 
-    async def slow(entries: object) -> object:
+    async def slow(*arguments: object) -> object:
         await asyncio.sleep(2)
-        return await append(entries)
+        return await append(*arguments)
 
     replace_method(wal, "append", slow)
 
