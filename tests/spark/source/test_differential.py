@@ -196,11 +196,12 @@ def _trim(_: str, admin: Admin, topic: str, partition: int, percent: int) -> Non
 
 
 def _expire_by_time(server: str, admin: Admin, topic: str, days: int) -> None:
-    """Where a record is more than a day younger than the one before, a segment begins."""
+    """Where a record is more than a day younger than the one before, a segment begins. One that is
+    trimmed and not seen may keep its segment: no partition that was trimmed is waited for."""
     limit_ms = int(time.time() * 1000) - days * DAY_MS
-    young = {n: end for n, (_, end) in enumerate(_bounds(admin, topic))}
+    young = {n: end for n, (start, end) in enumerate(_bounds(admin, topic)) if start == 0}
     for _, partition, offset, stamp, *_rest in reversed(consumed(server, topic, PARTITIONS)):
-        if stamp > limit_ms:
+        if stamp > limit_ms and partition in young:
             young[partition] = offset
     admin.alter_configs(topic=topic, configs={"retention.ms": str(days * DAY_MS)})
     _until(lambda: all(_bounds(admin, topic)[n][0] >= at for n, at in young.items()))
