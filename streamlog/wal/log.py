@@ -396,12 +396,11 @@ class WriteAheadLog:
         begun = asyncio.Event()
         released = self._released_through
         outcome = self._writer.write(entries, released, known_failures, file, begun)
-        if not begun.is_set():
-            try:
-                await begun.wait()
-            except asyncio.CancelledError:
-                outcome.cancel()
-                raise
+        try:
+            await begun.wait()
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
         return outcome
 
     async def _take_file(self, frame_bytes: int) -> WalFile:

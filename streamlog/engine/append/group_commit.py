@@ -213,19 +213,15 @@ class GroupCommit:
             return
         now = self._clock.monotonic()
         if now >= self._began_at + self._sync_s / WRITES_MAX:
-            group = self._full[0] if self._full else self._open
-            entries = _entries(group)
-            if not entries:
-                # More may come into it.
-                self._began_at = now
-                self._look_later()
-                return
-            # What the WAL has told by now: a failure that nobody has heard of yet is this group's,
-            # too.
-            write = self._wal.append(entries, self._known_failures)
-            self._behind.append(_Begun(group, asyncio.ensure_future(write), now))
-            self._next()
             self._began_at = now
+            group = self._full[0] if self._full else self._open
+            # Without any, all of its streams are lost so far, and more may come into it.
+            if entries := _entries(group):
+                # What the WAL has told by now: a failure that nobody has heard of yet is this
+                # group's, too.
+                write = self._wal.append(entries, self._known_failures)
+                self._behind.append(_Begun(group, asyncio.ensure_future(write), now))
+                self._next()
         self._look_later()
 
     def _may_write_beside(self) -> bool:
