@@ -3,8 +3,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -21,7 +23,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * is told lines and answers each by one:
  *
  *   open SERVER TOPIC KIND PRODUCERS   connected producers, each with one transaction behind it
- *   write RECORDS                      of each producer; then they are closed
+ *   write KIND RECORDS                 of each producer of the kind
+ *   close                              all producers
  *
  * One producer writes to all partitions of the topic, several write to one each.
  */
@@ -33,7 +36,7 @@ public class Transacting {
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private static final byte[] VALUE = new byte[RECORD_BYTES];
 
-    private final List<Writer> writers = new ArrayList<>();
+    private final Map<String, List<Writer>> writers = new HashMap<>();
 
     private static class Writer {
         final KafkaProducer<byte[], byte[]> producer;
@@ -90,18 +93,20 @@ public class Transacting {
     }
 
     private void open(String server, String topic, String kind, int producers) throws Exception {
+        List<Writer> opened = new ArrayList<>();
+        writers.put(kind, opened);
         for (int number = 0; number < producers; number++) {
             Integer partition = producers == 1 ? null : number % PARTITIONS;
-            writers.add(new Writer(server, topic, kind, number, partition));
+            opened.add(new Writer(server, topic, kind, number, partition));
         }
-        writeAll(TRANSACTION_RECORDS);
+        writeAll(opened, TRANSACTION_RECORDS);
     }
 
-    private void writeAll(int records) throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(writers.size());
+    private void writeAll(List<Writer> those, int records) throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(those.size());
         try {
             List<Future<Void>> writing = new ArrayList<>();
-            for (Writer writer : writers) {
+            for (Writer writer : those) {
                 writing.add(threads.submit(() -> writer.write(records)));
             }
             for (Future<Void> one : writing) {
@@ -112,21 +117,24 @@ public class Transacting {
         }
     }
 
-    private String write(int records) throws Exception {
+    private String write(String kind, int records) throws Exception {
+        List<Writer> those = writers.get(kind);
         long cpu = SYSTEM.getProcessCpuTime();
         long began = System.nanoTime();
-        writeAll(records);
+        writeAll(those, records);
         double seconds = (System.nanoTime() - began) / 1e9;
         double cpuSeconds = (SYSTEM.getProcessCpuTime() - cpu) / 1e9;
-        long all = (long) records * writers.size();
+        long all = (long) records * those.size();
         return String.format(Locale.ROOT,
             "{\"records\": %d, \"bytes\": %d, \"seconds\": %.6f, \"cpu_s\": %.6f}",
             all, all * RECORD_BYTES, seconds, cpuSeconds);
     }
 
     private void close() {
-        for (Writer writer : writers) {
-            writer.producer.close();
+        for (List<Writer> those : writers.values()) {
+            for (Writer writer : those) {
+                writer.producer.close();
+            }
         }
         writers.clear();
     }
@@ -142,9 +150,11 @@ public class Transacting {
             if (words[0].equals("open")) {
                 transacting.open(words[1], words[2], words[3], Integer.parseInt(words[4]));
                 System.out.println("{}");
+            } else if (words[0].equals("write")) {
+                System.out.println(transacting.write(words[1], Integer.parseInt(words[2])));
             } else {
-                System.out.println(transacting.write(Integer.parseInt(words[1])));
                 transacting.close();
+                System.out.println("{}");
             }
         }
     }

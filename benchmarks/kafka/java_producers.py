@@ -22,7 +22,8 @@ from benchmarks.spark.jars import kafka_jars
 from streamlog.errors import Unavailable
 
 SOURCE = Path(__file__).with_name("Transacting.java")
-HEAP = "512m"
+HEAP = "1g"
+"""Each of the producers that are open may keep 32 MiB."""
 COMPILE_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 120.0
 
@@ -38,9 +39,13 @@ class JavaProducers:
         """Producers of the kind, each of which has written one transaction's records."""
         self._ask(f"open {server} {topic} {kind} {producers}")
 
-    def write(self, records: int) -> Figures:
-        """So many records of each producer, acknowledged and committed; then they are closed."""
-        return self._ask(f"write {records}")
+    def write(self, kind: str, records: int) -> Figures:
+        """So many records of each producer of the kind, acknowledged and committed."""
+        return self._ask(f"write {kind} {records}")
+
+    def close(self) -> None:
+        """All producers."""
+        self._ask("close")
 
     def _ask(self, line: str) -> Figures:
         assert self._process.stdin is not None

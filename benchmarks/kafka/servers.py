@@ -27,7 +27,8 @@ SETTINGS = {
     "engine.collector.deletion_delay_ms": "10000",
 }
 """A run writes more than most disks hold: what is deleted has to go soon."""
-TOPICS_KEPT = 2
+TOPICS_KEPT = 3
+"""Producers of three kinds write to one each."""
 FSYNC_EACH_REQUEST = {"flush.messages": "1"}
 NEVER_FLUSHED = dict.fromkeys(("flush.messages", "flush.ms"), str((1 << 63) - 1))
 """Kafka's default. A topic of this node has it too, and is synced before each answer."""
