@@ -54,6 +54,11 @@ class Stream(Protocol):
         """Offset of the next record; past confirm_offset while appends are under way."""
         ...
 
+    @property
+    def tail_offset(self) -> int:
+        """First offset of what is in memory: a fetch from there on reads no object."""
+        ...
+
     def append(
         self, batch: RecordBatch, context: AppendContext = APPEND
     ) -> Awaitable[AppendResult]:

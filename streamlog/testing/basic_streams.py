@@ -217,6 +217,10 @@ class BasicStream:
     def next_offset(self) -> int:
         return self._next
 
+    @property
+    def tail_offset(self) -> int:
+        return self._row.start
+
     def stop(self) -> StreamlogError | None:
         """The reason why appends are refused."""
         if self._closed is not None or self._client.stopped is not None:

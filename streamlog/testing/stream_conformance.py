@@ -373,6 +373,7 @@ class StreamConformance(ABC):
             assert [b.base_offset for b in least] == [2]
             assert len((await stream.fetch(0, 10, 11)).batches) <= 2
             assert (await stream.fetch(4, 4, 100)).batches == ()
+            assert stream.start_offset <= stream.tail_offset <= stream.confirm_offset
             found = await stream.attributes(3, 7)
             assert [(a.base_offset, a.record_count) for a in found] == [(2, 2), (4, 2), (6, 2)]
             assert [a.attributes for a in found] == [b"a1", b"a2", b"a3"]

@@ -449,7 +449,8 @@ class FetchService:
                 continue
             left = poll.left_bytes
             room = min(left, read.left_bytes)
-            if poll.size_bytes and room <= 0:
+            is_cold = poll.is_without_room and log.is_cold(result.next_offset)
+            if poll.size_bytes and (room <= 0 or is_cold):
                 read.is_full = True
                 poll.is_without_room = poll.is_without_room or left <= 0
                 if read.offsets.high_watermark < 0:

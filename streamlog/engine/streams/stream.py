@@ -75,6 +75,10 @@ class EngineStream:
     def next_offset(self) -> int:
         return self._core.next
 
+    @property
+    def tail_offset(self) -> int:
+        return self._core.tail.first
+
     def append(
         self, batch: RecordBatch, context: AppendContext = APPEND
     ) -> asyncio.Future[AppendResult]:

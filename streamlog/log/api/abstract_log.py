@@ -337,6 +337,10 @@ class AbstractLog(ABC):
         """Whether a fetch from there has to wait for a remote tier, and others may go on beside."""
         return False
 
+    def is_cold(self, offset: int) -> bool:
+        """Whether a fetch from there reads objects, also to find that its batch has no room."""
+        return False
+
     @abstractmethod
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
         """Returns when the visible end is past `offset`, or the log is closed."""

@@ -85,7 +85,7 @@ from streamlog.log.shared.parts import LogParts
 from streamlog.log.shared.placing import BatchPlacer
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.log.shared.state.segment_reader import SegmentReader
+from streamlog.log.shared.state.segment_reader import SegmentReader, reads_objects
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
 from streamlog.log.stream_slices import SlicesView
@@ -494,6 +494,10 @@ class SharedLog(CleanableLog):
             start_offset=self.log_start_offset,
             end_offset=self.log_end_offset,
         )
+
+    def is_cold(self, offset: int) -> bool:
+        is_there = self._lifecycle.is_open and self.log_start_offset <= offset
+        return is_there and reads_objects(self._tail.segments, self._streams.by_id, offset)
 
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
         if self._lifecycle.is_open and self._visible_end(isolation) <= offset:

@@ -49,6 +49,13 @@ class SegmentReader:
         return BatchRun(batches, shift, result.is_paced)
 
 
+def reads_objects(
+    segments: Sequence[SharedLogSegment], streams: Mapping[int, Stream], offset: int
+) -> bool:
+    segment = segments[_index(segments, offset)]
+    return offset + segment.data_shift < streams[segment.data.stream_id].tail_offset
+
+
 def _begins_at(batch: StoredBatch, offset: int) -> bool:
     """Whether the first record is at the offset, or behind it.
 
@@ -58,11 +65,15 @@ def _begins_at(batch: StoredBatch, offset: int) -> bool:
     return parse_header(join(batch.parts)).base_offset >= offset
 
 
+def _index(segments: Sequence[SharedLogSegment], offset: int) -> int:
+    return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+
+
 def _run(
     segments: Sequence[SharedLogSegment], offset: int, end_offset: int, room: int
 ) -> tuple[SharedLogSegment, int]:
     """The segment of `offset`, and the end of the run of segments that meet on the same stream."""
-    index = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+    index = _index(segments, offset)
     first = segments[index]
     size = first.size
     while index + 1 < len(segments) and segments[index].end_offset < end_offset and size < room:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import streamlog
 from streamlog.kafka.messages.fetch_response import PartitionData
 from streamlog.kafka.messages.produce_request import (
     PartitionProduceData,
@@ -27,6 +29,7 @@ from tests.server.kafka.fetch_world import (
     fetch_world,
     offsets,
     wanted,
+    world_over,
 )
 from tests.server.kafka.handlers.produce_world import produce_world, response_of
 from tests.support.turns import Turns
@@ -109,6 +112,40 @@ def test_a_partition_behind_one_without_room_is_served_where_it_fits() -> None:
             for session in ((0, -1), (0, 0)):
                 found = answered(await world.fetch(parts=every, max_bytes=70_000, session=session))
                 assert [offsets(part) for part in found.values()] == [[0], [], [0]]
+
+    asyncio.run(main())
+
+
+def test_behind_a_partition_without_room_nothing_is_read_out_of_objects(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A batch that has no room would be read for nothing, and the records that are ready wait."""
+    fetch, read = SharedLog.fetch, list[int]()
+
+    async def noted(log: SharedLog, offset: int, max_bytes: int, **more: Any) -> LogFetch:
+        read.append(log.topic_partition.partition)
+        return await fetch(log, offset, max_bytes, **more)
+
+    async def main() -> None:
+        at = f"local://{tmp_path}"
+        async with streamlog.open(at) as engine:
+            await engine.logs.create_topic("t", 5)
+            for partition in range(4):
+                await world_over(engine.logs).append(b"v" * 50_000, partition=partition)
+        async with streamlog.open(at) as engine:
+            world = world_over(engine.logs)
+            await world.append(b"v", partition=4)
+            monkeypatch.setattr(SharedLog, "fetch", noted)
+            every = [wanted(partition) for partition in range(5)]
+            opened = await world.fetch(parts=every, max_bytes=70_000, session=(0, 0))
+            assert [offsets(part) for part in answered(opened).values()] == [[0], [], [], [], [0]]
+            assert read == [0, 1, 4]
+            # Each has its turn all the same.
+            for turn in (1, 2, 3):
+                again = await world.fetch(
+                    parts=[], max_bytes=70_000, session=(opened.session_id, turn)
+                )
+                assert offsets(answered(again)[turn]) == [0]
 
     asyncio.run(main())
 
