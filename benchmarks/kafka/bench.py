@@ -157,6 +157,11 @@ class Bench:
                 return
             yield number
 
+    def number(self, named: int, least: int = 10) -> int:
+        """So many at any scale, because a row or an aim names the number; fewer in a quick run,
+        whose figures mean nothing."""
+        return named if self._rounds is None else max(least, int(named * self.scale))
+
     def attempt(self, group: str, case: str, work: Callable[[], None]) -> None:
         """Does the work; a failure is a row."""
         try:

@@ -22,8 +22,8 @@ from streamlog.kafka.protocol.headers import decode_response_header
 
 CONSUMERS = 1000
 WAITS_MS = (500, 5000)
-MEASURED_S = 10.0
-QUICK_S = 2.0
+MEASURED_S = 10
+QUICK_S = 2
 VERSION = VERSIONS[ApiKey.FETCH]
 OPENING, ENDING = 0, -1
 
@@ -39,9 +39,9 @@ def run(bench: Bench) -> None:
 
 
 def _run(bench: Bench, server: Server, wait_ms: int) -> None:
-    count = max(10, int(CONSUMERS * min(1.0, bench.scale)))
+    count = bench.number(CONSUMERS)
     # A whole wait at least: what falls into a part of it is whoever asks then.
-    measured_s = MEASURED_S if bench.scale >= 1 else max(QUICK_S, wait_ms / 1000)
+    measured_s = bench.number(MEASURED_S, max(QUICK_S, wait_ms // 1000))
     row = asyncio.run(_measure(server, count, wait_ms, measured_s))
     bench.report.add(row)
     if server.node is not None:
@@ -50,7 +50,7 @@ def _run(bench: Bench, server: Server, wait_ms: int) -> None:
 
 def _weigh(bench: Bench) -> None:
     """The memory of a new node with and without the consumers, by their number."""
-    count = max(100, int(CONSUMERS * min(1.0, bench.scale)))
+    count = bench.number(CONSUMERS, 100)
     with (
         tempfile.TemporaryDirectory(prefix="bench-idle-") as folder,
         running_node(Path(folder) / "node", wal="disk") as node,

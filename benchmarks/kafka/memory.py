@@ -24,9 +24,9 @@ from benchmarks.report import Row
 from benchmarks.streaming import window
 
 BATCH_BYTES = 128 << 10
-SECONDS = 20.0
+SECONDS = 20
 """Of load at scale 1."""
-QUICK_S = 1.0
+QUICK_S = 1
 SAMPLED_EVERY_S = 0.25
 
 
@@ -45,7 +45,7 @@ def run(bench: Bench, mb_s: float) -> None:
 
 def _under_load(bench: Bench, server: Server, mb_s: float) -> float:
     """The median of the bytes, in MB."""
-    seconds = max(QUICK_S, SECONDS * min(1.0, bench.scale))
+    seconds = bench.number(SECONDS, QUICK_S)
     start = server.rss_bytes() / 1e6
     topic = server.new_topic("memory")
     with KafkaConnection(server.address) as connection:

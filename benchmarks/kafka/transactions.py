@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.kafka import librdkafka, transacting, transaction_costs
 from benchmarks.kafka.bench import Bench
 from benchmarks.kafka.librdkafka import Figures
-from benchmarks.kafka.servers import BARE, NODE, PARTITIONS, Server
+from benchmarks.kafka.servers import BARE, PARTITIONS, Server, node_server
 from benchmarks.kafka.wire import TIMEOUT_MS, KafkaConnection, encode_frame
 from benchmarks.report import Row
 from streamlog.codec.batch import BatchProducer
@@ -33,8 +35,8 @@ from streamlog.kafka.protocol.errors import KafkaError
 COMMITS = 300
 OPEN = 10_000
 OPEN_TIMEOUT_MS = 900_000
-OPEN_MEASURED_S = 10.0
-OPEN_QUICK_S = 1.0
+OPEN_MEASURED_S = 10
+OPEN_QUICK_S = 1
 AT_ONCE = 64
 """Requests of one connection under way."""
 TRANSACTIONAL_ID = 1
@@ -54,7 +56,7 @@ def run(bench: Bench) -> None:
         bench.attempt("transactions", "commits", lambda: _commits(bench, servers))
     else:
         bench.report.note("commits of librdkafka are left out: it is not installed")
-    bench.attempt("transactions", "open", lambda: _many_open(bench, bench.servers[NODE]))
+    bench.attempt("transactions", "open", lambda: _many_open(bench))
 
 
 # ---- commits
@@ -81,11 +83,18 @@ def _commits(bench: Bench, servers: list[Server]) -> None:
 # ---- many that stay open
 
 
-def _many_open(bench: Bench, node: Server) -> None:
-    """Memory and CPU of a node with transactions that nobody ends, each with one record."""
-    count = max(10, int(OPEN * bench.scale))
-    topic = node.new_topic("txn-open")
-    with KafkaConnection(node.address) as connection:
+def _many_open(bench: Bench) -> None:
+    """Memory and CPU of a node with transactions that nobody ends, each with one record.
+
+    A new node: one that has served much has free memory for thousands of them.
+    """
+    count = bench.number(OPEN)
+    with (
+        tempfile.TemporaryDirectory(prefix="open-", dir=bench.folder) as folder,
+        node_server(Path(folder) / "node") as node,
+        KafkaConnection(node.address) as connection,
+    ):
+        topic = node.new_topic("txn-open")
         # The coordinator's logs are opened with the first transaction.
         _Transactions(connection, topic, "warm", 100).open()
         node.wait_until_idle()
@@ -95,19 +104,20 @@ def _many_open(bench: Bench, node: Server) -> None:
         seconds, each_us = time.perf_counter() - began, (node.cpu_s() - cpu) / count * 1e6
         each_kb = (node.rss_bytes() - before) / count / 1e3
         cpu, began = node.cpu_s(), time.perf_counter()
-        time.sleep(OPEN_MEASURED_S if bench.scale >= 1 else OPEN_QUICK_S)
+        time.sleep(bench.number(OPEN_MEASURED_S, OPEN_QUICK_S))
         idle = (node.cpu_s() - cpu) / (time.perf_counter() - began) * 100
         cpu = node.cpu_s()
         opened.end()
         node.wait_until_idle()
         ended_us = (node.cpu_s() - cpu) / count * 1e6
+        rss_mb = node.rss_bytes() / 1e6
     row = Row("transactions", f"node, {count} open", each_kb, "KB each", less_is_better=True)
     row.facts = {
         "cpu_percent_while_open": idle,
         "cpu_us_to_open": each_us,
         "cpu_us_to_end": ended_us,
         "opened_s": count / seconds,
-        "rss_mb": node.rss_bytes() / 1e6,
+        "rss_mb": rss_mb,
     }
     bench.report.add(row)
 
