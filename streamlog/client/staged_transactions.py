@@ -157,7 +157,7 @@ class TransactionalStagedWriter(StagedWriter):
 
     def last_epoch(self) -> int | None:
         """The epoch that was committed last; None: none for as long as the coordinator remembers
-        (`transaction.id.expiration.ms`, seven days)."""
+        (`transactional.id.expiration.ms`, seven days)."""
         return _application_epoch(self._described())
 
     def abort(self, objects: Iterable[StagedObject]) -> int:

@@ -21,7 +21,8 @@ where the value comes from.
 
 All topic settings of Kafka 4.1 are known and shown. They are of three kinds:
 - **built**: it has an effect;
-- **kept**: any value that Kafka takes is accepted, stored and shown, and has nothing to act on;
+- **kept**: any value that Kafka takes is accepted, stored and shown, and has nothing to act on in
+  a shared topic;
 - **default only**: another value would promise what the node does not do, and is refused with the
   reason. The default is accepted, so that tools that spell it out work.
 
@@ -36,13 +37,13 @@ force.
 
 KEPT = """
 ## Kept
-| setting | default | allowed | broker's setting | why it has no effect on a shared store |
+| setting | default | allowed | broker's setting | why it has no effect on a shared topic |
 |---|---|---|---|---|
 """
 
 REFUSED = """
 ## Default only
-| setting | the value accepted | broker's setting | why no other |
+| setting | the value accepted | broker's setting | why no other on a shared topic |
 |---|---|---|---|
 """
 

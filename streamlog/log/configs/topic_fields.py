@@ -248,8 +248,13 @@ class TopicConfig:
         )
 
 
-_NO_FILES = "a partition has no files of its own: objects hold batches of many topics"
-_DURABLE = "a record is acknowledged when it is durable: synced to the disk or in the store"
+_NO_FILES = (
+    "objects hold batches of many topics; the files of log.type=unified grow with what is in them"
+)
+_DURABLE = (
+    "a record is acknowledged when it is durable: synced to the disk or in the store. Topics with "
+    "log.type=unified are synced as this setting says"
+)
 _RECOMPRESSES = "the node compresses nothing anew: batches stay as the producer sent them"
 _REPLICAS = "the store replicates: a partition has no followers"
 KEPT = {
@@ -263,7 +268,7 @@ KEPT = {
     "min.insync.replicas": "the store keeps the copies: every acknowledged record has all of them, "
     "whatever the number says",
     "preallocate": _NO_FILES,
-    "segment.index.bytes": f"{_NO_FILES}, and an index grows with its data",
+    "segment.index.bytes": f"{_NO_FILES}, their indexes, too",
     "unclean.leader.election.enable": "every leader reads all records from the store: none can "
     "lack some",
 }
@@ -273,8 +278,8 @@ OF_FILES = frozenset({"flush.messages", "flush.ms"})
 """Those of KEPT that have their meaning on topics with log.type=unified."""
 
 _TIERED = (
-    "tiered storage takes the closed segments of topics with log.type=unified; all data of other "
-    "topics is in the object store already"
+    "topics with log.type=unified take others, and tiered storage their closed segments; all data "
+    "of other topics is in the object store already"
 )
 REFUSED = {
     "compression.type": f"{_RECOMPRESSES}; use producer",
