@@ -47,6 +47,7 @@ def topics(broker: Broker) -> list[dict[str, Any]]:
     return [
         {"topic": one.name, "id": one.topic_id.hex(), "partitions": len(one.partitions)}
         for one in answer.topics
+        if not one.is_internal  # Nobody can make one; a node has its own.
     ]
 
 
