@@ -110,6 +110,10 @@ class PartitionFolder:
         self._owner.cleaned_offsets.note(self._partition, offset)
         await self._owner.cleaned_offsets.save()
 
+    async def note_gaps(self) -> None:
+        """As LogFolder.note_gaps."""
+        await self._owner.note_gaps(self._partition)
+
     def _rename_deleted(self, bases: Sequence[int]) -> list[str]:
         there, renamed = set(self.folder.list()), []
         for base in bases:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from streamlog.codec.batch import scan
+from streamlog.codec.batch import parse_header, scan
 from streamlog.codec.records import iterate
 from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable
 from streamlog.format.kafka_files.names import LOG, file_name
@@ -284,6 +284,37 @@ def test_a_segment_whose_file_was_cut_is_not_copied_as_a_whole() -> None:
         file.close()
         t.clock.advance(60_000)
         await t.copy()
+        await only_newest_local(t)
+        assert t.log.local_log_start_offset > second.base_offset
+        assert await values(t.log) == wanted
+
+    run(test)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 50], ids=["whole batches", "half a batch"])
+def test_a_segment_that_a_start_found_cut_is_not_copied_as_a_whole(left_bytes: int) -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        wanted = await filled(t)
+        second = t.log.segments[1]
+        folder, name = t.tree.open("t-0"), file_name(second.base_offset, LOG)
+        whole = read_file(folder, name)
+        file = folder.open(name)
+        size = parse_header(whole).size_bytes + left_bytes
+        file.truncate(size)
+        file.sync()
+        await t.reopened()
+        await t.copy()
+        assert t.log.copied_end_offset == second.base_offset
+        assert len(t.storage.segments) == 1
+        (alarm,) = t.manager.alarms()
+        assert f"{name} lacks the offsets {second.base_offset + 1} to " in alarm
+        await t.configure(local_retention_bytes="1")
+        await t.retain()
+        assert t.log.local_log_start_offset == second.base_offset
+        file.append([whole[size:]])
+        file.sync()
+        file.close()
+        await t.reopened()
         await only_newest_local(t)
         assert t.log.local_log_start_offset > second.base_offset
         assert await values(t.log) == wanted

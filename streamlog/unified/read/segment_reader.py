@@ -367,7 +367,12 @@ class SegmentFileReader:
                     size += batch_bytes
                     end_position = position + at + batch_bytes
                 at += batch_bytes
-            if found or is_past_end or (not len(data) and position >= segment.size):
+            if found or is_past_end:
+                break
+            if not len(data) and position >= segment.size:
+                if segment.lost_from is not None:
+                    lost = f"offsets {segment.lost_from} to {segment.end - 1} are lost"
+                    raise self._damaged(segment, position, lost)
                 break
             if not at:
                 # One batch is longer than the read, or the file is shorter than the log: also than

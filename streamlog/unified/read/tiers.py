@@ -92,8 +92,8 @@ async def held_files(
     offload: Offload,
 ) -> AsyncIterator[LocalSegmentFiles]:
     """The files of a closed segment, open until the context ends. Errors: StoreUnavailable (also
-    where the log's file is shorter or longer than the segment: a copy of it would be taken for the
-    whole)."""
+    where the log's file is shorter or longer than the segment, or was when the log was opened: a
+    copy of it would be taken for the whole)."""
     opened = ExitStack()
 
     def work() -> LocalSegmentFiles:
@@ -122,9 +122,17 @@ def _open_all(
     aborted = file_name(base, TXN_INDEX)
     snapshot = file_name(segment.end, SNAPSHOT)
     there = set(folder.list())
+    path = f"{folder}/{segment.log_name}"
+    if segment.lost_from is not None:
+        raise StoreUnavailable(
+            f"{path} lacks the offsets {segment.lost_from} to {segment.end - 1}, and is not copied "
+            "to the remote tier; put the file, or a missing one behind it, back from a copy and "
+            "start again",
+            path=path,
+            waiting_helps=False,
+        )
     log = held(segment.log_name)
     if log.size_bytes != segment.size:
-        path = f"{folder}/{segment.log_name}"
         raise StoreUnavailable(
             f"{path} has {log.size_bytes} bytes, and the segment {segment.size}: it was changed by "
             "somebody else, and is not copied to the remote tier; put the file back from a copy",

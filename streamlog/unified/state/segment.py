@@ -49,6 +49,7 @@ class UnifiedLogSegment(AbstractLogSegment):
         "largest",
         "largest_visible",
         "last_append",
+        "lost_from",
         "offsets",
         "replaced",
         "size",
@@ -66,6 +67,8 @@ class UnifiedLogSegment(AbstractLogSegment):
         self.largest_visible = -1
         """The largest timestamp of durable batches."""
         self.last_append = -1
+        self.lost_from: int | None = None
+        """The first offset that its file lacks, though the log had it; None: it lacks none."""
         self.bytes_since_indexed = 0
         self.offsets: bytearray | None = bytearray()
         """Offset index; None: in the file alone."""
