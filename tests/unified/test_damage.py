@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from streamlog.codec.batch import scan
+from streamlog.codec.batch import LENGTH_END, scan
 from streamlog.codec.records import iterate
 from streamlog.errors import Corrupt, OffsetOutOfRange, StoreUnavailable, StreamlogError
 from streamlog.format.kafka_files.names import (
@@ -512,5 +512,49 @@ def test_a_log_that_is_refused_keeps_its_bytes(tmp_path: Path) -> None:
             with pytest.raises(Corrupt, match="offsets 1 to 1 are lost"):
                 load(SystemTree(tmp_path).open("t-0"), plan)
             assert data.read_bytes() == content
+
+    asyncio.run(body())
+
+
+def lengthen(folder: Path, number: int, size: int, more: int) -> None:
+    """The length of that batch, of so many bytes as all have, leads past others behind it."""
+    with (folder / "t-0" / file_name(0, LOG)).open("r+b") as file:
+        file.seek(number * size + 8)
+        file.write(((more + 1) * size - LENGTH_END).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize(("number", "more"), [(0, 1), (4, 1), (4, 3), (8, 1)])
+@pytest.mark.parametrize("value_bytes", [10, 3000, 40_000])
+def test_a_length_that_leads_to_a_later_batch_has_nobody_skip_those_between(
+    tmp_path: Path, is_sealed: bool, number: int, more: int, value_bytes: int
+) -> None:
+    """No CRC covers it. In the last case it leads to the end of the segment."""
+    count, data = 10, encoded([b"x" * value_bytes])
+
+    async def body() -> None:
+        async with unified_log(lambda: SystemTree(tmp_path)) as t:
+            for _ in range(count):
+                await append(t.log, data)
+            if is_sealed:
+                await t.log.roll()
+                await append(t.log, data)
+            lengthen(tmp_path, number, len(data), more)
+            damaged, told = range(number, number + more + 1), list[tuple[int, object]]()
+            for max_bytes in (1, 2 * len(data), 1 << 20):
+                # The second time a reader knows where batches begin.
+                for offset in [*range(count)] * 2:
+                    try:
+                        fetched = await t.log.fetch(offset, max_bytes)
+                    except Corrupt as error:
+                        told.append((offset, error.start))
+                        continue
+                    found = [one.header for one in scan(b"".join(fetched.parts))]
+                    assert [one.base_offset for one in found] == [
+                        *range(offset, fetched.next_offset)
+                    ]
+                    assert number not in range(offset, fetched.next_offset)
+            assert all(offset in damaged for offset, _ in told)
+            assert {start for _, start in told} == {number * len(data)}
 
     asyncio.run(body())

@@ -16,9 +16,17 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from streamlog.codec.batch import HEADER_BYTES, LENGTH_END, BatchHeader, parse_header
+from streamlog.codec.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    BatchHeader,
+    ScannedBatch,
+    check_crc,
+    parse_header,
+)
 from streamlog.errors import (
     Corrupt,
+    CorruptMessage,
     OffsetOutOfRange,
     StoreUnavailable,
     StreamlogError,
@@ -341,7 +349,7 @@ class SegmentFileReader:
             wanted = READ_BYTES_MIN
         found: list[FileBatch] = []
         size = 0
-        end_position = position
+        passed: FileBatch | None = None
         is_past_end = False
         while not found:
             data = memoryview(file.read(position, wanted))
@@ -351,6 +359,8 @@ class SegmentFileReader:
                 batch_bytes = length + LENGTH_END
                 if batch_bytes < HEADER_BYTES or base < expected or delta < 0:
                     raise self._damaged(segment, position + at, "no batch begins here")
+                if passed and base > max(expected, offset) and self._leaps(segment, passed, found):
+                    break
                 # A cleaning may have left nothing in between, but what is there is the segment's.
                 is_past_end = end_offset <= base < segment.end
                 if at + batch_bytes > len(data) or base >= end_offset:
@@ -361,15 +371,18 @@ class SegmentFileReader:
                     raise self._damaged(segment, position + at, "the batch ends behind it")
                 if found and (size >= max_bytes or len(found) >= batches_max):
                     break
+                passed = FileBatch((data[at : at + batch_bytes],), expected, position + at)
                 if base + delta >= offset:
-                    view = data[at : at + batch_bytes]
-                    found.append(FileBatch((view,), base + delta + 1, position + at))
+                    found.append(passed)
                     size += batch_bytes
-                    end_position = position + at + batch_bytes
                 at += batch_bytes
             if found or is_past_end:
+                if passed and at > most and self._is_behind_gap(segment, file, passed):
+                    self._leaps(segment, passed, found)
                 break
             if not len(data) and position >= segment.size:
+                if passed:
+                    self._leaps(segment, passed, found)
                 if segment.lost_from is not None:
                     lost = f"offsets {segment.lost_from} to {segment.end - 1} are lost"
                     raise self._damaged(segment, position, lost)
@@ -395,9 +408,32 @@ class SegmentFileReader:
             if len(found) > 1:
                 # The last one may be more than a fetch has room for: it is the next one's first.
                 segment.remember(found[-2].end_offset, found[-1].position)
-            segment.remember(found[-1].end_offset, end_position)
+            segment.remember(found[-1].end_offset, found[-1].end_position)
             self._batch_bytes = len(found[-1].parts[0])
         return found
+
+    def _leaps(self, segment: UnifiedLogSegment, passed: FileBatch, found: list[FileBatch]) -> bool:
+        """Whether the batch, behind which offsets are missing, has a wrong length, which leads past
+        healthy ones: no CRC covers it, but one of other bytes is not right. A cleaning leaves
+        batches as they are. What was found before it stays. Errors: Corrupt (there is none)."""
+        try:
+            check_crc(ScannedBatch(passed.header, passed.parts[0]), passed.position)
+        except CorruptMessage as error:
+            if len(found) < 2:
+                what = "offsets are missing behind a batch that fails its CRC"
+                raise self._damaged(segment, passed.position, what) from error
+            found.pop()
+            return True
+        return False
+
+    def _is_behind_gap(self, segment: UnifiedLogSegment, file: _Readable, last: FileBatch) -> bool:
+        """Whether offsets are missing behind a batch, of which the next one was not read."""
+        if last.end_offset >= segment.end:
+            return False
+        if last.end_position >= segment.size:
+            return True
+        data = file.read(last.end_position, HEADER_BYTES)
+        return len(data) == HEADER_BYTES and _unpack_frame(data)[0] > last.end_offset
 
     def _check_end(
         self, segment: UnifiedLogSegment, file: _Readable, position: int, size: int, end: int
