@@ -291,6 +291,22 @@ def test_a_segment_whose_file_was_cut_is_not_copied_as_a_whole() -> None:
     run(test)
 
 
+def test_a_segment_that_is_refused_takes_nothing_of_the_quota() -> None:
+    async def test(t: TieredLogUnderTest) -> None:
+        await filled(t)
+        first, second, *_ = t.log.segments
+        file = t.tree.open("t-0").open(file_name(second.base_offset, LOG))
+        file.truncate(second.size_bytes // 2)
+        file.close()
+        for _ in range(3):
+            await t.copy()
+            t.clock.advance(60_000)
+        assert t.log.copied_end_offset == second.base_offset
+        assert t.copy_quota.recorded == first.size_bytes
+
+    run(test)
+
+
 @pytest.mark.parametrize("left_bytes", [0, 50], ids=["whole batches", "half a batch"])
 def test_a_segment_that_a_start_found_cut_is_not_copied_as_a_whole(left_bytes: int) -> None:
     async def test(t: TieredLogUnderTest) -> None:

@@ -10,7 +10,8 @@
    begin again behind the others: if it came again at the next interval only, a node with few
    partitions would copy below its quota, since the window remembers no more than its own time.
    A wait may be long: a segment that was deleted meanwhile, or whose topic was turned off, is not
-   copied, and not charged.
+   copied, and not charged. Nor is one whose files the log refuses: they are asked for before the
+   quota, and once more behind it, because a wait would keep deleted ones on the disk.
 
 Source: Kafka's RemoteLogManager.RLMCopyTask.
 """
@@ -165,6 +166,10 @@ class Copier:
             if not wanted():
                 break
             quota, size_bytes = parts.quota, segment.size_bytes
+            async with log.segment_files(segment):
+                """The log does not refuse them."""
+            if not wanted():
+                break
             hears.waits_for_quota = True
             try:
                 if not await quota.before_segment(size_bytes, may_wait=not done, is_wanted=wanted):
