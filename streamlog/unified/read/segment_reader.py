@@ -79,6 +79,17 @@ class FileBatch(NamedTuple):
         return parse_header(self.parts[0])
 
 
+class _Asked(NamedTuple):
+    """What a read wants: batches from the one with `offset` up to `end_offset`, about `max_bytes`,
+    and `batches_max` at most. `room`: a first one that is larger is not read for itself."""
+
+    offset: int
+    end_offset: int
+    max_bytes: int
+    room: int
+    batches_max: int = sys.maxsize
+
+
 class _Readable(Protocol):
     def read(self, position: int, length: int) -> Buffer: ...
     def size(self) -> int: ...
@@ -164,22 +175,24 @@ class SegmentFileReader:
         max_bytes: int,
         room: int = sys.maxsize,
     ) -> list[FileBatch] | None:
-        """As `batches_of`, off the loop. None: another segment has come in this one's place."""
+        """Batches from the one with `offset` up to end_offset, about `max_bytes`, at least one
+        unless the segment has none there. None: another segment has come in this one's place.
+
+        Errors: as of `read`; _TooLarge, where the first one would be read for itself and is larger
+        than `room`.
+        """
+        asked = _Asked(offset, end_offset, max_bytes, room)
         found: list[FileBatch] | None = None
         if segment.replaced is None:
             # Who follows the tail needs no thread: what was just written is in memory. Beside busy
             # threads two changes between loop and thread take some 10 ms, and the read 0.1.
             if self._is_short(segment, offset, max_bytes):
                 with contextlib.suppress(BlockingIOError):
-                    found = self.batches_of(
-                        segment, offset, end_offset, max_bytes, room, is_now=True
-                    )
+                    found = self._batches_of(segment, asked, is_now=True)
                     if self._now_bytes > TURN_BYTES:
                         await asyncio.sleep(0)
                     return found
-            found = await self._offload.run(
-                Lane.READ, self.batches_of, segment, offset, end_offset, max_bytes, room
-            )
+            found = await self._offload.run(Lane.READ, self._batches_of, segment, asked)
         if found is None and segment.replaced is not None:
             await asyncio.wait({segment.replaced})
             # Where the swap failed, and the log with it, no other segment comes.
@@ -235,21 +248,13 @@ class SegmentFileReader:
             raise self._gone(offset)
         return segments[found]
 
-    def batches_of(
-        self,
-        segment: UnifiedLogSegment,
-        offset: int,
-        end_offset: int,
-        max_bytes: int,
-        room: int = sys.maxsize,
-        *,
-        is_now: bool = False,
+    def _batches_of(
+        self, segment: UnifiedLogSegment, asked: _Asked, *, is_now: bool = False
     ) -> list[FileBatch] | None:
-        """Batches from the one with `offset` up to end_offset, about `max_bytes`, at least one
-        unless the segment has none there. None: its files are no longer its own.
+        """As `find`. None: the segment's files are no longer its own.
 
-        `is_now`: from memory alone. Errors: as of `read`; BlockingIOError, where that is not
-        possible; _TooLarge, where the first one would be read for itself and is larger than `room`.
+        `is_now`: from memory alone. Errors: as of `find`; BlockingIOError, where that is not
+        possible.
         """
         try:
             file = self._kept.take(segment) or self.folder.open_to_read(segment.log_name)
@@ -261,7 +266,7 @@ class SegmentFileReader:
                 # Nobody deletes it. A consumer that heard of a deletion here would go on elsewhere,
                 # and skip the records.
                 raise self._missing(segment) from error
-            raise self._gone(offset) from error
+            raise self._gone(asked.offset) from error
         except OSError as error:
             raise self._typed(error) from error
         end_position, file_bytes = segment.size, 0
@@ -270,13 +275,11 @@ class SegmentFileReader:
             self.check_open()
             file_bytes = file.size()
             if not is_now:
-                found = self._batches(segment, file, offset, end_offset, max_bytes, room)
+                found = self._batches(segment, file, asked)
             else:
-                most = min(max(max_bytes, TURN_BYTES), NOW_BYTES_MAX) + 3 * READ_BYTES_MIN
+                most = min(max(asked.max_bytes, TURN_BYTES), NOW_BYTES_MAX) + 3 * READ_BYTES_MIN
                 source = _FromMemory(file, most)
-                found = self._batches(
-                    segment, source, offset, end_offset, max_bytes, room, NOW_BATCHES_MAX
-                )
+                found = self._batches(segment, source, asked._replace(batches_max=NOW_BATCHES_MAX))
                 self._now_bytes = source.read_bytes
             if found:
                 end_position = found[-1].end_position
@@ -297,47 +300,34 @@ class SegmentFileReader:
         return self._is_ended or segment.replaced is not None
 
     def _batches(
-        self,
-        segment: UnifiedLogSegment,
-        file: _Readable,
-        offset: int,
-        end_offset: int,
-        max_bytes: int,
-        room: int,
-        batches_max: int = sys.maxsize,
+        self, segment: UnifiedLogSegment, file: _Readable, asked: _Asked
     ) -> list[FileBatch] | None:
+        offset = asked.offset
         known = segment.position_of(offset)
         if known is not None:
             try:
-                return self._batches_from(
-                    (known, offset), segment, file, offset, end_offset, max_bytes, room, batches_max
-                )
+                return self._batches_from((known, offset), segment, file, asked)
             except Corrupt:
                 # It may lie behind a length that is damaged, which no CRC covers; who reads on
                 # behind that batch needs the index.
                 segment.forget(offset)
-                if segment.offsets is None and batches_max != sys.maxsize:
+                if segment.offsets is None and asked.batches_max != sys.maxsize:
                     # The index is read from its file.
                     raise BlockingIOError from None
         place = self._indexed_place(segment, file, offset)
-        return self._batches_from(
-            place, segment, file, offset, end_offset, max_bytes, room, batches_max
-        )
+        return self._batches_from(place, segment, file, asked)
 
     def _batches_from(
         self,
         place: tuple[int, int],
         segment: UnifiedLogSegment,
         file: _Readable,
-        offset: int,
-        end_offset: int,
-        max_bytes: int,
-        room: int,
-        batches_max: int,
+        asked: _Asked,
     ) -> list[FileBatch] | None:
         """`place`: a position at or before the batch with the offset, where a batch begins, and the
         least offset that it may begin with."""
         position, expected = place
+        offset, end_offset, max_bytes, room, batches_max = asked
         if segment.replaced is not None:
             # The file, or its index, may be the new segment's. What is open now stays what it is.
             return None
@@ -388,21 +378,7 @@ class SegmentFileReader:
                     raise self._damaged(segment, position, lost)
                 break
             if not at:
-                # One batch is longer than the read, or the file is shorter than the log: also than
-                # its size, which is that of its opening.
-                need, end = HEADER_BYTES, offset
-                if most >= 0:
-                    base, length, delta = _unpack_frame(data, 0)
-                    need, end = length + LENGTH_END, base + delta + 1
-                is_end = len(data) < wanted or position + need > file.size()
-                if need <= len(data) or is_end:
-                    raise self._damaged(segment, position, f"offset {offset} is not in it")
-                if need > room and end > offset:
-                    raise _TooLarge
-                is_under_way = end >= end_offset and segment.offsets is not None
-                if need > READ_BYTES_MAX and not is_under_way:
-                    self._check_end(segment, file, position, need, end)
-                wanted = need
+                wanted = self._longer_read(segment, file, position, data, wanted, asked)
             position += at
         if found:
             if len(found) > 1:
@@ -411,6 +387,32 @@ class SegmentFileReader:
             segment.remember(found[-1].end_offset, found[-1].end_position)
             self._batch_bytes = len(found[-1].parts[0])
         return found
+
+    def _longer_read(
+        self,
+        segment: UnifiedLogSegment,
+        file: _Readable,
+        position: int,
+        data: memoryview,
+        wanted: int,
+        asked: _Asked,
+    ) -> int:
+        """How much to read for the batch that begins at the position and does not end in the data,
+        which is what there was of `wanted` bytes. Errors: Corrupt, _TooLarge."""
+        need, end = HEADER_BYTES, asked.offset
+        if len(data) >= HEADER_BYTES:
+            base, length, delta = _unpack_frame(data)
+            need, end = length + LENGTH_END, base + delta + 1
+        # The file may be shorter than the log: also than its size, which is that of its opening.
+        is_end = len(data) < wanted or position + need > file.size()
+        if need <= len(data) or is_end:
+            raise self._damaged(segment, position, f"offset {asked.offset} is not in it")
+        if need > asked.room and end > asked.offset:
+            raise _TooLarge
+        is_under_way = end >= asked.end_offset and segment.offsets is not None
+        if need > READ_BYTES_MAX and not is_under_way:
+            self._check_end(segment, file, position, need, end)
+        return need
 
     def _leaps(self, segment: UnifiedLogSegment, passed: FileBatch, found: list[FileBatch]) -> bool:
         """Whether the batch, behind which offsets are missing, has a wrong length, which leads past
