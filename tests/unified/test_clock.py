@@ -11,13 +11,15 @@ import pytest
 
 from streamlog.codec.batch import resealed
 from streamlog.format.kafka_files.names import INDEX, LOG, file_name
-from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.abstract_log import MAX_TIMESTAMP, Isolation
 from streamlog.log.api.topic_config import parse
 from streamlog.log.partition.retention import Expired, expired
 from streamlog.runtime.disk.system_tree import SystemTree
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.logs.log_conformance import append, encoded
 from streamlog.testing.torn_folder import TornTree
+from streamlog.unified.read.timestamp_search import TURN_BATCHES
+from tests.support.turns import Turns
 from tests.unified.harness import unified_log
 
 CONFIGS = {
@@ -28,6 +30,7 @@ CONFIGS = {
 TIMES = Struct(">qq")
 TIMES_AT = 27
 """Where a batch has its base timestamp, and its largest behind it."""
+TIME_MS = 1_700_000_000_000
 STEPS_MS = (0, 70, -5000, 30, 30, -200, 9000, -8000, 1)
 
 
@@ -105,5 +108,28 @@ def test_an_active_segment_without_timestamps_is_no_younger_after_opens(
                 assert expired(t.log, parse(configs), t.clock.now_ms()) == [Expired(1, "ms")]
                 await (t.log.kill() if dies else t.log.close())
             await t.open()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("timestamp_ms", "found"), [(MAX_TIMESTAMP, 1), (TIME_MS + 1, -1)])
+def test_a_look_up_over_many_batches_gives_others_their_turns(
+    timestamp_ms: int, found: int
+) -> None:
+    """The largest timestamp of all is that of a deleted record: the others are looked through."""
+    count = 10_000
+
+    async def body() -> None:
+        tree = TornTree(SeededRandom(4))
+        async with unified_log(lambda: tree) as t:
+            await append(t.log, encoded([b"x"], at_ms=TIME_MS + 1000))
+            small = encoded([b"x"], at_ms=TIME_MS)
+            for ack in [await t.log.append(small) for _ in range(count)]:
+                await ack
+            await t.log.delete_records(1)
+            async with Turns() as others:
+                at = await t.log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
+                assert others.count >= count // TURN_BATCHES
+            assert at.offset == found
 
     asyncio.run(body())
