@@ -70,7 +70,12 @@ class Cluster:
         self.kv = MemoryKVStore(self.clock)
 
     async def fsck(
-        self, *, deep: bool = True, repair: bool = False, force: bool = False
+        self,
+        *,
+        deep: bool = True,
+        repair: bool = False,
+        force: bool = False,
+        cluster_id: str | None = None,
     ) -> RepairReport:
         return await fsck(
             self.kv,
@@ -78,7 +83,7 @@ class Cluster:
             clock=self.clock,
             random=self.random,
             offload=self.offload,
-            options=FsckOptions(deep, repair, force),
+            options=FsckOptions(deep, repair, force, cluster_id),
         )
 
     async def is_clean(self) -> None:

@@ -19,12 +19,19 @@ from streamlog.cli.support.options import config_option, data_option, store_opti
 @click.option(
     "--repair",
     is_flag=True,
-    help="Delete orphaned objects and checkpoint files; nothing that a stream needs.",
+    help="Delete orphaned objects and checkpoint files, nothing that a stream needs; write a lost "
+    "cluster.json.",
 )
 @click.option(
     "--force",
     is_flag=True,
     help="With --repair: also when there are more orphans than crashes explain.",
+)
+@click.option(
+    "--cluster-id",
+    metavar="ID",
+    help="With --repair: write a lost cluster.json although nothing in the store proves it to be "
+    "that of the metadata's cluster, which is ID.",
 )
 @json_option
 @pass_state
@@ -37,6 +44,7 @@ def fsck(
     deep: bool,
     repair: bool,
     force: bool,
+    cluster_id: str | None,
 ) -> None:
     """Check metadata and objects against each other.
 
@@ -56,6 +64,8 @@ def fsck(
 
     if force and not repair:
         raise click.UsageError("--force goes with --repair")
+    if cluster_id is not None and not repair:
+        raise click.UsageError("--cluster-id goes with --repair")
 
     async def run() -> RepairReport:
         async with open_offline(locations_of(data, store, meta, file)) as stores:
@@ -65,7 +75,7 @@ def fsck(
                 clock=stores.clock,
                 random=stores.random,
                 offload=stores.offload,
-                options=FsckOptions(deep, repair, force),
+                options=FsckOptions(deep, repair, force, cluster_id),
                 progress=progress_of(state),
             )
 

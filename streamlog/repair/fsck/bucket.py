@@ -3,6 +3,7 @@
 The owner of its id tells what an object is that the fold does not know (PROTOCOL 7):
 
     owner                            what the object is
+    another cluster, by its footer   not this metadata's: never deleted
     none: it is staged               waits for its commit, or expires
     past the counter of blocks, or   the metadata is older than the bucket: never deleted
     no stream and no checkpoint yet
@@ -20,24 +21,26 @@ apart.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import chain
 
-from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound
-from streamlog.metadata.checkpoint.trailer import read_trailer
+from streamlog.errors import ObjectNotFound
 from streamlog.metadata.fold.staging import Stage
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.object_ids import window_ids
-from streamlog.metadata.keys import checkpoint, id_block
+from streamlog.metadata.keys import id_block
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket
 from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
+from streamlog.repair.fsck.files import check_files, check_trailer
 from streamlog.repair.fsck.keys import Keys
+from streamlog.repair.fsck.objects import ObjectChecks
+from streamlog.repair.fsck.owners import find_foreign
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
+from streamlog.runtime.offload import Offload
 
 
 @dataclass(slots=True)
@@ -46,6 +49,7 @@ class Unneeded:
 
     orphans: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    unreadable_files: int = 0
     windows: int = 0
     """W × sealed tenures, and late PUTs: this many orphans are normal."""
 
@@ -54,12 +58,13 @@ async def check_bucket(
     view: MetadataView,
     bucket: Bucket,
     store: ObjectStore,
-    live: array[int],
+    offload: Offload,
+    checks: ObjectChecks,
     keys: Keys,
     report: RepairReport,
 ) -> Unneeded:
-    """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
-    unneeded = Unneeded()
+    """`bucket` was listed before the view was read; `checks` are done. Errors: StoreUnavailable."""
+    unneeded, live = Unneeded(), checks.live
     for fence in keys.fences.values():
         unneeded.windows += 0 if fence.is_live else fence.window
     unneeded.windows += sum(map(len, keys.late_deletes.values()))
@@ -68,7 +73,7 @@ async def check_bucket(
     report.counts["dead_objects"] = len(view.state.dead)
     staged = view.state.fold.staging.staged
     await _check_staged(view, bucket, store, report)
-    rules = _OwnerRules(view, keys)
+    unknown = list[int]()
     for object_id in bucket.ids:
         index = bisect_left(live, object_id)
         if (index < len(live) and live[index] == object_id) or object_id in view.state.dead:
@@ -79,6 +84,13 @@ async def check_bucket(
         if await view.object(object_id) is not None:
             # It died since the last checkpoint; the collector learns of it by the next one.
             report.counts["dead_objects"] += 1
+            continue
+        unknown.append(object_id)
+    to_ask = chain(unknown, (one for one in sorted(checks.damaged) if one in bucket))
+    foreign = await find_foreign(store, offload, bucket, view.cluster_id, to_ask, report)
+    rules = _OwnerRules(view, keys)
+    for object_id in unknown:
+        if object_id in foreign:
             continue
         finding = rules.finding(object_id)
         report.add(finding)
@@ -94,39 +106,13 @@ async def check_bucket(
                 key=key,
             )
         )
-    if not bucket.has_cluster_file:
-        report.add(no_cluster_file(is_elsewhere=is_elsewhere(bucket, live)))
-    _check_files(view, bucket, keys, report, unneeded)
-    await _check_trailer(view, bucket, store, report)
-    return unneeded
-
-
-def is_elsewhere(bucket: Bucket, live: array[int]) -> bool:
-    """Whether the store is not the metadata's: nobody's, without any object that it names."""
-    if bucket.has_cluster_file or not live:
-        return False
-    return not any(object_id in bucket for object_id in live)
-
-
-def no_cluster_file(*, is_elsewhere: bool) -> Finding:
-    if is_elsewhere:
-        return Finding(
-            FindingKind.CLUSTER_FILE,
-            Severity.ERROR,
-            "the store has no cluster.json, and nothing that the metadata names: it is probably "
-            "not the store of this cluster",
-            "mount the folder, or give the bucket and the prefix that belong to this metadata; do "
-            "not replace the metadata",
-            key="cluster.json",
-        )
-    return Finding(
-        FindingKind.CLUSTER_FILE,
-        Severity.ERROR,
-        "the store has no cluster.json: no node starts on it, and another cluster could take it "
-        "for empty",
-        "streamlog fsck --repair writes it again",
-        key="cluster.json",
+    strays = await check_files(
+        view.state.checkpoint, view.revision, view.cluster_id, keys, bucket, store, report
     )
+    unneeded.files = strays.unneeded
+    unneeded.unreadable_files = strays.unreadable
+    await check_trailer(view, bucket, store, report)
+    return unneeded
 
 
 async def _check_staged(
@@ -172,9 +158,9 @@ class _OwnerRules:
     def finding(self, object_id: int) -> Finding:
         block = object_id >> id_block.OBJECTS.block_bits
         if not 0 < block <= self._keys.object_counter:
-            return _newer(object_id, "has an id that this metadata never handed out")
+            return newer(object_id, "has an id that this metadata never handed out")
         if not self._view.state.has_history:
-            return _newer(
+            return newer(
                 object_id, "is there, and this metadata has neither a stream nor a checkpoint"
             )
         if object_id in self._late_deletes:
@@ -187,7 +173,7 @@ class _OwnerRules:
         if window is None or object_id < window[0]:
             return _orphan(object_id, f"tenure {owner} is past it")
         if object_id > window[1]:
-            return _newer(
+            return newer(
                 object_id,
                 f"is past the window of tenure {owner}, which could not store it before it "
                 "committed more than this metadata knows",
@@ -214,7 +200,7 @@ class _OwnerRules:
         return self._windows[owner]
 
 
-def _newer(object_id: int, what: str) -> Finding:
+def newer(object_id: int, what: str) -> Finding:
     return _finding(
         FindingKind.OBJECT_NEWER,
         Severity.ERROR,
@@ -252,65 +238,3 @@ def _finding(
         key=data_key(object_id),
         object_id=object_id,
     )
-
-
-def _check_files(
-    view: MetadataView, bucket: Bucket, keys: Keys, report: RepairReport, unneeded: Unneeded
-) -> None:
-    named = view.state.checkpoint.files if view.state.checkpoint is not None else ()
-    names = {ref.name for ref in named}
-    for info in bucket.checkpoints:
-        report.counts["checkpoint_files"] += 1
-        if info.key in names:
-            continue
-        tenure = checkpoint.tenure_of_name(info.key)
-        if tenure is None:
-            report.add(
-                Finding(
-                    FindingKind.FOREIGN_KEY,
-                    Severity.WARNING,
-                    f"{info.key} is not the name of a checkpoint file",
-                    "give the cluster a prefix of its own",
-                    key=info.key,
-                )
-            )
-            continue
-        fence = keys.fences.get(tenure)
-        is_live = fence is not None and fence.is_live
-        report.add(
-            Finding(
-                FindingKind.CHECKPOINT_STRAY,
-                Severity.NOTE,
-                f"{info.key} is a checkpoint file that nothing names",
-                "a node deletes it in time" + ("" if is_live else ", and so does --repair"),
-                key=info.key,
-            )
-        )
-        if not is_live:
-            unneeded.files.append(info.key)
-
-
-async def _check_trailer(
-    view: MetadataView, bucket: Bucket, store: ObjectStore, report: RepairReport
-) -> None:
-    """The end of the newest checkpoint, which only a recovery reads."""
-    named = view.state.checkpoint
-    delta = named.delta.name if named is not None and named.delta is not None else ""
-    for info in bucket.checkpoints:
-        if info.key != delta:
-            continue
-        try:
-            if await read_trailer(store, info, view.cluster_id) is not None:
-                return
-            reason = "it has no trailer"
-        except (Corrupt, ForeignCluster, ObjectNotFound) as error:
-            reason = str(error)
-        report.add(
-            Finding(
-                FindingKind.CHECKPOINT_TRAILER,
-                Severity.WARNING,
-                f"a recovery could not use the checkpoint {delta}: {reason}",
-                "nodes can; the next checkpoint of a node replaces it",
-                key=delta,
-            )
-        )

@@ -13,7 +13,7 @@ from array import array
 from dataclasses import dataclass
 
 from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
-from streamlog.errors import Corrupt, ForeignCluster, Invalid, UnsupportedVersion
+from streamlog.errors import Corrupt, ForeignCluster, Invalid
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.keys import lineage
 from streamlog.metadata.keys.space import prefix_of
@@ -21,13 +21,12 @@ from streamlog.objectstore.cluster.guard import (
     ClusterFile,
     Lineage,
     check_same,
-    claim,
     read_cluster,
 )
-from streamlog.objectstore.cluster.lineage import LineageCheck, check_lineage, restate_lineage
+from streamlog.objectstore.cluster.lineage import LineageCheck, check_lineage
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.bucket import Bucket, list_bucket
+from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import (
     Finding,
     FindingKind,
@@ -36,7 +35,8 @@ from streamlog.repair.findings import (
     Severity,
     no_progress,
 )
-from streamlog.repair.fsck.bucket import Unneeded, check_bucket, is_elsewhere, no_cluster_file
+from streamlog.repair.fsck.bucket import Unneeded, check_bucket
+from streamlog.repair.fsck.cluster_file import ClusterFileRepair, StoreLook, look_without_view
 from streamlog.repair.fsck.keys import check_keys
 from streamlog.repair.fsck.objects import ObjectChecks
 from streamlog.repair.fsck.topics import check_topics
@@ -52,11 +52,16 @@ ORPHANS_SHARE = 100
 
 @dataclass(frozen=True, slots=True)
 class FsckOptions:
-    """`repair`: do all repairs that cannot lose data. `force`: even suspiciously many of them."""
+    """`repair`: do all repairs that cannot lose data. `force`: even suspiciously many of them.
+
+    `cluster_id`: the metadata's cluster as somebody typed it, who knows that the store is this
+    cluster's: a lost cluster.json is written although nothing in the store proves it.
+    """
 
     deep: bool = False
     repair: bool = False
     force: bool = False
+    cluster_id: str | None = None
 
 
 async def fsck(
@@ -69,31 +74,29 @@ async def fsck(
     options: FsckOptions | None = None,
     progress: Progress = no_progress,
 ) -> RepairReport:
-    """Errors: Invalid (the metadata store is empty), ForeignCluster, LineageFenced (a recovery made
-    newer metadata, whose objects would look like waste), UnsupportedVersion, StoreUnavailable,
-    MetadataUnavailable, Conflict (nodes are running).
+    """Errors: Invalid (the metadata store is empty, or of another cluster than the options say),
+    ForeignCluster, LineageFenced (a recovery made newer metadata, whose objects would look like
+    waste), UnsupportedVersion, StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
     """
     options, report = options or FsckOptions(), RepairReport()
     report.cluster_id = await cluster_of(kv, store)
+    if options.cluster_id not in (None, report.cluster_id):
+        raise Invalid(f"the metadata is of cluster {report.cluster_id}, not {options.cluster_id}")
     mine = await lineage.read(kv, prefix_of(report.cluster_id))
     claimed = await read_cluster(store)
     if claimed is not None:
         check_lineage(store.url, claimed.lineage, mine)
-        if claimed.lineage != mine:
-            await _old_copy(store, claimed, mine, report, options)
+    cluster_file = ClusterFileRepair(store, claimed, mine, report)
+    is_certain = options.cluster_id is not None
     bucket = await list_bucket(store, progress)
     try:
         view = await load_view(
             kv, store, report.cluster_id, clock=clock, random=random, offload=offload
         )
     except Corrupt as error:
-        if not bucket.has_cluster_file:
-            report.add(no_cluster_file(is_elsewhere=not bucket.ids))
-            if options.repair and bucket.ids:
-                # Without it recover has no cluster to rebuild.
-                await claim(store, report.cluster_id, mine)
-                report.repaired.append("wrote cluster.json")
-        report.add(_unreadable(error, bucket))
+        look = await look_without_view(kv, store, offload, bucket, report)
+        await cluster_file.run(look, repair=options.repair, is_certain=is_certain)
+        report.add(_unreadable(error, is_elsewhere=claimed is None and bool(look.doubt(report))))
         return report
     report.revision = view.revision
     keys = await check_keys(view, report)
@@ -101,12 +104,16 @@ async def fsck(
     checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
     try:
         await checks.run()
-        unneeded = await check_bucket(view, bucket, store, checks.live, keys, report)
+        unneeded = await check_bucket(view, bucket, store, offload, checks, keys, report)
+        own = len(checks.live) - len(checks.damaged)
+        look = StoreLook(own, bool(checks.live), unneeded.unreadable_files)
     except Corrupt as error:
         report.add(_unlisted(error))
         unneeded = Unneeded()
+        look = await look_without_view(kv, store, offload, bucket, report)
+    await cluster_file.run(look, repair=options.repair, is_certain=is_certain)
     if options.repair:
-        await _repair(store, bucket, unneeded, report, options, checks.live, mine)
+        await _repair(store, unneeded, report, options, checks.live, claimed, look, mine)
     return report
 
 
@@ -128,39 +135,14 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
     return cluster_id
 
 
-async def _old_copy(
-    store: ObjectStore,
-    claimed: ClusterFile,
-    mine: Lineage,
-    report: RepairReport,
-    options: FsckOptions,
-) -> None:
-    if options.repair:
-        await restate_lineage(store, claimed, mine)
-        report.repaired.append("wrote the metadata's lineage into cluster.json, an older copy")
-        return
-    report.add(
-        Finding(
-            FindingKind.CLUSTER_FILE,
-            Severity.ERROR,
-            f"cluster.json names lineage {claimed.lineage.number}, the metadata is of lineage "
-            f"{mine.number}: somebody put an old copy back, and older metadata would be taken for "
-            "the right one",
-            "streamlog fsck --repair writes it again, and so does the next start of a node",
-            key="cluster.json",
-        )
-    )
-
-
-def _unreadable(error: Corrupt | UnsupportedVersion, bucket: Bucket) -> Finding:
+def _unreadable(error: Corrupt, *, is_elsewhere: bool) -> Finding:
     return Finding(
         FindingKind.METADATA_UNREADABLE,
         Severity.ERROR,
         f"the metadata cannot be read, so nothing else was checked: {error}",
-        "restore it from a backup, or rebuild it with streamlog recover"
-        if bucket.ids
-        else "the store has no objects: look whether it is the right one; do not replace the "
-        "metadata before",
+        "look whether this is the right store; do not replace the metadata before"
+        if is_elsewhere
+        else "restore it from a backup, or rebuild it with streamlog recover",
         key=str(error.fields.get("object_key", "")),
     )
 
@@ -177,21 +159,20 @@ def _unlisted(error: Corrupt) -> Finding:
 
 async def _repair(
     store: ObjectStore,
-    bucket: Bucket,
     unneeded: Unneeded,
     report: RepairReport,
     options: FsckOptions,
     live: array[int],
+    claimed: ClusterFile | None,
+    look: StoreLook,
     mine: Lineage,
 ) -> None:
-    """Repairs only if the metadata is right: otherwise the objects that it does not know may be the
-    only copy of the data."""
-    if is_elsewhere(bucket, live):
-        report.repaired.append("changed nothing: this is probably not the store of this cluster")
+    """Deletes only if the metadata is right, and the store its own: otherwise the objects that it
+    does not know may be the only copy of the data."""
+    if claimed is None:
+        # The next run has the file to go by.
+        report.repaired.append("deleted nothing: the store had no cluster.json")
         return
-    if not bucket.has_cluster_file:
-        await claim(store, report.cluster_id, mine)
-        report.repaired.append("wrote cluster.json")
     if not await LineageCheck(store, report.cluster_id, mine).check():
         report.repaired.append("deleted nothing: cluster.json is not this metadata's")
         return
@@ -206,6 +187,9 @@ async def _repair(
         )
     ):
         report.repaired.append("deleted nothing: the metadata is not to be trusted")
+        return
+    if report.by_kind[str(FindingKind.OBJECT_FOREIGN)] or (look.names_objects and not look.own):
+        report.repaired.append("deleted nothing: this is probably not the store of this cluster")
         return
     bound = max(len(live) // ORPHANS_SHARE, unneeded.windows)
     if len(unneeded.orphans) > bound and not options.force:

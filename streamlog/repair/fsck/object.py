@@ -40,7 +40,11 @@ LOST_ADVICE = (
 
 
 class ObjectCheck:
-    """Adds findings to `report`. Several objects may be under way."""
+    """Adds findings to `report`. Several objects may be under way.
+
+    `damaged`: ids of objects that are gone, or are not what the metadata says of them; blocks are
+    not looked at for this.
+    """
 
     def __init__(
         self,
@@ -56,12 +60,15 @@ class ObjectCheck:
         self._offload = offload
         self._report = report
         self._deep = deep
+        self.damaged: set[int] = set()
 
     async def run(self, row: ObjectRow, ranges: list[Range]) -> None:
         """`ranges`: those that streams need of the object, sorted. Errors: StoreUnavailable."""
         try:
+            self.damaged.add(row.object_id)
             footer, index = await self._read(row)
-            await self._compare(row, footer, ranges)
+            if self._is_as_named(row, footer, ranges):
+                self.damaged.remove(row.object_id)
             if self._deep:
                 await self._read_blocks(row, index)
         except ObjectNotFound:
@@ -77,7 +84,7 @@ class ObjectCheck:
         self._report.counts["read_bytes"] += len(data)
         return await self._offload.run(Lane.CPU, _decode, data, row, key)
 
-    async def _compare(self, row: ObjectRow, footer: ObjectFooter, ranges: list[Range]) -> None:
+    def _is_as_named(self, row: ObjectRow, footer: ObjectFooter, ranges: list[Range]) -> bool:
         identity = footer.identity
         if identity.cluster_id != self._cluster_id:
             self._add(
@@ -89,9 +96,11 @@ class ObjectCheck:
         else:
             rows = rows_placed(Rows(footer.ranges), row.placements)
             missing = uncovered(ranges, list(rows))
-            if missing:
-                text = f"does not hold {some_ranges(missing)}"
-                self._add(FindingKind.OBJECT_WRONG, row, text, missing)
+            if not missing:
+                return True
+            text = f"does not hold {some_ranges(missing)}"
+            self._add(FindingKind.OBJECT_WRONG, row, text, missing)
+        return False
 
     async def _read_blocks(self, row: ObjectRow, index: ObjectIndex) -> None:
         key = data_key(row.object_id)

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt
@@ -58,27 +58,27 @@ class ObjectChecks:
         deep: bool,
     ) -> None:
         self._view = view
-        self._store = store
-        self._offload = offload
         self._report = report
         self._progress = progress
-        self._deep = deep
+        self._check = ObjectCheck(view.cluster_id, store, offload, report, deep=deep)
         self.live = array("Q")
         """Ids of all objects that the fold knows, sorted."""
+
+    @property
+    def damaged(self) -> Set[int]:
+        """As `ObjectCheck`'s; complete after `run`."""
+        return self._check.damaged
 
     async def run(self) -> None:
         """Errors: StoreUnavailable, MetadataUnavailable."""
         total = self._view.live_objects_count
-        check = ObjectCheck(
-            self._view.cluster_id, self._store, self._offload, self._report, deep=self._deep
-        )
         async for batch in self.batches():
             for low in range(0, len(batch.objects), 256):
                 rows = [
                     (listed.row, batch.ranges_of(listed.row.object_id))
                     for listed in batch.objects[low : low + 256]
                 ]
-                await in_flight(rows, lambda row: check.run(*row))
+                await in_flight(rows, lambda row: self._check.run(*row))
                 self._progress("checking objects", self._report.counts["objects"], total)
 
     async def batches(self) -> AsyncIterator[ObjectBatch]:

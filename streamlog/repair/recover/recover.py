@@ -79,12 +79,13 @@ async def recover(
     options, report = options or RecoverOptions(), RepairReport()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
-    if not bucket.ids and not bucket.checkpoints and await is_in_use(kv, report.cluster_id):
-        report.add(_all_gone(store.url))
     known, revision_max = await newest_known(
         store, bucket, report, clock=clock, random=random, offload=offload
     )
     recovered = await gather(store, bucket, known, report, offload=offload, progress=progress)
+    if not recovered.node_epochs and await is_in_use(kv, report.cluster_id):
+        # No object and no checkpoint names a node of the cluster.
+        report.add(_all_gone(store.url))
     recovered.revision_max = max(recovered.revision_max, revision_max)
     report.repaired.append(
         "what was set at run time for brokers (streamlog config alter) and the quotas of clients "
@@ -131,7 +132,7 @@ def _all_gone(url: str) -> Finding:
     return Finding(
         FindingKind.OBJECT_MISSING,
         Severity.ERROR,
-        f"{url} has no objects at all, and the metadata that would be replaced is in use",
+        f"{url} has no objects of this cluster, and the metadata that would be replaced is in use",
         "look whether this is the right store, with its folder mounted",
     )
 
