@@ -40,12 +40,15 @@ def absent_path(url: MetaUrl) -> str | None:
     """The folder in which `open_kv` would make a new store; None where it opens one."""
     if not isinstance(url, RocksUrl):
         return None
-    folder = Path(url.path)
     try:
-        return None if folder.is_dir() and any(folder.iterdir()) else url.path
+        # RocksDB's own sign: a folder of something else is none, however full it is.
+        (Path(url.path) / "CURRENT").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return url.path
     except OSError:
         # `open_kv` tells why the folder cannot be read.
         return None
+    return None
 
 
 def is_shared(url: MetaUrl) -> bool:

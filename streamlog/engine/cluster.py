@@ -51,8 +51,9 @@ async def ensure_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
         if owner is not None and stored is None:
             raise ForeignCluster(
                 f"{store.url} holds data of cluster {owner.cluster_id} and the metadata store is "
-                "empty: give the metadata store that belongs to it, or an empty store; or rebuild "
-                "lost metadata with streamlog recover",
+                "empty: look whether --meta is right (a node with --data D keeps it in D/meta), or "
+                "give an empty store; only if the metadata is lost, rebuild it with streamlog "
+                "recover",
                 store_cluster=owner.cluster_id,
                 meta_cluster="",
             )

@@ -110,8 +110,8 @@ async def open_metadata_store(
             return MemoryKVStore(clock)
         if path is not None:
             raise Invalid(
-                f"there is no metadata in {path}: give --meta, or --data D of a node that keeps it "
-                "in D/meta. If it is lost, streamlog recover rebuilds it"
+                f"there is no metadata in {path}: look whether --meta is right (a node with --data "
+                "D keeps it in D/meta). Only if it is lost, streamlog recover rebuilds it"
             )
     return await open_kv(meta, clock, offload)
 

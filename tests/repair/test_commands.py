@@ -104,12 +104,24 @@ def test_a_command_that_looks_makes_no_metadata(tmp_path: Path, command: str) ->
     assert f"there is no metadata in {tmp_path}/typo".encode() in typo.stderr
     assert not (data / "objects" / "meta").exists()
     assert not (tmp_path / "typo").exists()
+    for full in (data, data / "objects"):
+        before = sorted(full.iterdir())
+        wrong = run(*words, *where, "--meta", f"rocksdb://{full}")
+        assert wrong.returncode != 0
+        assert f"there is no metadata in {full}: look whether --meta is right" in (
+            wrong.stderr.decode()
+        )
+        assert sorted(full.iterdir()) == before
 
 
 def test_a_dry_run_makes_no_metadata(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with new_node(data):
         pass
+    where = ("--store", f"local://{data}/objects", "--meta", f"rocksdb://{data}")
+    before = sorted(data.iterdir())
+    assert run("recover", *where, "--dry-run").returncode == 0
+    assert sorted(data.iterdir()) == before
     shutil.rmtree(data / "meta")
     assert run("recover", "--data", data, "--dry-run").returncode == 0
     assert not (data / "meta").exists()

@@ -125,8 +125,8 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
             raise Invalid("metadata and store are empty: there is no cluster here")
         raise ForeignCluster(
             f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
-            "empty: give the metadata store that belongs to it, or rebuild it with streamlog "
-            "recover",
+            "empty: look whether --meta is right (a node with --data D keeps it in D/meta); only "
+            "if the metadata is lost, rebuild it with streamlog recover",
             store_cluster=claimed.cluster_id,
             meta_cluster="",
         )
