@@ -168,7 +168,9 @@ def read_some(descriptor: int, size: int) -> bytes:
 
 def check_reader() -> None:
     """For a command that waits for something to write: no write tells it. Errors: BrokenPipeError
-    where the reader of stdout went away."""
+    where the reader of stdout went away, StdoutClosed where there never was one."""
+    if isinstance(getattr(sys.stdout.buffer, "raw", None), _NoOutput):
+        raise StdoutClosed
     poll = select.poll()
     poll.register(STDOUT, 0)
     if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):

@@ -48,7 +48,9 @@ def test_a_closed_stdin_is_a_clear_error(environment: dict[str, str], command: s
     assert "stdin is closed" in stderr
 
 
-@pytest.mark.parametrize("command", ["status", "topic list --json", "consume shut --until-end"])
+@pytest.mark.parametrize(
+    "command", ["status", "topic list --json", "consume shut --until-end", "kv watch"]
+)
 def test_a_closed_stdout_is_a_clear_error(
     done: Done, environment: dict[str, str], command: str
 ) -> None:
@@ -191,6 +193,24 @@ def test_a_reader_that_went_away_ends_a_command_that_waits(
         assert b"waiting for" in process.stderr.readline()
         process.stdout.close()
         assert process.wait(WAIT_S) == 141
+
+
+def test_a_reader_that_went_away_ends_a_watch(environment: dict[str, str]) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "kv", "watch"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 141
+
+
+def test_a_closed_stdout_ends_the_wait_for_a_topic(environment: dict[str, str]) -> None:
+    code, stderr = closed(environment, 1, "consume", "never-there", "--follow")
+    assert code == 1
+    assert "stdout is closed" in stderr
 
 
 def test_ctrl_c_ends_a_command_whose_output_nobody_reads(

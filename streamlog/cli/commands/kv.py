@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, note, text_or_base64
 from streamlog.cli.remote import key_values
-from streamlog.cli.standard_streams import read_input, stdout_is_terminal
+from streamlog.cli.standard_streams import check_reader, read_input, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import KeyNotFound
+
+if TYPE_CHECKING:
+    from streamlog.model.kv import KVChange
+
+READER_CHECKED_EVERY_S = 0.5
 
 _namespace = click.option("--namespace", default="default", show_default=True)
 
@@ -154,7 +161,7 @@ def watch(
         changes = client.watch(
             namespace=namespace, prefix=_bytes(prefix), from_revision=from_revision
         )
-        for number, change in enumerate(changes, start=1):
+        for number, change in enumerate(_while_read(changes), start=1):
             entry = _entry(change.key.name, change.value) | {"revision": change.revision}
             if state.json:
                 emit(entry)
@@ -165,3 +172,20 @@ def watch(
             sys.stdout.flush()
             if number == count:
                 return
+
+
+def _while_read(changes: Iterator[KVChange]) -> Iterator[KVChange]:
+    """The changes, as long as stdout has a reader: the wait for one would not tell.
+
+    Errors: those of `changes` and of `check_reader`.
+    """
+    # The thread ends when the client is closed.
+    pool = ThreadPoolExecutor(1, "watch")
+    while True:
+        coming = pool.submit(next, changes, None)
+        while not wait([coming], READER_CHECKED_EVERY_S).done:
+            check_reader()
+        change = coming.result()
+        if change is None:
+            return
+        yield change
