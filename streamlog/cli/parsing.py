@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -95,6 +96,18 @@ def parse_start(value: str, now_ms: int) -> StartPosition | None:
     except (ValueError, OverflowError, OSError):
         return None
     return StartPosition("timestamp", int(moment * 1000)) if moment >= 0 else None
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; click takes nan, and inf where there is no maximum."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number of use here", param, ctx)
+        return number
 
 
 _DURATION = re.compile(r"(\d{1,12})(ms|[smhdw])", re.ASCII)

@@ -11,7 +11,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, field_list, note
-from streamlog.cli.parsing import INT32_MAX
+from streamlog.cli.parsing import INT32_MAX, FiniteRange
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records.chain import RECORD_BYTES_MIN, ChainReader, ChainWriter
 from streamlog.cli.records.record_copy import batches_until
@@ -29,7 +29,7 @@ IN_FLIGHT_LISTS = 16
 TOPIC_DEFAULT = "bench"
 
 _topic = click.option("--topic", default=TOPIC_DEFAULT, show_default=True)
-_mib = click.option("--mib", type=click.FloatRange(min=0.01), default=256, show_default=True)
+_mib = click.option("--mib", type=FiniteRange(0.01, INT32_MAX), default=256, show_default=True)
 _partitions = click.option(
     "--partitions",
     type=click.IntRange(1, INT32_MAX),
@@ -151,7 +151,7 @@ def consume(state: State, topic: str) -> None:
 @bench.command()
 @click.option("--topic", default="bench-verify", show_default=True)
 @_partitions
-@click.option("--mib", type=click.FloatRange(min=0.01), default=64, show_default=True)
+@click.option("--mib", type=FiniteRange(0.01, INT32_MAX), default=64, show_default=True)
 @_record_bytes
 @_compression
 @click.option(

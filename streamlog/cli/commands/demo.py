@@ -16,6 +16,7 @@ import click
 
 from streamlog.cli.invocation import command_name
 from streamlog.cli.output import emit, note
+from streamlog.cli.parsing import FiniteRange
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.errors import StreamlogError
 
@@ -42,7 +43,7 @@ logs_option = click.option(
 @logs_option
 @click.option(
     "--mib",
-    type=click.FloatRange(min=0.1, max=16 * 1024),
+    type=FiniteRange(min=0.1, max=16 * 1024),
     default=64,
     show_default=True,
     help="How much is written for each WAL mode, at least.",

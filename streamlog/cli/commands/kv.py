@@ -11,6 +11,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, note, text_or_base64
+from streamlog.cli.parsing import INT64_MAX
 from streamlog.cli.remote import key_values
 from streamlog.cli.standard_streams import check_reader, read_input, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
@@ -74,7 +75,7 @@ def get(state: State, key: str, namespace: str) -> None:
 )
 @click.option(
     "--expected-revision",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, INT64_MAX),
     help="Put only if the key has this revision; 0: only if there is no such key.",
 )
 @remote_options
@@ -145,7 +146,7 @@ def list_keys(state: State, namespace: str, prefix: str) -> None:
 @click.option("--prefix", default="", help="Only keys that begin with this.")
 @click.option(
     "--from-revision",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, INT64_MAX),
     help="Begin with this revision's changes. [default: from now on]",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N changes.")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 
 from streamlog.cli.output import emit, note
+from streamlog.cli.parsing import INT32_MAX, INT64_MAX, one_byte_string
 from streamlog.cli.parsing import fencing_token as parse_token
-from streamlog.cli.parsing import one_byte_string
 from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import partitions
 from streamlog.cli.standard_streams import stdin_descriptor, stdin_is_terminal
@@ -19,10 +19,12 @@ from streamlog.model.fencing_token import shown_token
 LINE_BYTES_MAX = 1 << 30
 
 _topic = click.argument("topic")
-_partition = click.option("--partition", type=click.IntRange(min=0), metavar="N", required=True)
+_partition = click.option(
+    "--partition", type=click.IntRange(0, INT32_MAX), metavar="N", required=True
+)
 _expected_next_offset = click.option(
     "--expected-next-offset",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, INT64_MAX),
     metavar="OFFSET",
     help="Refuse unless the partition ends here.",
 )

@@ -9,9 +9,11 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import click
 
 from streamlog.cli.output import emit, field_list, note, shortened
+from streamlog.cli.parsing import FiniteRange
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import config_option, data_option, store_options
 
+GRACE_S_MAX = 86_400.0
 F = TypeVar("F", bound=Callable[..., None])
 
 
@@ -48,7 +50,7 @@ def rebuild_options(command: F) -> F:
         click.option(
             "--grace",
             "grace_s",
-            type=click.FloatRange(min=0),
+            type=FiniteRange(0, GRACE_S_MAX),
             default=15.0,
             show_default=True,
             metavar="SECONDS",
