@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Invalid
@@ -42,6 +44,20 @@ async def open_store(
             metrics = StoreMetrics(registry or CollectorRegistry(), clock)
             store = await open_s3(url, offload, clock, random or SystemRandom(), config, metrics)
             return HedgedStore(store, config, clock, metrics)
+
+
+def absent_folder(url: StoreUrl) -> str | None:
+    """The folder that `open_store` would make; None where it opens what is there."""
+    if not isinstance(url, LocalUrl):
+        return None
+    try:
+        Path(url.path).stat()
+    except FileNotFoundError:
+        return url.path
+    except OSError:
+        # `open_store` tells why the folder cannot be read.
+        return None
+    return None
 
 
 async def open_s3(

@@ -45,7 +45,7 @@ from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
-from streamlog.wiring import is_shared, open_metadata_store
+from streamlog.wiring import check_is_there, is_shared, open_metadata_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ async def open_offline(
     clock, offload = SystemClock(), ThreadOffload()
     async with AsyncExitStack() as resources:
         resources.push_async_callback(offload.close)
+        await check_is_there(store_url, offload)
         kv = await open_metadata_store(meta, store_url, clock, offload, if_absent="refuse")
         resources.push_async_callback(kv.close)
         store = await open_store(store_url, clock, offload)

@@ -16,6 +16,7 @@ from streamlog.wiring.opening import open
 from streamlog.wiring.plan import Components
 from streamlog.wiring.stores import (
     IfAbsent,
+    check_is_there,
     is_shared,
     open_metadata_store,
     open_object_store,
@@ -29,6 +30,7 @@ __all__ = [
     "IfAbsent",
     "OpenEngine",
     "WalMode",
+    "check_is_there",
     "is_shared",
     "lock_paths",
     "open",

@@ -19,7 +19,7 @@ from streamlog.kvstore.opening import absent_path, open_kv
 from streamlog.kvstore.opening import is_shared as is_shared_kv
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.observed import observed
-from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.opening import absent_folder, open_store
 from streamlog.objectstore.trust.quick import check_quickly
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import Clock
@@ -89,6 +89,13 @@ async def open_object_store(
     return await open_store(
         parse_store_url(url), offload, clock, random, config=config.store, registry=registry
     )
+
+
+async def check_is_there(store: str, offload: Offload) -> None:
+    """For those who look at a store, which opening would make. Errors: Invalid."""
+    path = await offload.run(Lane.STORE, absent_folder, parse_store_url(store))
+    if path is not None:
+        raise Invalid(f"there is no folder {path}: look whether --store is right")
 
 
 async def open_metadata_store(

@@ -135,7 +135,7 @@ def test_a_log_is_uploaded_to_no_store_but_its_own(
     before = fingerprint(folder)
     with NodeProcess(tmp_path / "other"):
         pass
-    for strange, told in (("other", "ForeignCluster"), ("empty", "there is no metadata in")):
+    for strange, told in (("other", "ForeignCluster"), ("empty", "there is no folder")):
         assert told in refused(run("wal", "upload", folder, *places(tmp_path / strange)))
     assert not (tmp_path / "empty" / "objects" / "cluster.json").exists()
     assert not (tmp_path / "empty" / "meta").exists()

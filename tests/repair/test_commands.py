@@ -114,6 +114,23 @@ def test_a_command_that_looks_makes_no_metadata(tmp_path: Path, command: str) ->
         assert sorted(full.iterdir()) == before
 
 
+@pytest.mark.parametrize("command", ["fsck", "backup --out {}/out", "recover --grace 0"])
+def test_a_mistyped_store_is_refused_and_not_made(tmp_path: Path, command: str) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for folder in (data, other):
+        with NodeProcess(folder, "disk"):
+            pass
+    words = command.format(tmp_path).split()
+    meta = ("--meta", f"rocksdb://{data}/meta")
+    typo = run(*words, "--store", f"local://{tmp_path}/typo", *meta)
+    assert typo.returncode != 0
+    assert f"there is no folder {tmp_path}/typo: look whether --store" in typo.stderr.decode()
+    assert not (tmp_path / "typo").exists()
+    wrong = run(*words, "--store", f"local://{other}/objects", *meta)
+    assert wrong.returncode != 0
+    assert b"ForeignCluster" in wrong.stderr
+
+
 def test_a_dry_run_makes_no_metadata(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with new_node(data):

@@ -61,9 +61,11 @@ def backup(
         else:
             from streamlog.cli.support.offline import locations_of, open_offline
             from streamlog.repair.backup.backup import backup as pieces
+            from streamlog.repair.fsck.fsck import cluster_of
 
             async def run() -> None:
                 async with open_offline(locations_of(data, store, meta, file)) as stores:
+                    await cluster_of(stores.kv, stores.store)
                     async for piece in pieces(
                         stores.kv, clock=stores.clock, offload=stores.offload
                     ):

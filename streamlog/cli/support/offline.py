@@ -26,7 +26,7 @@ from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.settings import load
 from streamlog.tiered.config import RemoteLogConfig
-from streamlog.wiring import IfAbsent, open_metadata_store, open_object_store
+from streamlog.wiring import IfAbsent, check_is_there, open_metadata_store, open_object_store
 
 PROGRESS_S = 2.0
 FINDINGS_SHOWN = 100
@@ -73,11 +73,12 @@ async def open_offline(
 ) -> AsyncIterator[OfflineData]:
     """Holds the metadata store's lock, so that no node runs on the data meanwhile.
 
-    `if_absent`: of the metadata store.
+    `if_absent`: of the metadata store; a folder of objects has to be there.
     Errors: DataInUse, Invalid, Unavailable.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
     try:
+        await check_is_there(locations.store, offload)
         try:
             kv = await open_metadata_store(
                 locations.meta, locations.store, clock, offload, if_absent=if_absent

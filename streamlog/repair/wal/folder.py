@@ -32,6 +32,7 @@ from streamlog.wal.inspection import SeenEntry, WalContent, inspect
 from streamlog.wiring import (
     WAL_LOCK_NAME,
     Components,
+    check_is_there,
     is_shared,
     open_metadata_store,
     open_object_store,
@@ -371,6 +372,7 @@ def _damaged(folder: Path, content: WalContent) -> Corrupt:
 async def _metadata(
     urls: ClusterUrls, offload: ThreadOffload
 ) -> AsyncIterator[tuple[KVStore, str | None]]:
+    await check_is_there(urls.store, offload)
     kv = await open_metadata_store(
         urls.meta, urls.store, SystemClock(), offload, if_absent="refuse"
     )
