@@ -99,6 +99,12 @@ def plan_engine(
     meta_url = meta_url_of(meta, store_url)
     if components.kv is None:
         check_available(meta_url)
+    has_own_stores = components.kv is None and components.store is None
+    if has_own_stores and isinstance(store_url, MemoryUrl) and isinstance(meta_url, RocksUrl):
+        raise Invalid(
+            f"the store {store_url} ends with the process, and the metadata in {meta_url} would "
+            "name objects that are gone: give --meta memory://, or a store that stays"
+        )
     is_local = isinstance(store_url, LocalUrl)
     mode: WalMode = wal or ("disk" if is_local else "object")
     folder = wal_folder(wal_dir, store_url)

@@ -314,7 +314,7 @@ def test_appends_to_a_shared_topic_have_remote_readers_give_way(tmp_path: Path) 
 
     async def body() -> None:
         async with streamlog.open(
-            "memory://",
+            f"local://{tmp_path}/objects",
             meta=f"rocksdb://{tmp_path}/meta",
             wal="object",
             log_dir=tmp_path / "logs",

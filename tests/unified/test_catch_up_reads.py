@@ -202,7 +202,7 @@ def test_appends_to_a_shared_topic_have_readers_of_a_unified_one_give_way(tmp_pa
 
     async def body() -> None:
         async with streamlog.open(
-            "memory://",
+            f"local://{tmp_path}/objects",
             meta=f"rocksdb://{tmp_path}/meta",
             wal="object",
             log_dir=tmp_path / "logs",

@@ -166,6 +166,7 @@ def test_a_foreign_store_is_refused(tmp_path: Path) -> None:
         ("file:///tmp/x", {}, "local"),
         ("local://relative", {}, "absolute"),
         ("memory://", {"wal": "tape"}, "disk or object"),
+        ("memory://", {"meta": "rocksdb:///never/made"}, "ends with the process"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(
