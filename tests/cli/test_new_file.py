@@ -67,6 +67,11 @@ def test_a_file_on_a_full_disk_is_named(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
     assert raised.value.filename == str(tmp_path / "file")
     assert not list(tmp_path.iterdir())
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="No space left") as raised, new_file(link):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(link)
 
 
 @pytest.mark.parametrize("command", [SEGMENT, BACKUP])

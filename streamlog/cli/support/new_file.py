@@ -31,7 +31,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise click.UsageError(f"{path} is no regular file: give the name of one, or a new name")
-    path = Path(os.path.realpath(path))
+    asked, path = path, Path(os.path.realpath(path))
     # By chance, not by the process: each container may have the same PID, and a volume be shared.
     part = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
     for other in glob.glob(f"{glob.escape(str(path))}.{'[0-9a-f]' * 8}.part"):
@@ -48,7 +48,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             # A full disk names no file, and nobody has asked for the part.
             is_of_write = type(error) is OSError and error.filename is None
             if error.errno is not None and (is_of_write or error.filename == str(part)):
-                raise OSError(error.errno, error.strerror, str(path)) from error
+                raise OSError(error.errno, error.strerror, str(asked)) from error
             raise
         finally:
             part.unlink(missing_ok=True)
