@@ -65,6 +65,8 @@ class SimulationLeaders:
         self._told: dict[tuple[SimulationNode, TopicPartition], tuple[int, int]] = {}
         """Who leads, and how many take-overs the node had begun."""
         self._telling: dict[tuple[SimulationNode, TopicPartition], asyncio.Task[None]] = {}
+        self._is_owed = False
+        """The last leader that was named may lack streams of those that have ended."""
 
     async def run(self) -> None:
         """Tells nodes and moves leaders, until cancelled."""
@@ -78,8 +80,9 @@ class SimulationLeaders:
 
     async def settle(self) -> None:
         """Returns when every serving node knows every leader. What a machine leads whose node ended
-        last goes to another one, if that can have its streams."""
-        if any(self.node_of(partition) is None for partition in self._leaders):
+        last goes to another one, if that can have its streams; so does what such a node had led
+        before, and not given up yet."""
+        if self._is_owed or any(self.node_of(partition) is None for partition in self._leaders):
             moves_until = self._world.now + LAST_MOVES_S
             while self._world.now < moves_until:
                 if await self._move():
@@ -122,7 +125,8 @@ class SimulationLeaders:
         for partition in moved:
             self._leaders[partition] = to
         self._world.trace.add("leads", heir.name, len(moved))
-        return await self._take_over_dead(heir)
+        self._is_owed = not await self._take_over_dead(heir)
+        return not self._is_owed
 
     async def _take_over_dead(self, heir: SimulationNode) -> bool:
         for node in self._world.nodes[-4:]:
