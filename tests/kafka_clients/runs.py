@@ -79,11 +79,13 @@ def _run(client: str, broker: Broker) -> Run:
             out, err = done.stdout, f"exit code {done.returncode}: {done.stderr[-2000:]}"
         except subprocess.TimeoutExpired as late:
             out, err = _text(late.stdout), f"it hung: {_text(late.stderr)[-2000:]}"
-    cases = {}
-    for line in out.splitlines():
-        told = json.loads(line)
-        cases[told["case"]] = Outcome(told["error"], told["seconds"])
-    return Run(cases, frozenset(seen), err)
+    return Run(outcomes(out), frozenset(seen), err)
+
+
+def outcomes(output: str) -> dict[str, Outcome]:
+    """By case, in a program's output."""
+    told = [json.loads(line) for line in output.splitlines()]
+    return {one["case"]: Outcome(one["error"], one["seconds"]) for one in told}
 
 
 def _text(output: bytes | str | None) -> str:

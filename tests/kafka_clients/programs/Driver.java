@@ -28,7 +28,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.InvalidTopicException;
+import org.apache.kafka.common.errors.InvalidTxnStateException;
 import org.apache.kafka.common.errors.OffsetOutOfRangeException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
@@ -39,7 +41,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Kafka's own client: java -cp ... Driver.java HOST:PORT PREFIX. */
+/** Kafka's own client: java -cp ... Driver.java HOST:PORT PREFIX [CASE...]; without cases, all. */
 public class Driver {
     static final long BASE_MS = 1_767_225_600_000L;
     static final Duration WAIT = Duration.ofSeconds(20);
@@ -50,16 +52,19 @@ public class Driver {
 
     final String bootstrap;
     final String prefix;
+    final List<String> only;
     final Admin admin;
 
-    Driver(String bootstrap, String prefix) {
+    Driver(String bootstrap, String prefix, List<String> only) {
         this.bootstrap = bootstrap;
         this.prefix = prefix;
+        this.only = only;
         this.admin = Admin.create(common());
     }
 
     public static void main(String[] arguments) {
-        Driver driver = new Driver(arguments[0], arguments[1]);
+        List<String> given = List.of(arguments);
+        Driver driver = new Driver(given.get(0), given.get(1), given.subList(2, given.size()));
         driver.run("codecs", driver::codecs);
         driver.run("acks", driver::acks);
         driver.run("idempotent", driver::idempotent);
@@ -79,6 +84,9 @@ public class Driver {
     }
 
     void run(String name, Case work) {
+        if (!only.isEmpty() && !only.contains(name)) {
+            return;
+        }
         long began = System.nanoTime();
         String error = "null";
         try {
@@ -273,7 +281,7 @@ public class Driver {
         String name = topic("fencing", 1, Map.of());
         KafkaProducer<byte[], byte[]> old = begun("fenced", 60_000);
         try (KafkaProducer<byte[], byte[]> producer = begun("fenced", 60_000)) {
-            fails(ProducerFencedException.class, () -> {
+            fails(hasVersion2() ? InvalidProducerEpochException.class : ProducerFencedException.class, () -> {
                 old.beginTransaction();
                 get(old.send(new ProducerRecord<>(name, 0, null, bytes("old"))));
                 return null;
@@ -302,7 +310,7 @@ public class Driver {
             get(producer.send(new ProducerRecord<>(name, 0, null, bytes("late"))));
             expect(produce(List.of(new ProducerRecord<>(name, 0, null, bytes("behind")))), List.of(1L));
             expect(read(name, 0, 1, "read_committed"), List.of("1 behind"));
-            fails(ProducerFencedException.class, () -> {
+            fails(hasVersion2() ? InvalidTxnStateException.class : ProducerFencedException.class, () -> {
                 producer.commitTransaction();
                 return null;
             });
@@ -312,6 +320,12 @@ public class Driver {
     }
 
     // ---- what they share
+
+    /** Whether clients use version 2 of transactions (KIP-890), in which brokers refuse with other errors. */
+    boolean hasVersion2() throws Exception {
+        var version = get(admin.describeFeatures().featureMetadata()).finalizedFeatures().get("transaction.version");
+        return version != null && version.maxVersionLevel() >= 2;
+    }
 
     KafkaProducer<byte[], byte[]> begun(String id, int timeoutMs) {
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
