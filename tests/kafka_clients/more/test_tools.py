@@ -117,6 +117,25 @@ def test_settings_are_shown_and_changed(broker: Broker, tool: Tool) -> None:
     assert "retention.ms" in wrong.stdout + wrong.stderr
 
 
+def test_settings_of_brokers_are_set_shown_and_removed(tool: Tool) -> None:
+    of_all = ("--entity-type", "brokers", "--entity-default")
+    of_one = ("--entity-type", "brokers", "--entity-name", "1")
+    changed = (
+        (of_all, "log.retention.ms", "3600001", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        (of_one, "log.segment.bytes", "2097153", "DYNAMIC_BROKER_CONFIG"),
+    )
+    for entity, name, value, source in changed:
+        tool(CONFIGS, "--alter", *entity, "--add-config", f"{name}={value}")
+        described = tool(CONFIGS, "--describe", *entity)
+        assert f"{name}={value} sensitive=false" in described
+        assert f"{source}:{name}={value}" in described
+    every = tool(CONFIGS, "--describe", "--all", *of_one)
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=3600001" in every
+    for entity, name, value, _ in changed:
+        tool(CONFIGS, "--alter", *entity, "--delete-config", name)
+        assert value not in tool(CONFIGS, "--describe", *entity)
+
+
 def test_quotas_of_clients_are_set_shown_and_removed(broker: Broker, tool: Tool) -> None:
     of_client = ("--entity-type", "clients", "--entity-name", "tool-client")
     of_default = ("--entity-type", "clients", "--entity-default")
