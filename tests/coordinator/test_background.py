@@ -100,6 +100,25 @@ def test_a_marker_is_tried_until_it_is_written_and_holds_up_nobody_else(
     run(test)
 
 
+def test_no_marker_goes_out_before_the_decision_is_durable() -> None:
+    async def test(world: World, node: Node) -> None:
+        await world.node(2)
+        await world.assign(A, 2)  # A marker would be durable there at once.
+        await world.assign(node.coordinator.partition_of("tx"), 1)
+        pair = await begun(node, A)
+        node.client.hold()
+        ending = asyncio.ensure_future(node.coordinator.end("tx", pair, is_commit=True))
+        await asyncio.sleep(10)
+        assert not ending.done()
+        assert world.markers.written == []
+        node.client.release()
+        await ending
+        await until(node, COMMITTED)
+        assert [partition for partition, _ in world.markers.written] == [A]
+
+    run(test)
+
+
 def test_the_next_transaction_waits_for_the_markers_of_the_last_one() -> None:
     async def test(world: World, node: Node) -> None:
         gate = world.markers.held[A] = asyncio.Event()

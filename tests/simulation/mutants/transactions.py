@@ -289,6 +289,9 @@ TRANSACTION_MUTANTS: tuple[Mutant, ...] = (
         "markers before the decision",
         "markers go out before the decision is durable",
         _markers_before_prepare,
+        # A node has to die between a marker's append and that of the decision.
+        found_by="tests/coordinator/test_background.py"
+        "::test_no_marker_goes_out_before_the_decision_is_durable",
     ),
     _mutant(
         "prepared dropped on load",
