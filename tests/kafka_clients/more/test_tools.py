@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.kafka_clients.brokers import BROKERS, Broker
+from tests.kafka_clients.checks import check_same
 from tests.kafka_clients.client_programs import java
+from tests.kafka_clients.tap import Exchange
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS, indirect=True)
 
@@ -23,6 +25,26 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 CONFIGS = "kafka.admin.ConfigCommand"
 TIMEOUT_S = 90
+
+
+@pytest.fixture(scope="module")
+def heard() -> dict[str, dict[str, Set[Exchange]]]:
+    """By test and broker, what the tools exchanged."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def the_same_is_exchanged(
+    broker: Broker, heard: dict[str, dict[str, Set[Exchange]]], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """The tools of a test ask both brokers the same, and hear the same: seen behind the second."""
+    with broker.tap.recording() as seen:
+        yield
+    assert broker.tap.failures == []
+    both = heard.setdefault(request.node.name.replace(broker.name, ""), {})
+    both[broker.name] = frozenset(seen)
+    if len(both) == len(BROKERS):
+        check_same("tools", *(both[name] for name in BROKERS))
 
 
 @pytest.fixture
