@@ -35,7 +35,6 @@ class AdoptedLog(NamedTuple):
     log_start_offset: int
     end_offset: int
     producer_id_max: int
-    has_gaps: bool
 
 
 def make_copy(
@@ -66,11 +65,7 @@ def make_copy(
     finally:
         files.close()
     return AdoptedLog(
-        copied,
-        loaded.log_start_offset,
-        tail.end_offset,
-        max(producer_ids, default=-1),
-        bool(loaded.gaps),
+        copied, loaded.log_start_offset, tail.end_offset, max(producer_ids, default=-1)
     )
 
 

@@ -126,8 +126,7 @@ class _Copy(NamedTuple):
     name: str
     is_source_in_place: bool
     """The folder that it was copied from has the partition's name here; it may be a link."""
-    has_gaps: bool
-    """A cleaning may have removed offsets, or their loss was accepted."""
+    was_cleaned: bool
     log: AdoptedLog
 
 
@@ -143,7 +142,7 @@ class LogFolder:
         *,
         accepts_data_loss: bool = False,
     ) -> None:
-        self._accepts_data_loss = accepts_data_loss
+        self.accepts_data_loss = accepts_data_loss
         self.environment = environment
         self.offload = offload
         self.writes = writes = FolderWrites(environment.clock)
@@ -226,7 +225,7 @@ class LogFolder:
         self.doubt = doubt_of(known, found, str(self._tree))
         if self.doubt is not None:
             log.warning("%s", self.doubt)
-            if not self._accepts_data_loss:
+            if not self.accepts_data_loss:
                 return
             self.doubt = None
         stamp = max(found.stamp, 0 if known is None else known.stamp) + 1
@@ -356,8 +355,8 @@ class LogFolder:
         self.log_starts.note(partition, copy.log.log_start_offset)
         self.recovery_points.note(partition, copy.log.end_offset)
         self.high_watermarks.note(partition, copy.log.end_offset)
-        if copy.has_gaps:
-            # For good. How far it was cleaned may be told of another topic of the name.
+        if copy.was_cleaned:
+            # It has gaps for good. How far it was cleaned may be told of another topic of the name.
             self.cleaned_offsets.note(partition, 0)
 
     async def _make_room(self, partition: TopicPartition, topic_id: UUID) -> None:
@@ -393,15 +392,14 @@ class LogFolder:
             log_start_offset=found.log_start_offset,
             synced=None,
             accepts_data_loss=accepts_data_loss,
-            clean_end_offset=0 if found.was_cleaned else -1,
+            clean_end_offset=-1,
         )
         own = Path(str(self._tree), folder_name(partition))
         is_in_place = await self._run(lambda: found.path.resolve() == own.resolve())
 
         async def copy() -> AdoptedLog:
             log = await self._run(self._copy, found, name, plan, stop.is_set)
-            has_gaps = found.was_cleaned or log.has_gaps
-            self._copies[partition] = _Copy(topic_id, name, is_in_place, has_gaps, log)
+            self._copies[partition] = _Copy(topic_id, name, is_in_place, found.was_cleaned, log)
             return log
 
         return await to_its_end(copy(), stop.set)
@@ -574,7 +572,7 @@ class LogFolder:
                 limits.producer_idle_ms_min,
             ),
             self._distrusted.get(partition),
-            self._accepts_data_loss,
+            self.accepts_data_loss,
             self.cleaned_offsets.find(partition),
         )
 
@@ -599,14 +597,6 @@ class LogFolder:
         if self.recovery_points.get(partition) < active.base_offset:
             self.recovery_points.note(partition, active.base_offset)
             self.save_soon()
-        if loaded.gaps and self._accepts_data_loss:
-            await self.note_gaps(partition)
-
-    async def note_gaps(self, partition: TopicPartition) -> None:
-        """The log may have gaps between its batches for good; durable on return. Errors:
-        StoreUnavailable."""
-        if self.cleaned_offsets.find(partition) < 0:
-            await self.cleaned_offsets.change(partition, 0)
 
     def _load(
         self, partition: TopicPartition, plan: LoadPlan

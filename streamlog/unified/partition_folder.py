@@ -105,14 +105,15 @@ class PartitionFolder:
         """-1: the log was never cleaned."""
         return self._owner.cleaned_offsets.find(self._partition)
 
+    @property
+    def may_have_gaps(self) -> bool:
+        """A cleaning may have removed offsets, or their loss is accepted."""
+        return self._owner.accepts_data_loss or self.clean_end_offset >= 0
+
     async def save_clean_end(self, offset: int) -> None:
         """Durable on return. Errors: StoreUnavailable."""
         self._owner.cleaned_offsets.note(self._partition, offset)
         await self._owner.cleaned_offsets.save()
-
-    async def note_gaps(self) -> None:
-        """As LogFolder.note_gaps."""
-        await self._owner.note_gaps(self._partition)
 
     def _rename_deleted(self, bases: Sequence[int]) -> list[str]:
         there, renamed = set(self.folder.list()), []

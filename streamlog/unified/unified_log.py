@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from operator import index
 
 from streamlog.codec.batch import (
@@ -100,9 +101,10 @@ from streamlog.unified.partition_folder import PartitionFolder
 from streamlog.unified.read.aborted_search import aborted_between
 from streamlog.unified.read.catch_up_reader import CatchUpReader
 from streamlog.unified.read.segment_reader import SegmentFileReader
-from streamlog.unified.read.tiers import TieredReader, held_files
+from streamlog.unified.read.tiers import TieredReader, held_files, nothing_lost
 from streamlog.unified.read.timestamp_search import FileSearch
 from streamlog.unified.recovery.loader import LoadedLog
+from streamlog.unified.recovery.segment_end import lost_from
 from streamlog.unified.recovery.snapshots import snapshot_of
 from streamlog.unified.state.segment import SegmentReplaced, UnifiedLogSegment
 from streamlog.unified.state.tail import UnifiedTail
@@ -808,7 +810,9 @@ class UnifiedLog(CleanableLog, TierableLog):
             raise Invalid(f"the segment {own.log_name} of {self._partition} may still grow")
         await self._flush()
         epochs = [entry for entry in self._tail.epochs.entries if entry[1] < own.end]
-        async with held_files(self._folder.folder, own, epochs, self._offload) as files:
+        folder = self._folder.folder
+        find_lost = nothing_lost if self._folder.may_have_gaps else partial(lost_from, folder, own)
+        async with held_files(folder, own, epochs, self._offload, find_lost) as files:
             self._check_open()
             yield files
 

@@ -373,9 +373,6 @@ class SegmentFileReader:
             if not len(data) and position >= segment.size:
                 if passed:
                     self._leaps(segment, passed, found)
-                if segment.lost_from is not None:
-                    lost = f"offsets {segment.lost_from} to {segment.end - 1} are lost"
-                    raise self._damaged(segment, position, lost)
                 break
             if not at:
                 wanted = self._longer_read(segment, file, position, data, wanted, asked)

@@ -3,7 +3,7 @@ segment that is copied."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -90,15 +90,19 @@ async def held_files(
     segment: UnifiedLogSegment,
     epochs: Sequence[tuple[int, int]],
     offload: Offload,
+    find_lost: Callable[[], int | None],
 ) -> AsyncIterator[LocalSegmentFiles]:
-    """The files of a closed segment, open until the context ends. Errors: StoreUnavailable (also
-    where the log's file is shorter or longer than the segment, or was when the log was opened: a
-    copy of it would be taken for the whole)."""
+    """The files of a closed segment, open until the context ends. `find_lost`: the first offset
+    that the log's file lacks at its end, if any; it blocks. Errors: StoreUnavailable (also where
+    the log's file is shorter or longer than the segment: a copy of it would be taken for the
+    whole)."""
     opened = ExitStack()
 
     def work() -> LocalSegmentFiles:
         with opened:
             files = _open_all(folder, segment, offload, opened)
+            if (lost := find_lost()) is not None:
+                raise _lost_its_end(f"{folder}/{segment.log_name}", lost, segment.end)
             kept.push(opened.pop_all())
         return files
 
@@ -122,17 +126,9 @@ def _open_all(
     aborted = file_name(base, TXN_INDEX)
     snapshot = file_name(segment.end, SNAPSHOT)
     there = set(folder.list())
-    path = f"{folder}/{segment.log_name}"
-    if segment.lost_from is not None:
-        raise StoreUnavailable(
-            f"{path} lacks the offsets {segment.lost_from} to {segment.end - 1}, and is not copied "
-            "to the remote tier; put the file, or a missing one behind it, back from a copy and "
-            "start again",
-            path=path,
-            waiting_helps=False,
-        )
     log = held(segment.log_name)
     if log.size_bytes != segment.size:
+        path = f"{folder}/{segment.log_name}"
         raise StoreUnavailable(
             f"{path} has {log.size_bytes} bytes, and the segment {segment.size}: it was changed by "
             "somebody else, and is not copied to the remote tier; put the file back from a copy",
@@ -147,4 +143,18 @@ def _open_all(
         # A damaged one was removed at the start: whoever builds on it would read the batches.
         held(snapshot) if snapshot in there else _MemoryFile(encode_snapshot([])),
         b"",
+    )
+
+
+def nothing_lost() -> None:
+    """For `held_files`, of a log that may have gaps."""
+
+
+def _lost_its_end(path: str, lost_from: int, end: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path} ends before offset {lost_from}, and the segment before {end}: the file lost its "
+        "end, and is not copied to the remote tier; put the segment's files back from a copy and "
+        "start again, or start once with --accept-data-loss, which has what is left copied",
+        path=path,
+        waiting_helps=False,
     )

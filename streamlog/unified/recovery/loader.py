@@ -3,9 +3,7 @@
 1. Leftovers go: files about to be deleted, cleanings that were not finished; a finished one takes
    its place (`.swap`).
 2. A segment below the recovery point is trusted: its end is the next one's beginning, its largest
-   timestamp the last of its time index. Where an index is missing or unsound it is made anew. Only
-   what lies behind the last entry of its offset index is looked through, batch by batch: a file
-   that ends before the next segment begins lost records, unless a cleaning removed them.
+   timestamp the last of its time index. Where an index is missing or unsound it is made anew.
 3. The segment with the recovery point, and each one behind it, is read from there on: CRC,
    offsets, indexes made anew. It is cut at the first byte that belongs to no sound batch, and what
    follows it is removed: no appends are acknowledged before all before them are synced.
@@ -57,13 +55,7 @@ from streamlog.unified.disk.log_files import GROUP_BYTES, SyncedTo
 from streamlog.unified.recovery.aborted_check import AbortedCheck, is_sound
 from streamlog.unified.recovery.ended_transactions import without_ended
 from streamlog.unified.recovery.remembered import recall
-from streamlog.unified.recovery.scan import (
-    CHUNK_BYTES,
-    FoundBatch,
-    batches,
-    header_at,
-    holds_time,
-)
+from streamlog.unified.recovery.scan import FoundBatch, batches, header_at, holds_time
 from streamlog.unified.recovery.snapshots import (
     FoundSnapshot,
     newest_snapshot,
@@ -107,8 +99,8 @@ class LoadedLog:
     fencing_token: bytes = b""
     cut_bytes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets [first, end) between the batches of two segments: a cleaning removed them, or they
-    are lost, with a whole segment or the end of one."""
+    """Offsets [first, end) between the batches of two segments: a cleaning removed them, or a
+    segment is missing. None before the recovery point."""
     removed: list[str] = field(default_factory=list)
     """Files that were left over and are gone."""
 
@@ -256,36 +248,10 @@ class LogLoader:
             if cut or segment.end > following:
                 self._drop_behind(bases[number + 1 :])
                 break
-            self._end_at(segment, following, segment.size)
+            if segment.end < following:
+                loaded.gaps.append((segment.end, following))
+            segment.end = following
             self._seal(segment)
-
-    def _end_at(self, segment: UnifiedLogSegment, following: int, file_bytes: int) -> None:
-        """The segment ends where the next one begins. What its batches leave in front of that is a
-        gap: of a log that was never cleaned it is lost."""
-        first, left_bytes, plan = segment.end, file_bytes - segment.size, self._plan
-        segment.end = following
-        if first >= following:
-            segment.size = file_bytes
-            return
-        self._loaded.gaps.append((first, following))
-        may_be_cleaned = plan.config.is_compacted or plan.clean_end_offset >= 0
-        if following <= plan.log_start_offset or (may_be_cleaned and not left_bytes):
-            return
-        found = (
-            f"{self._folder}/{segment.log_name} holds sound batches up to offset {first} (byte "
-            f"{segment.size} of {file_bytes}), and the next segment begins at {following}"
-        )
-        if plan.accepts_data_loss and not left_bytes:
-            log.warning("%s: the offsets between are given up", found)
-            return
-        segment.lost_from = first
-        log.error(
-            "%s: readers of the offsets between are refused, and the segment is not copied to the "
-            "remote tier. Put the file, or a missing one behind it, back from a copy and start "
-            "again%s",
-            found,
-            "" if left_bytes else ", or start once with --accept-data-loss, which gives them up",
-        )
 
     def _changed_ms(self, segment: UnifiedLogSegment) -> int:
         """When its file was changed last, as far as that is known: no batch of it came later. By it
@@ -300,14 +266,12 @@ class LogLoader:
         offsets = read_if_there(self._folder, segment.index_name)
         times = read_if_there(self._folder, segment.time_index_name)
         span, size = end - segment.base_offset, file.size()
-        whole: tuple[int, int] | None = None
         if (
             offsets is None
             or times is None
             or offset_index.sound_prefix(offsets, span, max(size, 1)) != len(offsets)
             or time_index.sound_times(times, span) != len(times)
             or not self._is_time_true(segment, file, offsets, times)
-            or (whole := self._whole_end(segment, file, offsets)) is None
         ):
             log.warning(
                 "the indexes of the segment %s are made anew: they are missing or unsound",
@@ -315,39 +279,15 @@ class LogLoader:
             )
             self._read_from(segment, file, 0, segment.base_offset)
             segment.last_append = self._changed_ms(segment)
-            self._end_at(segment, end, size)
+            segment.end = end
             self._seal(segment)
             return
         segment.restore(bytearray(), bytearray(times))
-        segment.size, segment.end = whole
-        segment.is_sealed = True
-        self._end_at(segment, end, size)
+        segment.size, segment.end, segment.is_sealed = size, end, True
         segment.last_append = self._changed_ms(segment)
         first = header_at(file, 0)
         segment.first_timestamp = -1 if first is None else first.max_timestamp_ms
         segment.drop_indexes()
-
-    def _whole_end(
-        self, segment: UnifiedLogSegment, file: GrowingFile, offsets: bytes
-    ) -> tuple[int, int] | None:
-        """Where the last whole batch ends: its position and offset. None where the last entry of
-        the offset index is of no batch, or far more than an interval lies behind it: others are
-        missing."""
-        position = indexed = 0
-        end, named = segment.base_offset, -1
-        if offsets:
-            last = offset_index.entry_at(offsets, len(offsets) // offset_index.ENTRY_BYTES - 1)
-            position = indexed = last.position
-            named = self._absolute(segment, last.offset)
-        bound = max(self._plan.config.index_interval_bytes, CHUNK_BYTES)
-        for batch in batches(file, position, end, verify=False):
-            end = batch.header.next_offset
-            if batch.position == indexed and named >= 0 and end != named + 1:
-                return None
-            if batch.position - indexed > bound:
-                return None
-            position = batch.position + batch.header.size_bytes
-        return None if named >= end else (position, end)
 
     def _is_time_true(
         self, segment: UnifiedLogSegment, file: GrowingFile, offsets: bytes, times: bytes

@@ -49,7 +49,6 @@ class UnifiedLogSegment(AbstractLogSegment):
         "largest",
         "largest_visible",
         "last_append",
-        "lost_from",
         "offsets",
         "replaced",
         "size",
@@ -67,8 +66,6 @@ class UnifiedLogSegment(AbstractLogSegment):
         self.largest_visible = -1
         """The largest timestamp of durable batches."""
         self.last_append = -1
-        self.lost_from: int | None = None
-        """The first offset that its file lacks, though the log had it; None: it lacks none."""
         self.bytes_since_indexed = 0
         self.offsets: bytearray | None = bytearray()
         """Offset index; None: in the file alone."""

@@ -127,7 +127,9 @@ def _active_copied(patch: Patch) -> None:
     async def files(self: Any, segment: Any) -> AsyncIterator[Any]:
         await self._flush()
         epochs = [entry for entry in self._tail.epochs.entries if entry[1] < segment.end]
-        async with tiers.held_files(self._folder.folder, segment, epochs, self._offload) as held:
+        async with tiers.held_files(
+            self._folder.folder, segment, epochs, self._offload, tiers.nothing_lost
+        ) as held:
             yield held
 
     patch.set(copier, "not_copied", of_all)
