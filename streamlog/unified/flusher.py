@@ -188,7 +188,7 @@ class Flusher:
         self._lifecycle.fail(error)
 
     async def _run(self, steps: list[Step], *, sync: bool) -> None:
-        with self._writes.of(f"a write of {len(steps)} steps to {self._name}"):
+        with self._writes.of(f"a write of {len(steps)} steps to {self._name}", self._name):
             try:
                 if not await self._is_appended(steps, sync=sync):
                     await self._offload.run(

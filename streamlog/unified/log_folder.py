@@ -247,16 +247,16 @@ class LogFolder:
         """Why partitions are refused; None where none was."""
         return self.doubt if self._has_refused else None
 
-    def progress(self) -> Due | None:
-        """The write that has been under way for longest."""
-        return self._named(self.writes.progress())
+    def progress(self, failing_after_s: float) -> Due | None:
+        """A check: what the disk refuses, else the write that has been under way for longest."""
+        return self._named(self.writes.failing(failing_after_s) or self.writes.progress())
 
     def full_disk(self) -> Due | None:
         """As FolderWrites.full."""
         return self._named(self.writes.full())
 
     def _named(self, due: Due | None) -> Due | None:
-        return due and due._replace(waits_for=f"{due.waits_for} in {self._tree}")
+        return due and due._replace(waits_for=f"in the log folder {self._tree}: {due.waits_for}")
 
     async def _identify(self) -> None:
         data = await self._run(read_if_there, self._tree.top, META_PROPERTIES)
@@ -541,7 +541,9 @@ class LogFolder:
             # Its log has failed and may still be writing: it is to be closed, and is not yet.
             await failed.close()
         plan = self._plan(partition, config)
-        folder, loaded, files = await self._run(self._load, partition, plan)
+        # A partition that was given up fails here, and no longer in a write.
+        with self.writes.checked(str(partition)):
+            folder, loaded, files = await self._run(self._load, partition, plan)
         self._distrusted.pop(partition, None)
 
         topic_id = self._topic_ids[partition]

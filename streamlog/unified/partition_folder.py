@@ -157,7 +157,7 @@ class PartitionFolder:
 
     async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Calls `work` off the loop. Errors: StoreUnavailable, where it raises an OSError."""
-        with self.writes.checked():
+        with self.writes.checked(str(self._partition)):
             try:
                 return await self.offload.run(Lane.FILES, work, *arguments)
             except OSError as error:

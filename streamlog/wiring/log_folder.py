@@ -85,7 +85,8 @@ class LocalLogs:
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         if self.folder is not None:
-            watch.watch("log_writes", self.folder.progress)
+            folder, after_s = self.folder, watch.config.unanswered_after_ms / 1000
+            watch.watch("log_writes", lambda: folder.progress(after_s))
 
     def full_disk(self) -> Due | None:
         """As LogFolder.full_disk."""

@@ -407,6 +407,61 @@ def test_a_full_log_folder_raises_an_alarm() -> None:
     virtually(scenario)
 
 
+@pytest.mark.parametrize("are_opens_refused", [True, False])
+def test_a_log_folder_that_fails_raises_an_alarm(are_opens_refused: bool) -> None:
+    """Writes, or all calls, fail for another reason than room: the partition is given up, opened
+    again for each append, and goes on by itself. Other partitions write meanwhile."""
+    world = World()
+
+    def plan(call: str, _name: str) -> DiskFault | None:
+        return DiskFault.IO_ERROR if are_opens_refused or call == "write" else None
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            for topic in ("t", "other"):
+                await engine.logs.create_topic(topic, 1, configs={"log.type": "unified"})
+            partition, other = TopicPartition("t", 0), TopicPartition("other", 0)
+
+            async def retried() -> None:
+                while True:
+                    try:
+                        await append(await engine.logs.log(partition), encoded([b"tried"]))
+                        return
+                    except StoreUnavailable:
+                        await append(await engine.logs.log(other), encoded([b"taken"]))
+                    await asyncio.sleep(0.5)
+
+            world.logs.open("t-0").plan_faults = plan
+            retries = asyncio.ensure_future(retried())
+            after_s = await raised_after(engine, "log_writes", ANSWER_S + LATE_S)
+            assert after_s >= ANSWER_S
+            assert "torn tree" in str(engine.not_ready_reason())
+            assert "disk_full" not in await names(engine)
+            world.logs.plan_faults(None)
+            await retries
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+def test_one_failed_write_of_the_log_folder_raises_no_alarm() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            await engine.logs.create_topic("t", 1, configs={"log.type": "unified"})
+            partition = TopicPartition("t", 0)
+            opened = await engine.logs.log(partition)
+            world.logs.plan_faults(writes_meet(DiskFault.IO_ERROR))
+            await refused(StoreUnavailable, append(opened, encoded([b"lost"])))
+            world.logs.plan_faults(None)
+            for _ in range(100):
+                await asyncio.sleep(1)
+                assert await names(engine) == set()
+
+    virtually(scenario)
+
+
 def test_a_wal_disk_that_fails_raises_an_alarm() -> None:
     """Writes fail for another reason than room: the appends wait, and are stored afterwards."""
     world = World("disk")

@@ -259,14 +259,14 @@ def test_a_write_that_does_not_end_is_told_and_its_callers_are_let_go() -> None:
     async def body() -> None:
         tree = TornTree(SeededRandom(2))
         async with unified_log(lambda: tree) as t:
-            assert t.folder.progress() is None
+            assert t.folder.progress(10.0) is None
             t.hold()
             waits = [await t.log.append(encoded([b"%d" % n])) for n in range(3)]
             await asyncio.sleep(0)
-            due = t.folder.progress()
+            due = t.folder.progress(10.0)
             assert due is not None
             assert "t-0" in due.waits_for
-            assert t.folder.progress() == due, "it has not moved"
+            assert t.folder.progress(10.0) == due, "it has not moved"
             killing = asyncio.ensure_future(t.log.kill())
             done = await asyncio.gather(*waits, return_exceptions=True)
             assert all(isinstance(one, StreamlogError) for one in done)

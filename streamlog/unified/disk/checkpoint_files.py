@@ -132,7 +132,7 @@ class OffsetCheckpoint:
             in_doubt = self._in_doubt
             self._in_doubt = in_doubt | {one for one, _ in self._durable.items() ^ offsets.items()}
             try:
-                with self._writes.of(f"a write of {self._name}"):
+                with self._writes.of(f"a write of {self._name}", self._name):
                     await self._run(self._write, written, encode_offsets(offsets))
             except StreamlogError:
                 if self._renamed < written:
