@@ -19,6 +19,7 @@ from streamlog.objectstore.keys import object_id as object_id_of
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.tiered.storage.names import OWN_PREFIX, parsed_key
 
 TAIL_GUESS_BYTES = 16 << 10
 """Read of an object whose footer's size is unknown: most footers fit."""
@@ -26,13 +27,16 @@ TAIL_GUESS_BYTES = 16 << 10
 
 @dataclass(slots=True)
 class Bucket:
-    """`ids` are sorted, `sizes` go with them. `foreign`: keys that streamlog did not make."""
+    """`ids` are sorted, `sizes` go with them. `remote_files`: of segments in the remote tier.
+    `foreign`: keys that streamlog did not make."""
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
     sizes: array[int] = field(default_factory=lambda: array("Q"))
     checkpoints: list[ObjectInfo] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     has_cluster_file: bool = False
+    remote_files: int = 0
+    remote_bytes: int = 0
 
     def size_of(self, object_id: int) -> int | None:
         index = bisect_left(self.ids, object_id)
@@ -66,6 +70,9 @@ async def list_bucket(store: ObjectStore, progress: Progress = no_progress) -> B
                     bucket.foreign.append(info.key)
                 else:
                     sizes.append(info.size_bytes)
+            elif _is_remote(info.key):
+                bucket.remote_files += 1
+                bucket.remote_bytes += info.size_bytes
             else:
                 bucket.foreign.append(info.key)
         progress("listing objects", len(ids), 0)
@@ -76,6 +83,10 @@ async def list_bucket(store: ObjectStore, progress: Progress = no_progress) -> B
     bucket.ids = array("Q", map(ids.__getitem__, order))
     bucket.sizes = array("Q", map(sizes.__getitem__, order))
     return bucket
+
+
+def _is_remote(key: str) -> bool:
+    return key.startswith(f"{OWN_PREFIX}/") and parsed_key(OWN_PREFIX, key) is not None
 
 
 async def read_footer(

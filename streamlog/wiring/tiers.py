@@ -32,12 +32,11 @@ from streamlog.tiered.metadata.topic_manager import TopicBasedRemoteLogMetadataM
 from streamlog.tiered.opening import TierPlugins, TierRuntime, open_remote_log_manager
 from streamlog.tiered.quotas.remote_quota import remote_quota
 from streamlog.tiered.remote_log_manager import RemoteLogManager, TierQuotas
+from streamlog.tiered.storage.names import OWN_PREFIX
 from streamlog.tiered.storage.object_storage_manager import ObjectRemoteStorageManager
 
 P = TypeVar("P", RemoteStorageManager, RemoteLogMetadataManager)
 
-PREFIX = "remote"
-"""Of the keys of remote segments in the node's own object store."""
 METADATA_CLASS = "remote.log.metadata.manager.class.name"
 
 
@@ -54,7 +53,7 @@ def tier_plugins(
     if config.storage_class:
         storage = _storage_plugin(config)
     else:
-        storage = ObjectRemoteStorageManager(store, PREFIX, rate)
+        storage = ObjectRemoteStorageManager(store, OWN_PREFIX, rate)
     if config.metadata_class in TOPIC_BASED:
         topic_based = TopicBasedRemoteLogMetadataManager(None, clock)
         topic_based.configure({**config.metadata_configs, "broker.id": str(broker_id)})

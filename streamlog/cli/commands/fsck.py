@@ -83,12 +83,16 @@ def fsck(
 
 
 def _summary(report: Any) -> dict[str, object]:
-    counts = report.counts
+    counts, remote = report.counts, {}
+    if counts["remote_files"]:
+        there = f"{counts['remote_files']:,} files of remote segments"
+        remote["remote"] = f"{there} ({size(counts['remote_bytes'])}), not looked at"
     return {
         "cluster": report.cluster_id,
         "streams": f"{counts['streams']:,} with {counts['records']:,} offsets",
         "objects": f"{counts['objects']:,} live of {counts['objects_in_store']:,} in the store "
         f"({size(counts['bytes_in_store'])})",
+        **remote,
         "read": size(counts["read_bytes"]),
         "keys": f"{counts['keys']:,}",
         "outcome": "clean" if report.is_clean else "findings",

@@ -70,6 +70,8 @@ async def check_bucket(
     unneeded.windows += sum(map(len, keys.late_deletes.values()))
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
+    report.counts["remote_files"] = bucket.remote_files
+    report.counts["remote_bytes"] = bucket.remote_bytes
     report.counts["dead_objects"] = len(view.state.dead)
     staged = view.state.fold.staging.staged
     await _check_staged(view, bucket, store, report)

@@ -30,6 +30,9 @@ from streamlog.objectstore.keys import check_key
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from streamlog.tiered.api.storage_manager import IndexType
 
+OWN_PREFIX = "remote"
+"""Of keys in the node's own object store."""
+
 _KEY = re.compile(
     r"(?P<topic>[0-9a-f]{32})/(?P<partition>\d{1,10})/\d{20}\.(?P<segment>[0-9a-f]{32})\."
     rf"({'|'.join(['segment', *(one.value.lower() for one in IndexType)])})",

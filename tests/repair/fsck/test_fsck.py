@@ -270,17 +270,18 @@ def test_stray_and_foreign_keys_are_found_and_only_stray_ones_deleted() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         await filled(cluster)
-        for key in ("checkpoint/1.7/3", "data/other", "photos/cat"):
+        # Another cluster's, and one that no remote tier makes.
+        remote = f"remote/{'a' * 32}/0/{'0' * 20}.{'b' * 32}.segment"
+        strange = ("data/other", f"other/{remote}", "photos/cat", f"{remote}s")
+        for key in ("checkpoint/1.7/3", *strange):
             await cluster.store.put(key, [b"x"])
         report = await cluster.fsck(repair=True)
-        assert sorted(f.key for f in report.of_kind(FindingKind.FOREIGN_KEY)) == [
-            "data/other",
-            "photos/cat",
-        ]
+        found = sorted(f.key for f in report.of_kind(FindingKind.FOREIGN_KEY))
+        assert found == list(strange)
         assert "checkpoint/1.7/3" in {f.key for f in report.of_kind(FindingKind.CHECKPOINT_STRAY)}
         left = {info.key for info in (await cluster.store.list("")).objects}
         assert "checkpoint/1.7/3" not in left
-        assert {"data/other", "photos/cat"} <= left
+        assert set(strange) <= left
 
     run(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from streamlog.errors import InvalidConfig
 from streamlog.model.partition import TopicPartition
 from streamlog.v1 import log_pb2
 from streamlog.wiring.engine import OpenEngine
+from tests.support.command import run
 from tests.support.running_node import RunningNode, running_node
 
 COUNT = 40
@@ -349,3 +351,22 @@ def test_throttled_reads_are_on_the_page_of_the_nodes_metrics(tmp_path: Path) ->
             assert page["streamlog_remote_copy_throttle_time_max_ms"] == 0
 
     asyncio.run(body())
+
+
+def test_fsck_counts_the_files_of_the_remote_tier(tmp_path: Path) -> None:
+    """They are the cluster's own, although the metadata of objects does not name them."""
+
+    async def body() -> None:
+        async with running_node(data=str(tmp_path)) as node, Admin(node.banner.grpc) as admin:
+            await admin.create_topic("tiered", 1, TIERED)
+            await filled(node.banner.grpc, "tiered", 10)
+            await moved(node, "tiered")
+
+    asyncio.run(body())
+    files = [path for path in (tmp_path / "objects" / "remote").rglob("*") if path.is_file()]
+    assert files
+    checked = run("fsck", "--data", tmp_path, "--json")
+    report = json.loads(checked.stdout)
+    assert (checked.returncode, report["clean"]) == (0, True)
+    assert report["counts"]["remote_files"] == len(files)
+    assert report["counts"]["remote_bytes"] == sum(path.stat().st_size for path in files)

@@ -27,8 +27,8 @@ from streamlog.testing.simulation.world.environment import Environment
 from streamlog.tiered.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from streamlog.tiered.api.storage_manager import IndexType
 from streamlog.tiered.metadata.kv_records import SEGMENTS, decode_segment
+from streamlog.tiered.storage.names import OWN_PREFIX as REMOTE
 from streamlog.tiered.storage.names import parsed_key, segment_key
-from streamlog.wiring.tiers import PREFIX as REMOTE
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _COPIED = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED)
