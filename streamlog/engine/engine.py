@@ -531,9 +531,9 @@ class Engine:
         self.upload_credit.grant(group)
 
     def disk_full_changed(self, is_full: bool) -> None:
-        """As UploadListener. Objects and WAL may lie on one disk: the WAL then gives up its free
+        """As UploadListener. Where objects and WAL lie on one disk, the WAL gives up its free
         files."""
-        if self.parts.wal is not None:
+        if self.parts.wal is not None and self.parts.wal.is_beside_objects:
             self.parts.wal.give_room(is_full)
 
     def _count_replayed(self, group: Group) -> None:

@@ -73,6 +73,8 @@ class WriteAheadLog:
         uploads_bytes: int | None,
     ) -> None:
         """Use `open`."""
+        self.is_beside_objects = uploads_bytes is not None
+        """Whether it leaves room for uploads."""
         self._folder_name = str(disk)
         self._offload = offload
         self._config = config

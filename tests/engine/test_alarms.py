@@ -566,6 +566,29 @@ def test_a_full_object_disk_raises_an_alarm() -> None:
     virtually(scenario)
 
 
+def test_a_full_object_disk_does_not_stop_appends_to_a_wal_elsewhere() -> None:
+    """The WAL's disk has room: appends go on until its bound is reached."""
+    world = World("disk", store_url="s3://bucket/prefix")
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            full = DiskFull("no room for an object", path="/objects")
+            world.store.trouble = trouble = Trouble(is_data_put, full)
+            await stream.append(batch(b"waits for its upload"))
+            await raised_after(engine, "disk_full", LATE_S + 1)
+            async with asyncio.timeout(STALL_S):
+                for _ in range(2 * CONFIG.wal.file_bytes // (16 << 10)):
+                    await stream.append(batch(bytes(16 << 10)))
+                    await asyncio.sleep(0.1)
+            assert "no room for an object" in str(engine.not_ready_reason())
+            assert await names(engine) == {"disk_full"}
+            trouble.over.set()
+            await passes(engine, 2 * LATE_S)
+
+    virtually(scenario)
+
+
 def test_an_idle_node_raises_an_alarm_for_a_full_metadata_disk() -> None:
     world = World()
 
