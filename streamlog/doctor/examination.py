@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -190,7 +191,12 @@ class Examination:
         scratch = Scratch(store, self._clock, self._random)
         left = ""
         try:
-            async for result in self._each((*store_checks.CHECKS, *store_speed.CHECKS), scratch):
+            speed = store_speed.CHECKS
+            if folder is not None:
+                free = (await self._offload.run(Lane.STORE, shutil.disk_usage, folder)).free
+                if free < store_speed.LARGE_ROOM_BYTES:
+                    speed = store_speed.NEARLY_FULL_CHECKS
+            async for result in self._each((*store_checks.CHECKS, *speed), scratch):
                 yield result
         finally:
             self._say(f"removing {scratch.prefix}")

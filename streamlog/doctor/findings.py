@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import DiskFull, StoreUnavailable, StreamlogError
 
 T = TypeVar("T")
 
 CHECK_TIMEOUT_S = 120.0
+ROOM_ADVICE = "free some space, and run it again"
 
 
 class CheckOutcome(StrEnum):
@@ -64,7 +65,8 @@ class Doubtful(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """`advice`: what to do when the check fails."""
+    """`advice`: what to do when the check fails. A full disk, and a store or disk that gives no
+    answer, say nothing of what is checked: then it is what the error says."""
 
     name: str
     body: Callable[[T], Awaitable[Good]]
@@ -81,6 +83,10 @@ class Check(Generic[T]):
             return CheckResult(
                 self.name, CheckOutcome.WARN, str(doubt), doubt.advice, doubt.figures
             )
+        except DiskFull as error:
+            return failed(self.name, error, ROOM_ADVICE)
+        except StoreUnavailable as error:
+            return failed(self.name, error, "do what the error says, and run it again")
         except StreamlogError as error:
             return failed(self.name, error, self.advice)
         except TimeoutError:

@@ -11,7 +11,15 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from streamlog.doctor.findings import Check, CheckFailed, Good
-from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, StreamlogError, ValueConflict
+from streamlog.errors import (
+    AlreadyExists,
+    DiskFull,
+    Invalid,
+    ObjectNotFound,
+    StoreUnavailable,
+    StreamlogError,
+    ValueConflict,
+)
 from streamlog.objectstore.trust.scratch import Scratch, parts_of
 
 RACERS = 32
@@ -232,6 +240,8 @@ async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) 
         await call
     except kind:
         return
+    except (DiskFull, StoreUnavailable):
+        raise
     except StreamlogError as error:
         raise CheckFailed(
             f"{what} failed with {type(error).__name__}, not {kind.__name__}"

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.doctor.findings import Check, CheckFailed, Doubtful, Good, milliseconds, percentile
+from streamlog.doctor.findings import (
+    ROOM_ADVICE,
+    Check,
+    CheckFailed,
+    Doubtful,
+    Good,
+    milliseconds,
+    percentile,
+)
 from streamlog.objectstore.trust.scratch import Scratch
 
 MIB = 1 << 20
@@ -13,6 +21,8 @@ SMALL_BYTES = 4096
 SMALL_REQUESTS = 100
 LARGE_BYTES = 8 * MIB
 LARGE_REQUESTS = 12
+LARGE_ROOM_BYTES = 2 * LARGE_REQUESTS * LARGE_BYTES
+"""Room from which the large requests leave half to a node on the same disk."""
 IN_FLIGHT = 4
 BUDGET_S = 15.0
 """Longest measurement of each kind of request; at least one request is measured."""
@@ -94,6 +104,14 @@ async def throughput(scratch: Scratch) -> Good:
     )
 
 
+async def _not_measured(_: Scratch) -> Good:
+    raise Doubtful(
+        f"not measured: it writes {LARGE_REQUESTS * LARGE_BYTES // MIB} MiB, for which a nearly "
+        "full disk has no room",
+        ROOM_ADVICE,
+    )
+
+
 async def _timed(
     scratch: Scratch, count: int, in_flight: int, request: Callable[[int], Awaitable[object]]
 ) -> list[float]:
@@ -134,3 +152,5 @@ CHECKS: tuple[Check[Scratch], ...] = (
     Check("store.latency", latency, "look at the store's own log"),
     Check("store.throughput", throughput, "look at the store's own log"),
 )
+NEARLY_FULL_CHECKS = (*CHECKS[:-1], Check("store.throughput", _not_measured, ROOM_ADVICE))
+"""On a disk with less than LARGE_ROOM_BYTES."""

@@ -6,11 +6,13 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +175,18 @@ def test_the_costs_of_a_remote_store_follow_from_its_settings() -> None:
     assert "1 PUTs a second ($12.96)" in found["cost.month"]
     assert "S3 Standard, us-east-1, list prices of " in found["cost.month"]
     assert "128 PUTs" in found["cost.gib"]
+
+
+def test_a_nearly_full_disk_is_not_filled_by_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 << 20))
+    assert run_here(["doctor", "--data", str(tmp_path / "d"), "--json", *ANY_PORT]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (found,) = [one for one in told["findings"] if one["name"] == "store.throughput"]
+    assert (told["ok"], found["outcome"], found["figures"]) == (True, "warn", {})
+    assert "not measured" in found["detail"]
+    assert found["advice"] == "free some space, and run it again"
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from streamlog.doctor import store_checks, store_speed
 from streamlog.doctor.findings import Check, CheckOutcome, CheckResult, run_all
-from streamlog.errors import StoreUnavailable, StoreUntrusted
+from streamlog.errors import DiskFull, StoreUnavailable, StoreUntrusted
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -100,8 +100,30 @@ def test_an_error_of_the_store_is_a_finding() -> None:
     found = asyncio.run(examined(Away(CLOCK), store_checks.CHECKS))
     assert found["store.read_after_write"].outcome is CheckOutcome.FAIL
     assert found["store.read_after_write"].detail == "StoreUnavailable: 503"
+    assert found["store.read_after_write"].advice == "do what the error says, and run it again"
     found = asyncio.run(examined(Away(CLOCK), store_speed.CHECKS[1:]))
     assert [one.detail for one in found.values()] == ["StoreUnavailable: 503"] * 2
+
+
+class Full(MemoryObjectStore):
+    """It has room for one object."""
+
+    has_room = True
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        if not self.has_room or not key.endswith("/absent"):
+            raise DiskFull(f"storing {key} failed", path=key)
+        self.has_room = False
+        return await super().put(key, parts, if_absent=if_absent)
+
+
+def test_a_full_disk_is_no_fault_of_what_is_checked() -> None:
+    found = asyncio.run(examined(Full(CLOCK))).values()
+    assert {one.outcome for one in found} == {CheckOutcome.FAIL}
+    assert {one.detail.partition(":")[0] for one in found} == {"DiskFull"}
+    assert {one.advice for one in found} == {"free some space, and run it again"}
 
 
 def test_remains_that_cannot_be_removed_are_reported() -> None:
