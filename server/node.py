@@ -1,9 +1,9 @@
 """A node: an engine opened from settings, the server over it, and their life as a process.
 
-SIGINT or SIGTERM drains and closes, within a bound; a second one stops at once, as a crash would
-(`stopping.py`). A start waits for a store or metadata that is away (`starting.py`), and answers
-clients as soon as that takes longer than a second. Any other failure to start is one line on stderr
-and exit code 1.
+SIGINT, SIGTERM or SIGHUP drains and closes, within a bound; a second SIGINT or SIGTERM stops at
+once, as a crash would (`stopping.py`). A start waits for a store or metadata that is away
+(`starting.py`), and answers clients as soon as that takes longer than a second. Any other failure
+to start is one line on stderr and exit code 1.
 """
 
 from __future__ import annotations

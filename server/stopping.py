@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 STOPPED_AT_ONCE = 130
 """Exit code after a second signal; the shell's own for Ctrl-C."""
 NOT_STOPPED = 1
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SLACK_S = 10.0
 """What a stop may take beyond the times that the settings give its parts."""
 WORDS_S_MAX = 1.0
@@ -45,7 +45,10 @@ def _end_at_once(text: str, code: int) -> NoReturn:
 
 
 class Signals:
-    """SIGINT and SIGTERM within the block: the first is told, the second ends the process.
+    """SIGINT, SIGTERM and SIGHUP within the block: the first is told, the second ends the process.
+
+    A SIGHUP is never the second: a terminal that closes sends one, and its shell another. Where it
+    is ignored (`nohup`) it stays so.
 
     A thread hears of them through a socket that the interpreter's own handler writes to. The main
     thread may be what hangs: in a log line, for one, when stderr is a pipe that is full and that
@@ -69,6 +72,8 @@ class Signals:
         # A full buffer holds two signals already.
         self._fd_before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
         for number in ENDING:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, _go_on)
         return self
 
@@ -91,7 +96,7 @@ class Signals:
         is_second = False
         while numbers := self._heard.recv(64):
             for number in numbers:
-                if number not in ENDING:
+                if number not in ENDING or (is_second and number == signal.SIGHUP):
                     continue
                 if is_second:
                     text = f"stopped at once by a second signal: {SAFE}"

@@ -235,6 +235,39 @@ def test_a_stop_that_hangs_ends_at_its_bound_and_says_so(tmp_path: Path) -> None
         assert process.wait(30) == 1
 
 
+HANG_UP = """
+import signal
+signal.signal(signal.SIGHUP, signal.{})
+"""
+
+
+def test_a_terminal_that_closes_stops_a_node_in_order(tmp_path: Path) -> None:
+    with node(tmp_path / "d", script=HANG_UP.format("SIG_DFL") + MAIN) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        assert await_line(process, "draining")
+        assert process.wait(30) == 0
+
+
+def test_a_second_hang_up_does_not_cut_the_stop_short(tmp_path: Path) -> None:
+    """The terminal sends one, and its shell another."""
+    script = HANG_UP.format("SIG_DFL") + HANGING.format(slack_s=0.5) + MAIN
+    with node(tmp_path / "d", script=script, **HURRIED) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        await_line(process, "draining")
+        process.send_signal(signal.SIGHUP)
+        assert await_line(process, "not stopped within 0.5 s")
+        assert process.wait(30) == 1
+
+
+def test_a_node_under_nohup_goes_on(tmp_path: Path) -> None:
+    with node(tmp_path / "d", script=HANG_UP.format("SIG_IGN") + MAIN) as (process, banner):
+        process.send_signal(signal.SIGHUP)
+        with grpc.insecure_channel(banner["grpc"]) as channel:
+            AdminServiceStub(channel).GetStatus(admin_pb2.GetStatusRequest())
+        process.terminate()
+        assert process.wait(30) == 0
+
+
 TOLD_LOG = """
 import logging
 import signal

@@ -39,8 +39,8 @@ def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) ->
     """Run a node.
 
     --data DIR is short for --store local:///DIR/objects --meta rocksdb:///DIR/meta
-    --wal-dir DIR/wal --log-dir DIR/logs. SIGTERM stops it cleanly: requests under way end, the WAL
-    is synced, the port is closed.
+    --wal-dir DIR/wal --log-dir DIR/logs. SIGTERM, SIGHUP or Ctrl-C stops it cleanly: requests under
+    way end, the WAL is synced, the port is closed.
     """
     from streamlog import settings
 

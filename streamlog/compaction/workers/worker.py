@@ -40,9 +40,10 @@ FramePayload = tuple[Frame, bytes]
 
 
 def main() -> None:
-    # Ctrl-C reaches the whole group: the node decides when this process ends.
+    # Ctrl-C and a hang-up reach the whole group: the node decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     first = _read(stdin)
     if first is None or first[0] is not Frame.SETTINGS:
