@@ -12,6 +12,8 @@ import click
 import pytest
 
 from streamlog.cli.main import cli
+from streamlog.server.stopping import SLACK_S
+from streamlog.settings import load
 from tests.support.replacing import replace_method
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -55,6 +57,17 @@ def test_the_images_command_is_one() -> None:
     assert ctx.info_name == "serve"
     # A container's listener is off loopback by nature.
     assert ctx.params["insecure"] is True
+
+
+def test_a_stop_may_take_its_bound() -> None:
+    settings = load(None, {}, {})
+    settings_ms = settings.node.shutdown_grace_ms + settings.engine.append.drain_timeout_ms
+    bound_s = settings_ms / 1000 + SLACK_S
+    assert int(_unit()["Service"]["TimeoutStopSec"]) > bound_s
+    text = (DEPLOY / "Containerfile").read_text("utf-8")
+    (timeout_s,) = re.findall(r"^# Run: +podman run .*--stop-timeout (\d+) ", text, re.MULTILINE)
+    assert int(timeout_s) > bound_s
+    assert f"{bound_s:g} s" in text
 
 
 def test_a_wrong_option_would_be_seen() -> None:
