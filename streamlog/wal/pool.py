@@ -192,15 +192,16 @@ class FilePool:
 
     async def run(self) -> None:
         """Frees, removes and makes files until `close`. An error is told once while it lasts."""
-        told = ""
+        told: tuple[int | None, str] | None = None
         while not self._is_closed:
             self._wake.clear()
             try:
                 await self._tidy()
-                told = ""
+                told = None
             except OSError as error:
-                if str(error) != told:
-                    told = str(error)
+                # Each try has a new file, whose name is in the error's text.
+                if (reason := (error.errno, error.strerror or str(error))) != told:
+                    told = reason
                     log.warning(
                         "a file of the write-ahead log could not be made ready, or removed: %s",
                         error,

@@ -173,6 +173,34 @@ def test_a_release_that_cannot_be_stated_is_told_once_for_all_files(
     asyncio.run(scenario())
 
 
+def test_new_files_that_cannot_be_made_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each try is a file of another name."""
+
+    async def scenario() -> None:
+        tried = set[str]()
+
+        def plan(operation: str, name: str) -> DiskFault | None:
+            if operation != "create" or name.startswith("wal-identity"):
+                return None
+            tried.add(name)
+            return DiskFault.IO_ERROR
+
+        disk = TornDisk(SeededRandom(1))
+        wal = await begin(disk)
+        wal.give_room(True)
+        await turns(500)
+        disk.plan_faults = plan
+        for _ in range(10):
+            wal.give_room(False)
+            await turns()
+        assert len(tried) > 1
+        [told] = caplog.messages
+        assert "could not be made ready" in told
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
 def test_new_files_that_can_neither_be_written_nor_removed_keep_to_the_bound() -> None:
     """They go as soon as the disk lets them."""
 
