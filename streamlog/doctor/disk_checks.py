@@ -6,6 +6,7 @@ Only a power cut shows whether a device keeps the data that it reports as synced
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.disk.system_folder import SystemFolder
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
+from streamlog.wal.folder import WAL_FILE_NAME
 
 MIB = 1 << 20
 WRITE_BYTES = 4096
@@ -143,14 +145,25 @@ def _free_bytes(disk: DiskSubject) -> int:
     return status.f_bavail * status.f_frsize
 
 
+def _wal_bytes(folder: Path) -> int:
+    there = 0
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if WAL_FILE_NAME.fullmatch(file.name):
+            # A running node removes some.
+            with contextlib.suppress(FileNotFoundError):
+                there += file.stat().st_size
+    return there
+
+
 async def room(disk: DiskSubject) -> Good:
-    """Compares free bytes with the size that the WAL may have."""
-    free = _free_bytes(disk)
+    """Compares free bytes, and those of the WAL that is there, with the size that it may have."""
+    free, there = _free_bytes(disk), _wal_bytes(disk.folder)
     figures = {"free_bytes": float(free)}
-    summary = f"{free / MIB:.0f} MiB free, the log takes up to {disk.bytes_max / MIB:.0f} MiB"
-    if free < disk.bytes_max // 4:
+    has = f"has {there / MIB:.0f} MiB and " if there else ""
+    summary = f"{free / MIB:.0f} MiB free, the log {has}takes up to {disk.bytes_max / MIB:.0f} MiB"
+    if free + there < disk.bytes_max // 4:
         raise CheckFailed(summary)
-    if free < 2 * disk.bytes_max:
+    if free + there < 2 * disk.bytes_max:
         raise Doubtful(summary, _ROOM_ADVICE, figures)
     return Good(summary, figures)
 

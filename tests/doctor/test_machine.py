@@ -137,6 +137,18 @@ def test_a_disk_without_room_fails(tmp_path: Path) -> None:
     assert examined(tmp_path, free)["disk.room"].outcome is CheckOutcome.WARN
 
 
+def test_the_wals_own_files_count_as_room_for_it(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    size = 8 * status.f_bavail * status.f_frsize
+    wal = tmp_path / "wal"
+    wal.mkdir()
+    (wal / "wal-00000001").touch()
+    # It is a hole: the disk has the same room.
+    os.truncate(wal / "wal-00000001", size)
+    found = examined(wal, size)["disk.room"]
+    assert (found.outcome, "the log has" in found.detail) == (CheckOutcome.WARN, True)
+
+
 def test_the_folder_of_local_logs_is_measured_as_segments_grow(tmp_path: Path) -> None:
     found = examined(tmp_path, checks=LOG_CHECKS)
     assert found["logs.sync"].outcome in (CheckOutcome.PASS, CheckOutcome.WARN)
