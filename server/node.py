@@ -279,7 +279,7 @@ class Node:
         while not stop.done():
             await asyncio.wait({stop}, timeout=WORDS_EVERY_S)
             if not stop.done():
-                waits_for = self.engine.not_ready_reason() or "uploads and threads"
+                waits_for = self.engine.stop_waits_for() or "uploads and threads"
                 pending_bytes = self.engine.engine.pending_upload_bytes
                 log.warning(
                     "still stopping; a second signal ends it at once",

@@ -147,6 +147,13 @@ class OpenEngine:
             return f"the engine has failed: {failure}"
         return "; ".join(str(alarm) for alarm in self.progress.alarms) or None
 
+    def stop_waits_for(self) -> str | None:
+        """What does not move while it closes, as far as it is known; a write that hangs is told
+        before it is an alarm."""
+        folder = self.log_folder
+        due = None if folder is None else folder.progress(0.0)
+        return self.not_ready_reason() or (None if due is None else due.waits_for)
+
     async def drain(self) -> None:
         """Returns when every append called so far is confirmed and in the store."""
         await self.engine.drain()

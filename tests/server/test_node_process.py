@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from streamlog.client import Admin
 from streamlog.codec.records import decode
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1.admin_pb2_grpc import AdminServiceStub
@@ -233,6 +234,34 @@ def test_a_stop_that_hangs_ends_at_its_bound_and_says_so(tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
         assert "what was acknowledged is stored" in await_line(process, "not stopped within 0.5 s")
         assert process.wait(30) == 1
+
+
+HANGING_LOGS = """
+from threading import Event
+from streamlog.unified.disk.log_files import LogFiles
+def hang(self, *_, **__):
+    print("hangs", flush=True)
+    Event().wait()
+LogFiles.start = lambda self, *_, **__: False
+LogFiles.carry_out = hang
+from streamlog.server import node
+node.WORDS_EVERY_S = 0.1
+"""
+
+
+def test_a_stop_that_waits_for_the_log_folder_names_it(tmp_path: Path) -> None:
+    script = HANGING_LOGS + MAIN
+    with node(tmp_path / "d", script=script, shutdown_grace_ms=0) as (process, banner):
+        with Admin(banner["grpc"]) as admin:
+            admin.create_topic("t", 1, {"log.type": "unified"})
+        with grpc.insecure_channel(banner["grpc"]) as channel:
+            waiting = LogServiceStub(channel).Produce.future(produce_request(batch(b"waits")))
+            assert process.stdout is not None
+            assert process.stdout.readline() == "hangs\n"
+            process.send_signal(signal.SIGTERM)
+            folder = f"in the log folder {tmp_path / 'd' / 'logs'}"
+            assert folder in await_line(process, "still stopping")
+            waiting.cancel()
 
 
 HANG_UP = """
