@@ -66,9 +66,14 @@ class ProducerTransactions:
     @asynccontextmanager
     async def block(self) -> AsyncIterator[None]:
         """A transaction that is committed at the block's end, and aborted where that raises, also
-        where its task is cancelled."""
-        await self.begin()
+        where its task is cancelled. An abort before it that was not confirmed is tried again first,
+        since nobody else does."""
         manager = self._manager("transaction()")
+        self._check_open()
+        unconfirmed = manager.abort_again(asyncio.Event(), now_s())
+        if unconfirmed is not None:
+            await self._wait(unconfirmed, None)
+        await self.begin()
         try:
             yield
             if manager.state is not TransactionPhase.READY:

@@ -336,7 +336,8 @@ class Producer:
     def begin_transaction(self) -> None:
         """From now on records become visible to read_committed readers together, or never.
 
-        Errors: InvalidTxnState (one is open); Fenced, for good; those of init_transactions().
+        Errors: InvalidTxnState (one is open); TransactionAbortable (one is open that can only be
+        aborted); Fenced, for good; those of init_transactions().
         """
         self._transactions.begin()
 
@@ -361,9 +362,10 @@ class Producer:
 
     def transaction(self) -> AbstractContextManager[None]:
         """`with producer.transaction():` begins one, commits it at the block's end, and aborts it
-        where the block or the commit raises; the error goes on to the caller.
+        where the block or the commit raises; the error goes on to the caller. Where that abort was
+        not confirmed, the next `transaction()` tries it again before it begins.
 
-        Errors: those of begin_transaction() and commit_transaction().
+        Errors: those of abort_transaction(), begin_transaction() and commit_transaction().
         """
         return self._transactions.block()
 

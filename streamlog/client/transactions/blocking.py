@@ -95,7 +95,9 @@ class ProducerTransactions:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """A transaction that is committed at the block's end, and aborted where that raises."""
+        """A transaction that is committed at the block's end, and aborted where that raises. An
+        abort before it that was not confirmed is tried again first, since nobody else does."""
+        self._abort_again()
         self.begin()
         try:
             yield
@@ -104,6 +106,16 @@ class ProducerTransactions:
         except BaseException as error:
             self._abort_after(error)
             raise
+
+    def _abort_again(self) -> None:
+        manager = self._manager("transaction()")
+        self._check_may_wait("transaction()")
+        with self._host.lock:
+            self._check_open()
+            operation = manager.abort_again(threading.Event(), now_s())
+            self._host.work.notify_all()
+        if operation is not None:
+            self._wait(operation, None)
 
     @property
     def _is_ended(self) -> bool:

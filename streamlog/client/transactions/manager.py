@@ -42,6 +42,7 @@ from streamlog.client.transactions.state import (
     OPEN,
     SENDING,
     TRANSITIONS,
+    UNCONFIRMED,
     WITHOUT_BATCHES,
     TransactionPhase,
 )
@@ -181,6 +182,16 @@ class TransactionManager:
         operation.deadline = now + self._settings.delivery_timeout_ms / 1000
         self._transition_to(TransactionPhase.ABORTING, outcomes.aborted(self.error))
         return operation
+
+    def abort_again(self, waiter: OperationWaiter, now: float) -> TransactionOperation | None:
+        """The abort that was asked for and is not confirmed: the one under way, or a new one where
+        its time was over. None where there is none. Errors: as of `abort`."""
+        operation = self.operation
+        if operation is None or operation.goal is not Goal.ABORTED or self.state not in UNCONFIRMED:
+            return None
+        # What it failed with tells nothing of now.
+        operation.is_taken = operation.done
+        return self.abort(waiter, now)
 
     def ending(self, waiter: OperationWaiter, now: float) -> TransactionOperation | None:
         """For the producer's end: aborts what is open; the operation under way, if there is one."""

@@ -128,8 +128,8 @@ def abort_unanswered(
     return Unavailable(
         f"{server} did not confirm the abort within delivery_timeout_ms = "
         f"{settings.delivery_timeout_ms}: {last}. Nothing of the transaction becomes visible: call "
-        "abort_transaction() again, or close the producer; the coordinator aborts by itself after "
-        "transaction_timeout_ms"
+        "abort_transaction() again, as the next transaction() does, or close the producer; the "
+        "coordinator aborts by itself after transaction_timeout_ms"
     )
 
 

@@ -52,6 +52,8 @@ WITHOUT_BATCHES = frozenset({_S.ABORTABLE_ERROR, _S.ABORTING, _S.FATAL_ERROR})
 """A producer that comes to one of these gives up the batches that are not done."""
 OPEN = frozenset({_S.IN_TRANSACTION, _S.ABORTABLE_ERROR})
 """A transaction is open, and nobody is ending it."""
+UNCONFIRMED = frozenset({_S.ABORTING, _S.ABORTABLE_ERROR})
+"""Where an abort leaves the producer until the coordinator has confirmed it."""
 SENDING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 """Batches of the transaction are sent."""
 NEW = frozenset({_S.UNINITIALIZED, _S.INITIALIZING})

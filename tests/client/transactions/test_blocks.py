@@ -57,6 +57,56 @@ def test_an_abort_that_fails_is_a_note_of_the_block_s_error(
     node.transactions.faults.clear()
 
 
+def test_the_next_block_tries_an_abort_again_that_was_not_confirmed(
+    node: FakeNode, make: MakeProducer
+) -> None:
+    node.create("t")
+    producer = make(delivery_timeout_ms=600, request_timeout_ms=100)
+
+    def send(value: bytes) -> None:
+        with producer.transaction():
+            producer.send("t", value).result(WAIT_S)
+
+    def fail() -> None:
+        with producer.transaction():
+            producer.send("t", b"v").result(WAIT_S)
+            node.transactions.faults.extend([CoordinatorFault.HANG] * 20)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    node.transactions.faults.clear()
+    node.transactions.faults.extend([NotCoordinator("moved just now")] * 1_000)
+    with pytest.raises(Unavailable, match=r"did not confirm the abort .*moved just now"):
+        send(b"w")
+    node.transactions.faults.clear()
+    send(b"x")
+    assert node.committed_values("t") == [b"x"]
+
+
+def test_a_block_behind_a_cancelled_abort_waits_for_it(node: FakeNode) -> None:
+    node.create("t")
+
+    async def main() -> None:
+        async with aio.Producer(
+            node.server, transactional_id="x", request_timeout_ms=200, **FAST
+        ) as producer:
+            await producer.begin_transaction()
+            await (await producer.send("t", b"v"))
+            node.transactions.faults.append(CoordinatorFault.HANG)
+            abort = asyncio.create_task(producer.abort_transaction())
+            while "Abort" not in node.transactions.calls:  # noqa: ASYNC110 - a thread's list
+                await asyncio.sleep(0.001)
+            abort.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await abort
+            async with producer.transaction():
+                await producer.send("t", b"w")
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
+    assert node.committed_values("t") == [b"w"]
+
+
 def test_a_cancelled_task_aborts(node: FakeNode) -> None:
     node.create("t")
 
