@@ -16,9 +16,12 @@ class RecordBatch(NamedTuple):
     """What one append stores; opaque to the engine.
 
     `record_count` (≥ 1) is the batch's offset span. `parts` is the payload in pieces, kept without
-    a copy until it is durable: the caller must not change it. `attributes` (≤ 64 bytes) are stored
-    beside the index and read without touching data. `payload_crc32c` covers the joined parts: for a
-    caller that has it without a pass over the bytes; readers find the batch Corrupt if it is wrong.
+    a copy until it is durable: the caller must not change it before the append is answered. Bytes
+    that change (a bytearray that is filled anew) make everything unreadable that shares a checksum
+    with them: all appends of a group in the WAL, those of other streams included, which a restart
+    then refuses or, at the WAL's end, drops; and all batches of a block in an object.
+    `attributes` (≤ 64 bytes) are stored beside the index and read without touching data.
+    `payload_crc32c` covers the joined parts; the append is Invalid, alone, if it is wrong.
     """
 
     record_count: int
@@ -26,6 +29,13 @@ class RecordBatch(NamedTuple):
     parts: Parts
     attributes: bytes = b""
     payload_crc32c: int | None = None
+
+
+class CheckedBatch(RecordBatch):
+    """A batch whose maker has proven `payload_crc32c` against the bytes: nobody reads them for it
+    again."""
+
+    __slots__ = ()
 
 
 class StoredBatch(NamedTuple):

@@ -1,4 +1,5 @@
-"""The limits of one record batch: the widths of its fields in WAL frames and object files.
+"""The limits of one record batch: the widths of its fields in WAL frames and object files, and its
+checksum, which becomes part of those of whole frames and blocks.
 
 Append, first batches and staging check their batches here before these get an offset. After that,
 a value that no encoder accepts would end the engine with all its streams.
@@ -9,8 +10,9 @@ from __future__ import annotations
 import math
 import struct
 
+from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Invalid
-from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, RecordBatch
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, CheckedBatch, RecordBatch
 from streamlog.model.numbers import checked_int, out_of_range
 
 RECORD_COUNT_MAX = (1 << 32) - 1
@@ -44,7 +46,12 @@ def refusal_of(batch: RecordBatch) -> Invalid | None:
             refusal = _part_refused(part)
             if refusal is not None:
                 return refusal
-    return None
+    if crc is None or type(batch) is CheckedBatch:
+        return None
+    found = crc32c_parts(batch.parts)
+    if found == crc:
+        return None
+    return Invalid(f"payload_crc32c is {crc}; that of the batch's parts is {found}")
 
 
 def _part_refused(part: object) -> Invalid | None:

@@ -290,6 +290,7 @@ class StreamConformance(ABC):
                 record("a", stamp=-(1 << 63) - 1),
                 record("a", attributes=b"x" * 65),
                 RecordBatch(1, 0, (b"a",), payload_crc32c=1 << 32),
+                RecordBatch(1, 0, (b"a",), payload_crc32c=12345),
             ):
                 await refused(Invalid, stream.append(wrong))
 

@@ -39,7 +39,7 @@ from streamlog.log.shared.state.append_time import UNKNOWN_MS, append_time_of
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail
-from streamlog.model.batch import RecordBatch
+from streamlog.model.batch import CheckedBatch, RecordBatch
 from streamlog.runtime.concurrency.background import Background
 
 
@@ -68,7 +68,8 @@ def placed_batch(
     attributes = encode_batch_metadata(metadata)
     span = header.last_offset_delta + 1
     record = (span, header.base_timestamp_ms, parts, attributes, crc)
-    return RecordBatch._make(record), metadata
+    # The log has checked the batch's own CRC, of which this one was made.
+    return CheckedBatch._make(record), metadata
 
 
 class BatchPlacer:

@@ -38,6 +38,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "time no int": ({"base_timestamp_ms": None}, "base_timestamp_ms is a whole number, not None"),
     "crc 2^32": ({"payload_crc32c": U32}, "payload_crc32c is 4294967296"),
     "crc negative": ({"payload_crc32c": -1}, "payload_crc32c is -1; it must be 0 to"),
+    "crc of other bytes": ({"payload_crc32c": 12345}, "payload_crc32c is 12345; that of the batch"),
     "attributes": ({"attributes": bytes(65)}, "attributes have 65 bytes"),
     "attributes no bytes": ({"attributes": "text"}, "attributes are bytes, not str"),
     "text": ({"parts": ("text",)}, "a part of a batch is bytes"),
