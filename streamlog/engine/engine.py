@@ -9,6 +9,7 @@ and in the store; `kill` stops as a crash would.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from dataclasses import dataclass
@@ -307,8 +308,7 @@ class Engine:
 
     def check_open(self) -> None:
         """Raises the reason why the engine has stopped, if it has."""
-        if self.sequencer.stop is not None:
-            raise self.sequencer.stop()
+        self._check_running()
         if self.metadata.is_fenced:
             raise self._sealed()
 
@@ -334,15 +334,20 @@ class Engine:
     async def drain(self) -> None:
         """Returns when every append called so far is in the store, or its stream lost.
 
-        Errors: the engine's failure.
+        Errors: the engine's failure; Closed.
         """
+        self._check_running()
         for core in list(self.cores.values()):
-            try:
+            # A stream may be lost alone.
+            with contextlib.suppress(Fenced):
                 if core.stop is None:
                     await core.drained(self.request_flush)
-            except Fenced:
-                if self.failure is not None:
-                    raise
+        # A failure stops every stream, also those that were not drained.
+        self._check_running()
+
+    def _check_running(self) -> None:
+        if self.sequencer.stop is not None:
+            raise self.sequencer.stop()
 
     async def forget_foreign(self, stream_id: int) -> None:
         """On return no later replay of the WAL finds appends of the lost stream.
@@ -410,7 +415,7 @@ class Engine:
             self.sequencer.drain_error = _closed
         if drain_s is None:
             drain_s = self.config.append.drain_timeout_ms / 1000
-        if self.failure is None:
+        if self.sequencer.stop is None:
             try:
                 async with asyncio.timeout(drain_s):
                     await self.drain()

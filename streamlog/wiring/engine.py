@@ -155,7 +155,11 @@ class OpenEngine:
         return self.not_ready_reason() or (None if due is None else due.waits_for)
 
     async def drain(self) -> None:
-        """Returns when every append called so far is confirmed and in the store."""
+        """Returns when every append called so far is confirmed and in the store.
+
+        Errors: the engine's failure, and Closed behind its end: what is not in the store yet is in
+        the WAL (`wal="disk"`), and the next start uploads it.
+        """
         await self.engine.drain()
 
     async def wait_stopped(self) -> StreamlogError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.errors import Internal, OutcomeUnknown, WalPending
+from streamlog.errors import Closed, Internal, OutcomeUnknown, WalPending
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.log.api.abstract_log import Isolation
 from streamlog.metadata.config import MetadataConfig
@@ -134,5 +134,40 @@ def test_closing_waits_for_a_batch_without_payload(tmp_path: Path) -> None:
             await log.engine.close()
             assert log.engine.tails.held_batches == 0
             assert log.engine.is_drained
+
+    run(scenario)
+
+
+def test_draining_an_engine_that_has_failed_tells_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged is in the WAL alone: a copy of the bucket would not have it."""
+
+    async def broken(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the store reset the connection")
+
+    async def scenario() -> None:
+        store = FlakyStore()
+        components = Components(store=store, kv=MemoryKVStore(SystemClock()))
+        async with streamlog.open(
+            "memory://", wal="disk", wal_dir=tmp_path / "wal", config=QUICK, components=components
+        ) as log:
+            stream = await log.streams.create_and_open_stream()
+            monkeypatch.setattr(store, "put", broken)
+            await stream.append(batch(b"acknowledged"))
+            under_way = asyncio.ensure_future(error_of(log.drain()))
+            failure = await log.wait_stopped()
+            for told in (await under_way, await error_of(log.drain())):
+                assert isinstance(told, Internal)
+                assert str(told) == str(failure)
+
+    run(scenario)
+
+
+def test_draining_an_engine_behind_its_end_is_closed() -> None:
+    async def scenario() -> None:
+        async with streamlog.open("memory://", config=QUICK) as log:
+            await log.drain()
+        assert isinstance(await error_of(log.drain()), Closed)
 
     run(scenario)
