@@ -117,7 +117,7 @@ class Engine:
         self.background = Background("engine", self._fail)
         self._state = EngineState.STARTING
         self.failure: StreamlogError | None = None
-        self._failed = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._progress = asyncio.Event()
         self._is_failing_due = False
         self.cores: dict[int, StreamCore] = {}
@@ -403,9 +403,13 @@ class Engine:
             log.warning("a commit is not in a checkpoint yet", extra={"reason": str(error)})
 
     async def wait_stopped(self) -> StreamlogError:
-        """Returns when the engine has failed, with the reason."""
-        await self._failed.wait()
-        assert self.failure is not None
+        """Returns when the engine has failed, with the reason.
+
+        Errors: Closed, when it has ended without a failure.
+        """
+        await self._stopped.wait()
+        if self.failure is None:
+            raise _closed()
         return self.failure
 
     async def close(self, drain_s: float | None = None) -> None:
@@ -603,13 +607,13 @@ class Engine:
             reason = Internal(f"the engine stopped after an unexpected failure: {error!r}")
             reason.__cause__ = error
         self.failure = reason
-        self._failed.set()
         self._stop(lambda: _again(reason, True), lambda: _again(reason, False))
 
     def _stop(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
         if self._state is EngineState.STOPPED:
             return
         self._transition_to(EngineState.STOPPED)
+        self._stopped.set()
         self.uploader.stop()
         self.sequencer.close(refused, sequenced)
         self._progress.set()

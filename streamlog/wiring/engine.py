@@ -163,7 +163,10 @@ class OpenEngine:
         await self.engine.drain()
 
     async def wait_stopped(self) -> StreamlogError:
-        """Returns when the engine has failed, with the reason."""
+        """Returns when the engine has failed, with the reason.
+
+        Errors: Closed, when it was closed or killed.
+        """
         return await self.engine.wait_stopped()
 
     async def kill(self) -> None:

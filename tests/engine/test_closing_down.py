@@ -171,3 +171,17 @@ def test_draining_an_engine_behind_its_end_is_closed() -> None:
         assert isinstance(await error_of(log.drain()), Closed)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_whoever_waits_for_a_failure_is_told_of_the_end(end: str) -> None:
+    async def scenario() -> None:
+        async with streamlog.open("memory://", config=QUICK) as log:
+            waiting = asyncio.ensure_future(error_of(log.wait_stopped()))
+            await asyncio.sleep(0)
+            if end == "kill":
+                await log.kill()
+        assert isinstance(await waiting, Closed)
+        assert isinstance(await error_of(log.wait_stopped()), Closed)
+
+    run(scenario)
