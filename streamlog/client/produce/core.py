@@ -86,6 +86,7 @@ class ProducerCore:
         self.accumulator = Accumulator(settings)
         self._identity = IdentityRequests(settings)
         self._unreachable = "it could not be reached"
+        """Why nothing is sent while no message is under way."""
         self.stale_topics: dict[TopicQueues, None] = {}
         """Topics to look up again: the server says that they were deleted or made anew."""
         self._messages: dict[int, Message] = {}
@@ -351,6 +352,8 @@ class ProducerCore:
 
     def answered(self, answers: Iterable[Any], now: float) -> None:
         """Takes ProduceStreamAnswers. Errors: Internal for an answer to no message under way."""
+        # An older break of a connection explains nothing any more.
+        self._unreachable = "it gave no answer in time"
         for answer in answers:
             self._answered(answer, now)
 
@@ -435,24 +438,24 @@ class ProducerCore:
             if opened is not None and opened.deadline <= now:
                 self.accumulator.close_open(queue, is_full=False)
             while queue.ready and queue.ready[0].deadline <= now:
-                self._fail_unsent(queue.ready.popleft())
+                self._fail_unsent(queue, queue.ready.popleft(), now)
             if queue.is_idle:
                 self.accumulator.active.pop(queue)
         if self.transactions is not None:
             self.transactions.expire(now)
 
-    def _fail_all_unsent(self) -> None:
+    def _fail_all_unsent(self, now: float) -> None:
         self.accumulator.close_all()
         for queue in self.accumulator.active:
             while queue.ready:
-                self._fail_unsent(queue.ready.popleft())
+                self._fail_unsent(queue, queue.ready.popleft(), now)
 
-    def _fail_unsent(self, batch: PendingBatch) -> None:
+    def _fail_unsent(self, queue: PartitionQueue, batch: PendingBatch, now: float) -> None:
         refusal = self._identity.refusal
         if self.transactions is not None:
             refusal = self.transactions.last_refusal
         kind = Unavailable if refusal is None else type(refusal)
-        cause = self._unreachable if refusal is None else refusal
+        cause = self._unsent_because(queue, now) if refusal is None else refusal
         limit_ms = self.settings.delivery_timeout_ms
         batch.fail(
             kind(
@@ -461,6 +464,15 @@ class ProducerCore:
             )
         )
         self.accumulator.done.append(batch)
+
+    def _unsent_because(self, queue: PartitionQueue, now: float) -> str:
+        messages = list(self._messages.values())
+        own = [m for m in messages if any(part[0] is queue for part in m.parts)]
+        oldest = next(iter(own or messages), None)
+        if oldest is None:
+            return self._unreachable
+        silent_s = now - oldest.sent_at
+        return f"it waited behind a message that has had no answer for {silent_s:.1f} s"
 
     def abandon(self, why: StreamlogError | None = None) -> None:
         """Fails all batches that are not done; nothing is sent afterwards.
@@ -556,7 +568,7 @@ class ProducerCore:
 
     def identity_refused(self, error: StreamlogError, now: float) -> None:
         if self._identity.refused(error, now):
-            self._fail_all_unsent()
+            self._fail_all_unsent(now)
 
     # -- transactions
 

@@ -13,9 +13,9 @@ from streamlog.client import Producer, aio
 from streamlog.client.produce import core
 from streamlog.client.produce.core import ProducerCore
 from streamlog.codec.batch import scan
-from streamlog.errors import StreamlogError, Unauthorized, Unavailable
+from streamlog.errors import OutcomeUnknown, StreamlogError, Unauthorized, Unavailable
 from streamlog.v1 import log_pb2
-from tests.client.fake_node import FakeNode, until
+from tests.client.fake_node import FakeNode, Fault, until
 
 WAIT_S = 20
 WATCHED_S = 0.3
@@ -83,6 +83,27 @@ def test_a_producer_sleeps_while_it_may_send_nothing(
     if awaited == "producer id":
         node.hold_ids.clear()
     asyncio.run(main())
+
+
+def test_a_record_behind_one_without_an_answer_says_so(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is there all the time; a connection broke before."""
+    monkeypatch.setattr(core, "BYTES_IN_FLIGHT_MAX", 1)
+    node.create("t")
+    node.faults.append(Fault.BREAK)
+    with Producer(node.server, linger_ms=0, delivery_timeout_ms=2_000) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        node.hold.clear()
+        sent = node.produce_messages
+        first = producer.send("t", b"1")
+        asyncio.run(until(lambda: node.produce_messages > sent))
+        second = producer.send("t", b"2")
+        assert isinstance(first.exception(WAIT_S), OutcomeUnknown)
+        late = second.exception(WAIT_S)
+        node.hold.set()
+    assert isinstance(late, Unavailable)
+    assert "waited behind a message that has had no answer for" in str(late)
 
 
 def test_records_expire_while_the_producer_id_is_awaited(node: FakeNode) -> None:
