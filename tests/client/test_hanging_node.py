@@ -15,6 +15,7 @@ import pytest
 from streamlog.client import KV, Admin, Consumer, Partitions, Producer, Streams, aio
 from streamlog.client.calls.kv import WATCH
 from streamlog.client.calls.stream import READ
+from streamlog.client.consume import subscription
 from streamlog.errors import Closed, DeadlinePassed, OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.v1 import kv_pb2, stream_pb2
 from tests.client.fake_node import FakeNode, Fault
@@ -281,3 +282,29 @@ def test_a_send_that_waits_for_its_topic_ends_when_the_producer_is_closed(silent
 
     asyncio.run(main(silent))
     asyncio.run(main(address))
+
+
+def test_a_consumer_tells_that_the_node_owes_it_an_answer(
+    node: FakeNode, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the call has its time-out, which 30 s later says so in its own words."""
+    monkeypatch.setattr(subscription, "SILENCE_S", 0.1)
+    node.create("t")
+
+    async def main() -> None:
+        async with aio.Consumer(silent, fetch_max_wait_ms=50) as consumer:
+            await consumer.subscribe(["t"])
+            while (waiting := consumer.waiting_for()) is None:
+                assert await consumer.poll(0.01) == []
+            assert waiting == f"{silent}, for 0 s: no answer"
+
+    with Consumer(node.server, fetch_max_wait_ms=50) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 0)
+        with node.changed:  # Fetch takes it.
+            while (waiting := consumer.waiting_for()) is None:
+                assert consumer.poll(0.01) == []
+            assert waiting == f"{node.server}, for 0 s: no answer"
+        while consumer.waiting_for() is not None:
+            assert consumer.poll(0.01) == []
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))

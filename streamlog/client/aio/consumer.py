@@ -255,12 +255,13 @@ class Consumer(AsyncClosing):
     async def _fetch_on(self) -> None:
         while True:
             self._changed.clear()
+            self._state.asked_at = None
             if self._state.errors:
                 # Nothing is asked before the caller has them: it would add the same ones again.
                 self._arrived.set()
                 await self._changed.wait()
                 continue
-            now = now_s()
+            self._state.asked_at = now = now_s()
             topics = self._subscription.due_topics(self._state, now)
             if topics:
                 await self._look_up_topics(topics)
@@ -275,6 +276,7 @@ class Consumer(AsyncClosing):
             if plan is not None:
                 await self._one_fetch(plan)
                 continue
+            self._state.asked_at = None
             wake = self._subscription.wake_at(self._state.wake_at(now))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if wake == NEVER else max(0.001, wake - now)):

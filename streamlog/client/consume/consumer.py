@@ -305,6 +305,7 @@ class Consumer(Closing):
             with self._changed:
                 if self._is_closed:
                     return
+                self._state.asked_at = None
                 if self._state.errors:
                     # Nothing is asked before the caller has them: it would add the same ones again.
                     self._changed.notify_all()
@@ -323,6 +324,7 @@ class Consumer(Closing):
                             self._changed.wait(self._idle_s(now))
                         continue
                     self._fetch = self._start_fetch(plan)
+                self._state.asked_at = now
             if topics:
                 self._look_up_topics(topics)
             elif lookups:

@@ -88,6 +88,8 @@ class FetchState:
         self.stale_topics: dict[str, None] = {}
         """Topics to look up: new ones, and those that the server says were deleted or made anew."""
         self._topic_lookup_at = 0.0
+        self.asked_at: float | None = None
+        """When the call under way went out; None: the server owes no answer."""
         self.failing_since: float | None = None
         self.last_failure: StreamlogError | None = None
 
@@ -344,7 +346,7 @@ class FetchState:
     def _note_failure(self, error: StreamlogError, now: float) -> None:
         self.last_failure = error
         if self.failing_since is None:
-            self.failing_since = now
+            self.failing_since = now if self.asked_at is None else self.asked_at
 
     # -- offsets that the caller asks for
 

@@ -15,6 +15,8 @@ from streamlog.errors import StreamlogError
 log = logging.getLogger(__name__)
 
 MISSING_TOPIC_RETRY_S = 1.0
+SILENCE_S = 3.0
+"""A call that has had no answer for so much longer than a fetch may wait is worth telling of."""
 
 
 class Subscription:
@@ -22,6 +24,7 @@ class Subscription:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._metadata_max_age_s = settings.metadata_max_age_ms / 1000
+        self._answer_s_max = settings.fetch_max_wait_ms / 1000 + SILENCE_S
         self.topics: list[str] = []
         self._seen: set[str] = set()
         """Topics that a look-up found: partitions that they get later are read from their start."""
@@ -70,6 +73,8 @@ class Subscription:
         """What keeps records from coming, in words; None: nothing but records."""
         if state.failing_since is not None:
             return f"{server}, for {now - state.failing_since:.0f} s: {state.last_failure}"
+        if state.asked_at is not None and now - state.asked_at > self._answer_s_max:
+            return f"{server}, for {now - state.asked_at:.0f} s: no answer"
         if self._missing:
             return f"topics that do not exist yet: {', '.join(self._missing)}"
         return None
