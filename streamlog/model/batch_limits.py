@@ -12,7 +12,8 @@ import struct
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Invalid
-from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, CheckedBatch, RecordBatch
+from streamlog.model.append_condition import AppendCondition
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, AppendContext, CheckedBatch, RecordBatch
 from streamlog.model.numbers import checked_int, out_of_range
 
 RECORD_COUNT_MAX = (1 << 32) - 1
@@ -74,6 +75,11 @@ def check_deadline(deadline: float | None) -> None:
     """A deadline that is no number would never come. Errors: Invalid."""
     if deadline is not None and math.isnan(deadline):
         raise Invalid("the deadline is not a number (nan); give seconds, or None to wait")
+
+
+def check_condition(context: AppendContext) -> None:
+    """A value that no stream can have would be a conflict at every try. Errors: Invalid."""
+    AppendCondition(context.expected_next_offset, context.fencing_token).check()
 
 
 def check_tags(tags: dict[str, str], bytes_max: int) -> None:

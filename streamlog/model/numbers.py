@@ -10,12 +10,17 @@ OFFSET_MAX = (1 << 63) - 1
 """The highest end of a stream (exclusive)."""
 
 
-def checked_int(name: str, value: int, low: int, high: int) -> int:
-    """`value` as a plain int from `low` to `high` (inclusive). Errors: Invalid."""
+def whole_number(name: str, value: int) -> int:
+    """`value` as a plain int. Errors: Invalid, for a text, a fraction or nothing at all."""
     try:
-        number = index(value)
+        return index(value)
     except TypeError:
         raise Invalid(f"{name} is a whole number, not {value!r}") from None
+
+
+def checked_int(name: str, value: int, low: int, high: int) -> int:
+    """`value` as a plain int from `low` to `high` (inclusive). Errors: Invalid."""
+    number = whole_number(name, value)
     if not low <= number <= high:
         raise out_of_range(name, number, low, high)
     return number

@@ -48,8 +48,9 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
-from streamlog.model.batch_limits import check_tags, refusal_of
+from streamlog.model.batch_limits import check_condition, check_tags, refusal_of
 from streamlog.model.fencing_token import check_token
+from streamlog.model.numbers import whole_number
 from streamlog.model.stream import Stream
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
@@ -248,6 +249,11 @@ class BasicStream:
         stop = self.stop()
         if stop is None:
             stop = refusal_of(batch)
+        if stop is None:
+            try:
+                check_condition(context)
+            except Invalid as error:
+                stop = error
         if stop is not None:
             future.set_exception(stop)
             return future
@@ -314,6 +320,7 @@ class BasicStream:
 
     async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
         check_token(token)
+        check_condition(context)
         self._check()
         done: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         item = _Item(self, done, 0, refusal=self._refusal(context))
@@ -721,7 +728,7 @@ class BasicStreamClient:
             raise self.stopped
 
     def _row(self, stream_id: int) -> StoredStream:
-        row = self.backing.rows.get(stream_id)
+        row = self.backing.rows.get(whole_number("stream_id", stream_id))
         if row is None:
             raise StreamNotFound(f"there is no stream {stream_id}", stream_id=stream_id)
         return row

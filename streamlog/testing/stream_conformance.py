@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -173,6 +173,25 @@ class StreamConformance(ABC):
                 TokenMismatch, stream.append(record("d"), AppendContext(fencing_token=b"other"))
             )
             assert await everything(stream) == ["a", "c"]
+
+        self.run(test)
+
+    def test_what_no_stream_can_have_is_no_conflict(self) -> None:
+        """Who refreshes and tries anew after a conflict would do so for ever."""
+
+        async def test(m: MediumUnderTest) -> None:
+            stream = await m.client.create_and_open_stream(CreateStreamOptions())
+            other_types: list[Any] = [
+                AppendContext(expected_next_offset=cast(int, "0")),
+                AppendContext(fencing_token=cast(bytes, "text")),
+            ]
+            for wrong in other_types:
+                await refused(Invalid, stream.append(record("a"), wrong))
+                await refused(Invalid, stream.set_fencing_token(b"a", wrong))
+            text = cast(int, str(stream.stream_id))
+            await refused(Invalid, m.client.open_stream(text, OpenStreamOptions()))
+            await refused(Invalid, m.client.describe_stream(text))
+            assert (await stream.append(record("a"))).base_offset == 0
 
         self.run(test)
 

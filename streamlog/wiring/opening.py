@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -26,6 +27,7 @@ from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.kv_client import EngineKVClient
 from streamlog.engine.staging.client import EngineStaging
 from streamlog.engine.streams.client import EngineStreamClient
+from streamlog.errors import Invalid
 from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
 from streamlog.log.opening import open_logs
@@ -60,6 +62,7 @@ from streamlog.wiring.wal import open_wal
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 OnStep = Callable[[str], None]
 
 
@@ -71,6 +74,15 @@ class Configs:
     logs: LogConfig
     transactions: TransactionConfig
     tiers: RemoteLogConfig
+
+
+def _given(name: str, given: T | None, kind: type[T]) -> T:
+    """`given`, or the defaults. Errors: Invalid for what is of another type, an empty dict too."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise Invalid(f"{name} is a {kind.__name__}, not {type(given).__name__}")
+    return given
 
 
 @asynccontextmanager
@@ -112,7 +124,7 @@ async def open(
     ForeignCluster, LineageFenced, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or
     a store), StoreUntrusted.
     """
-    parts = components or Components()
+    parts = _given("components", components, Components)
     plan = replace(
         plan_engine(store, meta, wal, wal_dir, node_id, parts),
         log_dir=checked_log_dir(log_dir),
@@ -120,10 +132,10 @@ async def open(
         has_upkeep=upkeep,
     )
     configs = Configs(
-        config or StreamEngineConfig(),
-        logs or LogConfig(),
-        transactions or TransactionConfig(),
-        tiers or RemoteLogConfig(),
+        _given("config", config, StreamEngineConfig),
+        _given("logs", logs, LogConfig),
+        _given("transactions", transactions, TransactionConfig),
+        _given("tiers", tiers, RemoteLogConfig),
     )
     opening = _Opening(plan, configs, parts, on_step)
     async with AsyncExitStack() as built:

@@ -105,8 +105,11 @@ def wait(batch: PendingBatch, timeout: float | None) -> None:
             waiter = batch.waiter = threading.Event()
     assert isinstance(waiter, threading.Event)
     if not waiter.wait(wait_s(timeout)):
+        # A flush waits for what is left of its time.
+        waited_s = round(timeout or 0.0, 2)
         raise TimeoutError(
-            f"{batch.topic}-{batch.partition}: no answer after {timeout} s; it is still under way"
+            f"{batch.topic}-{batch.partition}: no answer after {waited_s:g} s; it is still under "
+            "way"
         )
 
 

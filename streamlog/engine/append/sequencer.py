@@ -42,7 +42,7 @@ from streamlog.model.batch import (
     RecordBatch,
     Reservation,
 )
-from streamlog.model.batch_limits import check_deadline, refusal_of
+from streamlog.model.batch_limits import check_condition, check_deadline, refusal_of
 from streamlog.model.numbers import OFFSET_MAX, checked_int
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
@@ -259,6 +259,11 @@ class Sequencer:
         deadline = context.deadline
         if deadline is not None and math.isnan(deadline):
             return Invalid("the deadline is not a number (nan); give seconds, or None to wait")
+        if context.expected_next_offset is not None or context.fencing_token is not None:
+            try:
+                check_condition(context)
+            except Invalid as error:
+                return error
         size_bytes = parts_size(batch.parts)
         if size_bytes > self._config.batch_bytes_max:
             return _too_large(size_bytes, self._config.batch_bytes_max)

@@ -52,7 +52,7 @@ from streamlog.model.batch import (
     StreamState,
 )
 from streamlog.model.batch_limits import check_tags, refusal_of
-from streamlog.model.numbers import OFFSET_MAX, checked_int
+from streamlog.model.numbers import OFFSET_MAX, checked_int, whole_number
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
@@ -127,6 +127,7 @@ class EngineStreamClient:
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> Stream:
         engine = self._engine
         engine.check_open()
+        stream_id = whole_number("stream_id", stream_id)
         # Checked first: the stream must stay usable under its old epoch.
         check_epoch(stream_id, options.epoch)
         await engine.save_attaches()
@@ -356,7 +357,7 @@ class EngineStreamClient:
         return EngineStream(core, engine.sequencer, engine.fetcher, self)
 
     def _row(self, stream_id: int) -> StreamRow:
-        row = self._metadata.stream(stream_id)
+        row = self._metadata.stream(whole_number("stream_id", stream_id))
         if row is None:
             raise _destroyed(stream_id)
         return row

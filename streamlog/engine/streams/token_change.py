@@ -29,7 +29,7 @@ from streamlog.errors import (
 )
 from streamlog.metadata.interface import CommitEntry, TokenEntry
 from streamlog.model.batch import AppendContext
-from streamlog.model.batch_limits import check_deadline
+from streamlog.model.batch_limits import check_condition, check_deadline
 from streamlog.model.fencing_token import check_token
 from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
@@ -47,6 +47,7 @@ class TokenChange:
         context: AppendContext,
     ) -> None:
         check_token(token)
+        check_condition(context)
         check_deadline(context.deadline)
         self._engine = engine
         self._changing = changing

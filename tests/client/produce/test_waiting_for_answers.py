@@ -209,3 +209,13 @@ def test_the_same_for_a_partition_that_lags_behind_in_asyncio() -> None:
     with LateNode() as node:
         node.create("t", 2)
         asyncio.run(main(node))
+
+
+def test_a_flush_that_ends_early_says_how_long_it_waited(node: FakeNode) -> None:
+    node.create("t")
+    node.hold.clear()
+    with Producer(node.server) as producer:
+        producer.send("t", b"v")
+        with pytest.raises(TimeoutError, match=r"no answer after 0\.05 s; it is still"):
+            producer.flush(0.05)
+        node.hold.set()
