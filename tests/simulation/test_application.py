@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+import traceback
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from streamlog.errors import OutcomeUnknown
+from streamlog.errors import Invalid, OutcomeUnknown
 from streamlog.model.batch import AppendContext, single
 from streamlog.testing.simulation import NO_FAULTS, Failed, Life, simulate
 from streamlog.wiring import OpenEngine
@@ -98,3 +100,57 @@ def test_an_error_of_the_application_carries_the_trace() -> None:
         simulate(fails, seed=1)
     assert isinstance(caught.value.__cause__, ValueError)
     assert "about to fail" in caught.value.trace[-1]
+
+
+def test_an_error_of_a_task_that_nobody_awaits_fails_the_simulation() -> None:
+    """Also where the application holds the task for ever, so that asyncio never tells."""
+    held: list[asyncio.Task[None]] = []
+
+    async def worker() -> None:
+        raise KeyError("lost in a task")
+
+    async def application(engine: OpenEngine, life: Life) -> None:
+        held.append(asyncio.create_task(worker()))
+        await asyncio.sleep(60)
+
+    async def check(engine: OpenEngine, life: Life) -> None:
+        """Nothing is checked."""
+
+    with pytest.raises(Failed, match="KeyError: 'lost in a task'"):
+        simulate(application, check=check, seed=1, faults=NO_FAULTS)
+    with pytest.raises(Failed, match="KeyError: 'lost in a task'"):
+        simulate(check, check=application, seed=1, faults=NO_FAULTS)
+
+
+def test_errors_of_tasks_that_are_taken_or_pass_do_not_fail_the_simulation() -> None:
+    async def worker(error: Exception) -> None:
+        raise error
+
+    async def application(engine: OpenEngine, life: Life) -> None:
+        passing = asyncio.create_task(worker(OutcomeUnknown("the store was away")))
+        with pytest.raises(KeyError):
+            await asyncio.create_task(worker(KeyError("expected")))
+        await asyncio.sleep(0.1)
+        assert passing.done()
+
+    simulate(application, seed=1)
+
+
+def test_a_check_that_waits_for_what_never_comes_ends() -> None:
+    async def application(engine: OpenEngine, life: Life) -> None:
+        """It appends nothing."""
+
+    async def check(engine: OpenEngine, life: Life) -> None:
+        stream = await engine.streams.create_and_open_stream()
+        await stream.wait_confirmed(1)
+
+    with pytest.raises(Failed, match="the check did not end within 3600 s") as caught:
+        simulate(application, check=check, seed=1, faults=NO_FAULTS)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "await stream.wait_confirmed(1)" in told
+
+
+@pytest.mark.parametrize("wrong", [{"lives": 0}, {"seed": "x"}], ids=str)
+def test_what_no_simulation_can_have_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        simulate(_append_on, **{"seed": 1, **wrong})

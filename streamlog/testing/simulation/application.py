@@ -7,16 +7,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.model.numbers import checked_int, whole_number
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.testing.simulation.history import Failed
 from streamlog.testing.simulation.workloads.streams import PASSING
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
-from streamlog.testing.simulation.world.loop import SimulationLoop, run
+from streamlog.testing.simulation.world.loop import SimulationLoop, TimeLimit, run
 from streamlog.testing.simulation.world.node import NODE_CONFIG, SimulationNode
 from streamlog.testing.simulation.world.world import World
 from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
+
+LIVES_MAX = 1_000_000
+CHECK_S_MAX = 3600.0
+"""Virtual seconds that the check may take: it waits for what never comes. Some seconds of a
+processor."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ Application = Callable[[OpenEngine, Life], Awaitable[None]]
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """Counts and trace of a simulation; equal for equal seeds."""
+    """Counts and trace of a simulation; equal for equal seeds. `lives`: with that of the check."""
 
     seed: int
     lives: int
@@ -73,9 +79,13 @@ def simulate(
     remember (promises to its own clients) lies in its closure, as if outside the machine. A passing
     error (`PASSING`) ends one run of the application; the next run begins in the same life.
 
-    Errors: Failed, with the trace, when the application or the check raises anything else.
+    Errors: Failed, with the trace, when the application or the check raises anything else, when a
+    task that they made ended with anything else and nobody had awaited it when the life ended, or
+    when the check takes more than CHECK_S_MAX.
     `asyncio.sleep` and time-outs run in virtual time; threads and sockets raise.
     """
+    seed = whole_number("seed", seed)
+    checked_int("lives", lives, 1, LIVES_MAX)
     worlds: list[World] = []
 
     async def main() -> None:
@@ -120,8 +130,9 @@ class _Simulation:
         node = world.start_node(self._machine)
         await node.incarnation.start(node.open_until_up(), name="open")
         life = self._life(node, lives, is_healed=True)
-        await node.incarnation.start(_awaited(self._check, node.engine, life), name="check")
+        await node.incarnation.start(_checked(self._check, node.engine, life), name="check")
         await node.close()
+        _raise_untaken(node)
 
     async def _live(self, number: int, life_s_max: float) -> None:
         """One life with faults. Errors: what the application raises."""
@@ -137,6 +148,7 @@ class _Simulation:
             await node.close(timeout_s=30)
         else:
             node.crash(is_power_cut=random() < 0.5)
+        _raise_untaken(node)
 
     async def _work(self, node: SimulationNode, number: int) -> None:
         """Runs the application until the life ends, or until it returns and waits for that."""
@@ -156,5 +168,22 @@ class _Simulation:
         return Life(number, is_healed, node.clock, node.incarnation.random, note)
 
 
-async def _awaited(application: Application, engine: OpenEngine, life: Life) -> None:
-    await application(engine, life)
+def _raise_untaken(node: SimulationNode) -> None:
+    """Errors: that of a task which failed unnoticed, unless a restart of its work would do."""
+    for error in node.incarnation.untaken:
+        rest: BaseException | None = None if isinstance(error, PASSING) else error
+        if isinstance(error, BaseExceptionGroup):
+            rest = error.split((*PASSING, asyncio.CancelledError))[1]
+        if rest is not None:
+            raise rest
+
+
+async def _checked(check: Application, engine: OpenEngine, life: Life) -> None:
+    try:
+        async with asyncio.timeout(CHECK_S_MAX) as bound:
+            await check(engine, life)
+    except TimeoutError as error:
+        if not bound.expired():
+            raise
+        # The cause ends where the check waited.
+        raise TimeLimit(f"the check did not end within {CHECK_S_MAX:.0f} s") from error

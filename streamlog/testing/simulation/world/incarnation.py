@@ -71,6 +71,8 @@ class Incarnation:
         self.is_alive = True
         self.set_aside: list[Any] = []
         """Callbacks that became ready while it was paused."""
+        self.untaken: list[BaseException] = []
+        """What tasks ended with before its end, and nobody had taken by then."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._tasks_max = TASKS_MIN
 
@@ -82,7 +84,7 @@ class Incarnation:
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         if len(self._tasks) >= self._tasks_max:
-            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks = [task for task in self._tasks if not task.done() or _is_untaken(task)]
             self._tasks_max = max(TASKS_MIN, 2 * len(self._tasks))
         self._tasks.append(task)
 
@@ -107,7 +109,17 @@ class Incarnation:
         self.is_alive = False
         tasks, self._tasks = self._tasks, []
         for task in tasks:
+            if _is_untaken(task):
+                error = task.exception()
+                assert error is not None
+                self.untaken.append(error)
             task.cancel()
+
+
+def _is_untaken(task: asyncio.Task[Any]) -> bool:
+    """It has ended with an error that nobody asked for. asyncio would tell so once the task is
+    collected, which a history does not wait for, and never where somebody holds it."""
+    return task.done() and bool(task._log_traceback)
 
 
 def task_factory(
