@@ -12,16 +12,20 @@ from streamlog.runtime.exports import lazy_exports
 if TYPE_CHECKING:
     from streamlog.model.batch import AppendContext as AppendContext
     from streamlog.model.batch import AppendResult as AppendResult
+    from streamlog.model.batch import BatchAttributes as BatchAttributes
     from streamlog.model.batch import CloseStreamOptions as CloseStreamOptions
     from streamlog.model.batch import CreateStreamOptions as CreateStreamOptions
     from streamlog.model.batch import DeleteStreamOptions as DeleteStreamOptions
     from streamlog.model.batch import FetchContext as FetchContext
     from streamlog.model.batch import FetchResult as FetchResult
     from streamlog.model.batch import OpenStreamOptions as OpenStreamOptions
+    from streamlog.model.batch import Priority as Priority
+    from streamlog.model.batch import ReadMode as ReadMode
     from streamlog.model.batch import RecordBatch as RecordBatch
     from streamlog.model.batch import Reservation as Reservation
     from streamlog.model.batch import StoredBatch as StoredBatch
     from streamlog.model.batch import StreamDescription as StreamDescription
+    from streamlog.model.batch import StreamState as StreamState
     from streamlog.model.batch import single as single
     from streamlog.model.kv import Key as Key
     from streamlog.model.kv import KeyValue as KeyValue
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AppendContext",
     "AppendResult",
+    "BatchAttributes",
     "CloseStreamOptions",
     "CreateStreamOptions",
     "DeleteStreamOptions",
@@ -44,12 +49,15 @@ __all__ = [
     "Key",
     "KeyValue",
     "OpenStreamOptions",
+    "Priority",
+    "ReadMode",
     "RecordBatch",
     "Reservation",
     "StoredBatch",
     "Stream",
     "StreamClient",
     "StreamDescription",
+    "StreamState",
     "Value",
     "single",
 ]
@@ -69,6 +77,10 @@ __getattr__ = lazy_exports(
         "Reservation": "streamlog.model.batch",
         "StoredBatch": "streamlog.model.batch",
         "StreamDescription": "streamlog.model.batch",
+        "BatchAttributes": "streamlog.model.batch",
+        "Priority": "streamlog.model.batch",
+        "ReadMode": "streamlog.model.batch",
+        "StreamState": "streamlog.model.batch",
         "single": "streamlog.model.batch",
         "KVChange": "streamlog.model.kv",
         "KVClient": "streamlog.model.kv",

@@ -26,6 +26,9 @@ from streamlog.model.batch import (
     StreamDescription,
 )
 
+_CREATE, _OPEN = CreateStreamOptions(), OpenStreamOptions()
+_CLOSE, _DELETE = CloseStreamOptions(), DeleteStreamOptions()
+
 
 class Stream(Protocol):
     """An append-only sequence of records; start_offset ≤ confirm_offset ≤ next_offset.
@@ -136,7 +139,11 @@ class Stream(Protocol):
 
 
 class StreamClient(Protocol):
-    """Makes, opens and deletes streams."""
+    """Makes, opens and deletes streams.
+
+    Opening, closing and deleting a stream with appends under way, and a trim, wait for the store as
+    long as it is away. Cancelling such a call does no harm: it may still be carried out.
+    """
 
     async def create_and_open_streams(
         self,
@@ -155,9 +162,9 @@ class StreamClient(Protocol):
         """
         ...
 
-    async def create_and_open_stream(self, options: CreateStreamOptions = ...) -> Stream: ...
+    async def create_and_open_stream(self, options: CreateStreamOptions = _CREATE) -> Stream: ...
 
-    async def open_stream(self, stream_id: int, options: OpenStreamOptions = ...) -> Stream:
+    async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> Stream:
         """Opens the stream for this client; epochs begin at 1.
 
         Errors, which count all changes up to now, also those of other nodes: StreamNotFound,
@@ -165,9 +172,9 @@ class StreamClient(Protocol):
         """
         ...
 
-    async def close_stream(self, stream_id: int, options: CloseStreamOptions = ...) -> None: ...
+    async def close_stream(self, stream_id: int, options: CloseStreamOptions = _CLOSE) -> None: ...
 
-    async def delete_stream(self, stream_id: int, options: DeleteStreamOptions = ...) -> None:
+    async def delete_stream(self, stream_id: int, options: DeleteStreamOptions = _DELETE) -> None:
         """Errors: StreamNotFound, StreamFenced."""
         ...
 

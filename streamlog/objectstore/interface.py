@@ -52,7 +52,9 @@ class ObjectStore(Protocol):
     """All calls are durable and visible to everybody on return; calls are idempotent.
 
     Errors of each: StoreUnavailable (retry), OutcomeUnknown (puts and deletes: retry the same
-    bytes), DiskFull, Internal.
+    bytes), DiskFull, Internal. Any other error is taken for a bug and ends the engine, so that a
+    store of your own turns those of its transport (ConnectionResetError and any other OSError) into
+    these.
     """
 
     @property

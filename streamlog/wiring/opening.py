@@ -104,7 +104,9 @@ async def open(
     upkeep: bool = True,
     on_step: OnStep = lambda _: None,
 ) -> AsyncIterator[OpenEngine]:
-    """Opens an engine in this process. Appends acknowledged when the context ends are in the store.
+    """Opens an engine in this process: `streams` and `kv` of what it returns are for applications.
+    Appends acknowledged when the context ends are in the store, or, where that was away for the
+    config's `drain_timeout_ms`, in the WAL (`wal="disk"`), and the next start uploads them.
 
     `store` is memory://, local:///abs/path or s3://bucket/prefix; `meta` defaults to
     rocksdb:///PATH/meta for local:///PATH. `wal` defaults to disk on local stores and object on
