@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 
 import streamlog
 from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.coordinator.api import TRANSACTION_STATE_TOPIC
+from streamlog.coordinator.config import TransactionConfig
 from streamlog.kafka.messages import (
     create_topics_request as create,
 )
@@ -70,6 +72,11 @@ LOGS = LogConfig(
     producer_idle_ms_min=0,
 )
 
+TRANSACTIONS = TransactionConfig(
+    id_expiration_ms=1000, expiration_interval_ms=1000, abort_interval_ms=1000
+)
+"""Random transactional ids neither."""
+
 
 @dataclass
 class World:
@@ -106,7 +113,8 @@ class World:
         """Makes all topics anew, and forgets settings; the ids of the topics by name."""
         await self._forget_settings()
         found = await self._ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
-        names = [one.name for one in found.topics if one.name != BYSTANDERS_TOPIC]
+        kept = (BYSTANDERS_TOPIC, TRANSACTION_STATE_TOPIC)
+        names = [one.name for one in found.topics if one.name not in kept]
         if names:
             gone = delete.DeleteTopicsRequest(topic_names=names, timeout_ms=30_000)
             self._expect(await self._ask(ApiKey.DELETE_TOPICS, 5, gone))
@@ -175,11 +183,13 @@ async def open_world(
             meta="memory://",
             config=ENGINE,
             logs=LOGS,
+            transactions=TRANSACTIONS,
             components=Components(offload=InlineOffload()),
         ) as engine,
         running(
             settings,
             logs=engine.logs,
+            transactions=engine.transactions,
             store=engine.store,
             clock=engine.clock,
             offload=engine.offload,
