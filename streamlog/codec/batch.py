@@ -194,6 +194,12 @@ def batch_at(view: memoryview, position: int) -> ScannedBatch:
     return ScannedBatch(BatchHeader._make(_HEADER.unpack_from(batch)), batch)
 
 
+def has_right_crc(batch: Buffer) -> bool:
+    """Of one whole batch. Costs no header, where many are asked about."""
+    view = memoryview(batch)
+    return crc32c(view[CRC_START:]) == int.from_bytes(view[CRC_START - 4 : CRC_START], "big")
+
+
 def check_crc(batch: ScannedBatch, position: int) -> None:
     """Checks the CRC; `position` of the batch is for the message. Errors: CorruptMessage."""
     if crc32c(batch.view[CRC_START:]) != batch.header.crc:

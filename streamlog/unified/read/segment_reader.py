@@ -20,13 +20,11 @@ from streamlog.codec.batch import (
     HEADER_BYTES,
     LENGTH_END,
     BatchHeader,
-    ScannedBatch,
-    check_crc,
+    has_right_crc,
     parse_header,
 )
 from streamlog.errors import (
     Corrupt,
-    CorruptMessage,
     OffsetOutOfRange,
     StoreUnavailable,
     StreamlogError,
@@ -50,8 +48,9 @@ NOW_BYTES_MAX = 1 << 20
 """Most bytes that are read on the event loop: in 0.06 ms where the page cache has large pages, else
 0.2. Two changes of thread take as long, and with them a reader off the disk falls behind it."""
 NOW_BATCHES_MAX = 512
-"""Most batches that one read there finds, in about 0.6 ms; those in front of them, as many as lie
-between two entries of the index, come on top."""
+"""Most batches that one read there finds, in about 0.6 ms, and 0.95 behind a
+cleaning that left gaps; those in front of them, as many as lie between two entries of the index,
+come on top."""
 TURN_BYTES = 128 << 10
 """Behind a read of more bytes on the event loop other work has its turn: a fetch may read of many
 partitions."""
@@ -415,15 +414,13 @@ class SegmentFileReader:
         """Whether the batch, behind which offsets are missing, has a wrong length, which leads past
         healthy ones: no CRC covers it, but one of other bytes is not right. A cleaning leaves
         batches as they are. What was found before it stays. Errors: Corrupt (there is none)."""
-        try:
-            check_crc(ScannedBatch(passed.header, passed.parts[0]), passed.position)
-        except CorruptMessage as error:
-            if len(found) < 2:
-                what = "offsets are missing behind a batch that fails its CRC"
-                raise self._damaged(segment, passed.position, what) from error
-            found.pop()
-            return True
-        return False
+        if has_right_crc(passed.parts[0]):
+            return False
+        if len(found) < 2:
+            what = "offsets are missing behind a batch that fails its CRC"
+            raise self._damaged(segment, passed.position, what)
+        found.pop()
+        return True
 
     def _is_behind_gap(self, segment: UnifiedLogSegment, file: _Readable, last: FileBatch) -> bool:
         """Whether offsets are missing behind a batch, of which the next one was not read."""
