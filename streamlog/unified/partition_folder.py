@@ -110,6 +110,12 @@ class PartitionFolder:
         """A cleaning may have removed offsets, or their loss is accepted."""
         return self._owner.accepts_data_loss or self.clean_end_offset >= 0
 
+    async def note_gaps(self) -> None:
+        """The log may have gaps between its batches for good; durable on return. Errors:
+        StoreUnavailable."""
+        if self.clean_end_offset < 0:
+            await self._owner.cleaned_offsets.change(self._partition, 0)
+
     async def save_clean_end(self, offset: int) -> None:
         """Durable on return. Errors: StoreUnavailable."""
         self._owner.cleaned_offsets.note(self._partition, offset)

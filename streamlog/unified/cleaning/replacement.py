@@ -109,6 +109,9 @@ class UnifiedReplacement(SegmentReplacement):
         """As SegmentReplacement.commit."""
         self._check_going_on()
         new, old, folder = self._new, self._old, self._folder
+        # The clean end is written when the whole round is done, if it is: nobody may take what this
+        # segment lacks from now on for lost.
+        await folder.note_gaps()
         new.seal()
         new.end = old[-1].end
         new.largest_visible = new.largest
