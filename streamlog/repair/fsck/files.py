@@ -18,6 +18,7 @@ from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.repair.bucket import Bucket
 from streamlog.repair.findings import Finding, FindingKind, RepairReport, Severity
 from streamlog.repair.fsck.keys import Keys
+from streamlog.repair.fsck.owners import foreign
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recover.write_metadata import WRITER_NODE
 from streamlog.repair.view import MetadataView
@@ -66,7 +67,7 @@ async def check_files(
         try:
             found = await read_trailer(store, info, cluster_id)
         except ForeignCluster as error:
-            report.add(_foreign(info.key, error))
+            report.add(foreign(info.key, error.message))
             return
         except UnsupportedVersion:
             report.add(_newer(info.key, "was written by a newer release"))
@@ -100,16 +101,6 @@ def _newer(key: str, what: str) -> Finding:
         f"the checkpoint file {key} {what}: the metadata is older than the store",
         "do not start a node on it; put the newer metadata back, or rebuild it with streamlog "
         "recover",
-        key=key,
-    )
-
-
-def _foreign(key: str, error: ForeignCluster) -> Finding:
-    return Finding(
-        FindingKind.OBJECT_FOREIGN,
-        Severity.WARNING,
-        error.message,
-        "look whether this is the store of this metadata, and whose the objects are",
         key=key,
     )
 

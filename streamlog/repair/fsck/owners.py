@@ -34,15 +34,21 @@ async def read_owners(
     return owners
 
 
-def foreign_object(object_id: int, owner: str) -> Finding:
+def foreign(key: str, message: str, object_id: int | None = None) -> Finding:
+    """What the message says is of another cluster: an object, or a checkpoint file."""
     return Finding(
         FindingKind.OBJECT_FOREIGN,
         Severity.WARNING,
-        f"object {object_id} is of the cluster {owner}",
+        message,
         "look whether this is the store of this metadata, and whose the objects are",
-        key=data_key(object_id),
+        key=key,
         object_id=object_id,
     )
+
+
+def foreign_object(object_id: int, owner: str) -> Finding:
+    message = f"object {object_id} is of the cluster {owner}"
+    return foreign(data_key(object_id), message, object_id)
 
 
 async def find_foreign(
